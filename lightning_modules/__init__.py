@@ -1,0 +1,1 @@
+"""What a run trains: data, models, the LightningModule. Everything that imports torch."""

@@ -1,0 +1,87 @@
+"""Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lightning_modules.randomness import epoch_order
+from sweeper.domain.batch import BatchSplit
+
+
+class Data(Protocol):
+    """A data set whose epochs are functions of (seed, epoch).
+
+    Attributes:
+        input_shape: shape of one example, without the batch dimension.
+        num_classes: classes to tell apart [count].
+        num_train_examples: examples per epoch [examples].
+        num_val_examples: examples of the validation set [examples].
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_train_examples: int
+
+    @property
+    def num_val_examples(self) -> int: ...
+
+    def set_epoch(self, seed: int, epoch: int) -> None:
+        """Make the training examples of a 0-based epoch ready."""
+        ...
+
+    def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the epoch's examples at these positions, shape (n,)."""
+        ...
+
+    def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the validation examples from start to stop."""
+        ...
+
+
+class MicroBatches:
+    """An epoch of micro-batches for one rank, for Lightning's Trainer.
+
+    Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order; rank ``r`` takes
+    the ``r``-th part of that slice, in micro-batches. The last, incomplete global batch of an epoch
+    is not trained on, so no short accumulation window exists (Lightning#19987).
+
+    Args:
+        data: the data set.
+        split: layout of one optimizer step.
+        steps_per_epoch: whole global batches in an epoch [steps].
+        rank: this process among the ranks.
+        seed: the run's seed.
+    """
+
+    def __init__(
+        self, data: Data, *, split: BatchSplit, steps_per_epoch: int, rank: int, seed: int
+    ) -> None:
+        self._data, self._split, self._steps = data, split, steps_per_epoch
+        self._rank, self._seed = rank, seed
+        self._epoch = 0
+
+    @property
+    def sampler(self) -> "MicroBatches":
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to a 0-based epoch; Lightning calls it before iterating."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._steps * self._split.accumulation_steps
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        self._data.set_epoch(self._seed, self._epoch)
+        return map(self._data.train_examples, self.positions())
+
+    def positions(self) -> Iterator[Tensor]:
+        """Positions of the examples of each micro-batch, shape (micro_batch,)."""
+        split = self._split
+        order = epoch_order(self._seed, self._epoch, self._data.num_train_examples)
+        whole = torch.from_numpy(order)[: self._steps * split.global_batch]
+        mine = whole.view(self._steps, split.world_size, split.rank_batch)[:, self._rank]
+        return iter(mine.reshape(-1, split.micro_batch))

@@ -1,0 +1,121 @@
+"""Handwritten digits: 1,797 real 8x8 images, an epoch of random affine views of them."""
+
+import math
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn import functional
+
+from lightning_modules.data.shared import shared_array
+from lightning_modules.randomness import example_uniforms
+
+_NUM_FOLDS = 5
+_LEVELS = 16  # load_digits counts 0 to 16 dark pixels of 4x4 in each pixel
+_MEAN, _STD = 0.305, 0.376  # of all pixels, as fractions of full darkness
+_MAX_ROTATION = math.radians(15)
+_MAX_SHIFT = 1 / 8  # one pixel of eight
+_MAX_LOG_SCALE = math.log(1.15)
+_MAX_SHEAR = 0.15
+
+
+class Digits:
+    """scikit-learn's digits; one fifth held out for validation, untouched.
+
+    View ``i`` of an epoch shows training image ``i % 1437`` under a rotation, shift, scaling and
+    shear that are functions of (seed, epoch, i). Shapes: images (n, 1, 8, 8), labels (n,).
+
+    Args:
+        num_train_examples: views per epoch [examples].
+        num_val_examples: held-out images; checked [examples].
+        validation_fold: which fifth of the images is held out, 0 to 4.
+
+    Raises:
+        ValueError: if the fold does not exist or does not hold num_val_examples images.
+    """
+
+    input_shape = (1, 8, 8)
+    num_classes = 10
+
+    def __init__(
+        self, *, num_train_examples: int, num_val_examples: int, validation_fold: int
+    ) -> None:
+        if validation_fold not in range(_NUM_FOLDS):
+            msg = f"data.validation_fold must be 0 to {_NUM_FOLDS - 1}; got {validation_fold=}."
+            raise ValueError(msg)
+        images, labels = _images_and_labels()
+        held_out = np.arange(len(images)) % _NUM_FOLDS == validation_fold
+        if held_out.sum() != num_val_examples:
+            msg = (
+                "data.num_val_examples must be the size of the fold; "
+                f"got {num_val_examples=}, fold {validation_fold} holds {held_out.sum()} images."
+            )
+            raise ValueError(msg)
+        self.num_train_examples = num_train_examples
+        self.fold = validation_fold
+        self._train = images[~held_out]
+        self._val_images = torch.from_numpy(images[held_out] / np.float32(_LEVELS))[:, None]
+        self._train_labels = torch.from_numpy(labels[~held_out])
+        self._val_labels = torch.from_numpy(labels[held_out])
+        self._view_labels = self._train_labels[torch.arange(num_train_examples) % len(self._train)]
+        self._views: Tensor | None = None
+
+    def set_epoch(self, seed: int, epoch: int) -> None:
+        """Make the views of an epoch ready (61,440 views: about 4 MB, shared by the runs)."""
+        key = f"digits-{self.fold}-{self.num_train_examples}-{seed}-{epoch}"
+        views = shared_array(key, lambda: self._make_views(seed, epoch))
+        self._views = torch.frombuffer(bytearray(views.tobytes()), dtype=torch.uint8).view(
+            -1, *self.input_shape
+        )
+
+    def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the epoch's views at these positions, shape (n,)."""
+        assert self._views is not None
+        return _normalised(self._views[examples].float() / 255), self._view_labels[examples]
+
+    def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the held-out images from start to stop."""
+        return _normalised(self._val_images[start:stop].clone()), self._val_labels[start:stop]
+
+    @property
+    def num_val_examples(self) -> int:
+        """Held-out images [examples]."""
+        return len(self._val_labels)
+
+    def _make_views(self, seed: int, epoch: int) -> npt.NDArray[np.uint8]:
+        views = np.arange(self.num_train_examples)
+        matrices = torch.from_numpy(_affine(example_uniforms(seed, epoch, views, 6)))
+        images = torch.from_numpy(self._train / np.float32(_LEVELS))[:, None]
+        source = torch.from_numpy(views % len(self._train))
+        made = torch.empty(len(views), *self.input_shape, dtype=torch.uint8)
+        for part in torch.arange(len(views)).split(4096):  # keeps the working set in the cache
+            shape = [len(part), *self.input_shape]
+            grid = functional.affine_grid(matrices[part], shape, align_corners=False)
+            view = functional.grid_sample(images[source[part]], grid, align_corners=False)
+            made[part] = (view * 255.0).round_().to(torch.uint8)
+        return made.numpy()
+
+
+def _normalised(images: Tensor) -> Tensor:
+    return images.sub_(_MEAN).div_(_STD)
+
+
+def _images_and_labels() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    digits = cast("dict[str, npt.NDArray[np.float64]]", load_digits())
+    return digits["images"].astype(np.float32), digits["target"].astype(np.int64)
+
+
+def _affine(uniforms: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Affine matrices, shape (n, 2, 3), from six uniform draws each, shape (n, 6)."""
+    angle, shift_x, shift_y, scale_x, scale_y, shear = (uniforms * 2 - 1).T
+    cos, sin = np.cos(angle * _MAX_ROTATION), np.sin(angle * _MAX_ROTATION)
+    width, height = np.exp(scale_x * _MAX_LOG_SCALE), np.exp(scale_y * _MAX_LOG_SCALE)
+    skew = shear * _MAX_SHEAR
+    rows = [
+        [width * cos, -height * sin + skew * width * cos, 2 * shift_x * _MAX_SHIFT],
+        [width * sin, height * cos + skew * width * sin, 2 * shift_y * _MAX_SHIFT],
+    ]
+    return np.moveaxis(np.array(rows), -1, 0).astype(np.float32)

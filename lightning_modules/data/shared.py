@@ -1,0 +1,37 @@
+"""Arrays made once and read by all runs of a sweep on this machine."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.uint8]
+
+
+def shared_array(key: str, make: Callable[[], Array]) -> Array:
+    """The array that `make` returns, from the sweep's shared folder if it is there already.
+
+    The folder is named by SWEEPER_SHARED, which the launcher sets and clears; without it, or where
+    it has no room, the array is simply made. Two makers at once publish the same bytes.
+
+    Args:
+        key: names everything that `make` depends on; letters, digits and dashes.
+        make: computes the array.
+    """
+    folder = os.environ.get("SWEEPER_SHARED")
+    if not folder:
+        return make()
+    path = Path(folder) / f"{key}.npy"
+    if path.exists():
+        return np.load(path, mmap_mode="r")
+    array = make()
+    partial = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with partial.open("wb") as file:
+            np.save(file, array)
+        partial.replace(path)
+    except OSError:  # no room: sharing is only for speed
+        partial.unlink(missing_ok=True)
+    return array

@@ -1,0 +1,1 @@
+"""Models, each an ordinary torch module."""

@@ -1,0 +1,46 @@
+"""The demo's network: small enough for two cores, with BatchNorm as in the studied ResNet-50."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class SmallCNN(nn.Module):
+    """Strided 3x3 convolutions and two dense layers, all with BatchNorm.
+
+    Args:
+        input_shape: channels, height, width of an image.
+        num_classes: classes to tell apart [count].
+        channels: of each convolution; each halves height and width [count].
+        hidden: width of the dense layer [count].
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        *,
+        channels: Sequence[int],
+        hidden: int,
+    ) -> None:
+        super().__init__()
+        before, height, width = input_shape
+        layers: list[nn.Module] = []
+        for after in channels:
+            layers += [
+                nn.Conv2d(before, after, kernel_size=3, stride=2, padding=1, bias=False),
+                nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
+            ]
+            before, height, width = after, -(-height // 2), -(-width // 2)
+        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.head = nn.Sequential(
+            nn.Linear(before * height * width, hidden, bias=False),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, shape (n, num_classes), of images, shape (n, channels, height, width)."""
+        return self.head(self.features(images))

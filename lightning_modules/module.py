@@ -1,0 +1,194 @@
+"""The LightningModule: one classifier, any model, the batch contract checked as it trains."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from lightning_modules.batches import Data
+from lightning_modules.norm import StepPosition, span_batchnorms
+from lightning_modules.recorder import EpochSums, Recorder, all_reduced
+from sweeper.domain.run_spec import RunSpec
+
+
+class Diverged(Exception):
+    """The loss became non-finite or passed its ceiling; the text says where."""
+
+
+class BatchContractBroken(Exception):
+    """The examples of an optimizer step are not the global batch that was asked for."""
+
+
+class Classifier(pl.LightningModule):
+    """Trains a model on a data set by a run's specification and measures what it did.
+
+    Args:
+        spec: the run.
+        model: logits from inputs.
+        data: the data set; its validation part is evaluated after each epoch.
+        make_optimizer: the optimizer of these parameters at this learning rate.
+        position: moved on before each forward pass, for the model's BatchNorm layers.
+        rank: this process among the ranks.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        *,
+        model: nn.Module,
+        data: Data,
+        make_optimizer: Callable[[Iterator[nn.Parameter]], Optimizer],
+        position: StepPosition,
+        rank: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.recorder = Recorder()
+        self._spec, self._data, self._make_optimizer = spec, data, make_optimizer
+        self._position, self._rank = position, rank
+        self._examples = 0
+        self._examples_of_steps: list[int] = []
+        self._channels_last = len(data.input_shape) == 3  # noqa: PLR2004  images
+
+    def configure_optimizers(self) -> Optimizer:
+        """The optimizer; its learning rate is set anew at each step."""
+        optimizer = self._make_optimizer(self.model.parameters())
+        optimizer.register_step_post_hook(self._count_step)
+        return optimizer
+
+    def on_train_epoch_start(self) -> None:
+        self._sums = EpochSums(self.device)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        """Mean loss of one micro-batch."""
+        inputs, labels = batch
+        self._position.first_span = self._first_span(batch_idx)
+        logits = self.model(self._in_memory_format(inputs))
+        loss = functional.cross_entropy(logits, labels)
+        self._sums.add(loss, logits, labels)
+        self._examples += len(labels)
+        return loss
+
+    def optimizer_step(
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: Optimizer,
+        optimizer_closure: Callable[[], Any] | None = None,
+    ) -> None:
+        """One optimizer step at the learning rate of this step."""
+        lr = self._spec.schedule.lr(self.global_step)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Stop before non-finite gradients reach the weights; all ranks see the same ones."""
+        self._examples_of_steps.append(self._examples)
+        self._examples = 0
+        if self._spec.config["precision"] == "16-mixed":
+            return  # the loss scaler provokes overflows on purpose and skips those steps
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if not math.isfinite(norm):
+            self._diverge("the gradient became non-finite", lr=optimizer.param_groups[0]["lr"])
+
+    def on_train_epoch_end(self) -> None:
+        """Measure the epoch: realised batches, training and validation loss and accuracy."""
+        recorder = self.recorder
+        train_loss, train_accuracy = self._sums.means()
+        recorder.train_s += self._sums.seconds
+        self._check_batches()
+        self._merge_running_statistics()
+        self._check_loss(train_loss)
+        val_loss, val_accuracy = self._evaluate()
+        recorder.elapsed_s += self._sums.seconds
+        recorder.curve.append(
+            {
+                "epoch": self.current_epoch + 1,
+                "step": recorder.steps,
+                "examples_seen": recorder.steps * self._spec.split.global_batch,
+                "lr": recorder.last_lr,
+                "train_loss": train_loss,
+                "train_accuracy": train_accuracy,
+                "val_loss": val_loss,
+                "val_accuracy": val_accuracy,
+                "elapsed_s": recorder.elapsed_s,
+            }
+        )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["recorder"] = self.recorder.state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.recorder = Recorder.from_state(checkpoint["recorder"])
+
+    @torch.no_grad()
+    def _evaluate(self) -> tuple[float, float]:
+        """Validation loss and accuracy, each example counted once, over all ranks."""
+        num, world_size = self._data.num_val_examples, self._spec.split.world_size
+        start, stop = (num * r // world_size for r in (self._rank, self._rank + 1))
+        sums = EpochSums(self.device)
+        self.model.eval()
+        for first in range(start, stop, self._spec.split.micro_batch):
+            last = min(first + self._spec.split.micro_batch, stop)
+            batch = self.trainer.precision_plugin.convert_input(
+                self._data.val_examples(first, last)
+            )
+            inputs, labels = self.transfer_batch_to_device(batch, self.device, 0)
+            with self.trainer.precision_plugin.val_step_context():
+                logits = self.model(self._in_memory_format(inputs))
+                loss = functional.cross_entropy(logits, labels)
+            sums.add(loss, logits, labels)
+        self.model.train()
+        return sums.means()
+
+    def _first_span(self, micro_batch_index: int) -> int:
+        split, span = self._spec.split, self._spec.bn_span
+        step, micro_step = divmod(micro_batch_index, split.accumulation_steps)
+        examples = step * split.global_batch + self._rank * split.rank_batch
+        return (examples + micro_step * split.micro_batch) // span
+
+    def _in_memory_format(self, inputs: Tensor) -> Tensor:
+        return inputs.contiguous(memory_format=torch.channels_last) if self._channels_last else inputs
+
+    def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        del args, kwargs
+        self.recorder.count_step(optimizer.param_groups[0]["lr"])
+
+    def _check_batches(self) -> None:
+        """Compare the examples of every step, summed over ranks, with the global batch."""
+        counted = all_reduced(torch.tensor(self._examples_of_steps, device=self.device))
+        self._examples_of_steps = []
+        self.recorder.count_batches(counted)
+        asked, steps = self._spec.split.global_batch, self._spec.steps_per_epoch
+        if len(counted) != steps or (counted != asked).any():
+            msg = (
+                f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
+                f"{self.current_epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
+                f"{int(counted.max())} examples. The data or the ranks are not those planned."
+            )
+            raise BatchContractBroken(msg)
+
+    def _merge_running_statistics(self) -> None:
+        spans = self._spec.steps_per_epoch * self._spec.split.global_batch // self._spec.bn_span
+        for layer in span_batchnorms(self.model):
+            layer.merge_ranks(spans)
+
+    def _check_loss(self, train_loss: float) -> None:
+        ceiling = self._spec.config["loss_ceiling"]
+        if not math.isfinite(train_loss):
+            self._diverge("the training loss became non-finite", lr=self.recorder.last_lr)
+        if ceiling is not None and train_loss > ceiling:
+            reason = f"the training loss {train_loss:.4g} passed loss_ceiling={ceiling:g}"
+            self._diverge(reason, lr=self.recorder.last_lr)
+
+    def _diverge(self, reason: str, *, lr: float) -> None:
+        epoch = self.current_epoch + 1
+        msg = f"{reason} at step {self.recorder.steps} of epoch {epoch}, lr={lr:.6g}"
+        raise Diverged(msg)

@@ -1,0 +1,115 @@
+"""BatchNorm over a fixed span of examples, whatever the micro-batch and the number of ranks."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class StepPosition:
+    """Where in the epoch a forward pass stands, counted in BatchNorm spans.
+
+    Attributes:
+        first_span: index in the epoch of the first span of this micro-batch.
+    """
+
+    def __init__(self) -> None:
+        self.first_span = 0
+
+
+class SpanBatchNorm(nn.Module):
+    """BatchNorm whose statistics are those of `span` consecutive examples of the global batch.
+
+    Known as ghost batch normalisation. Running statistics are those of one process that sees
+    the epoch's spans in order: ``running <- (1 - momentum) running + momentum statistics``. Each
+    rank sums the terms of its own spans with their final weights; `merge_ranks` adds them up once
+    an epoch, so they do not depend on the layout either.
+
+    Source:
+        Hoffer, Hubara & Soudry 2017, arXiv:1705.08741, algorithm 1; a span of 32 is Goyal et al.
+        2017's per-worker BatchNorm.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, plain: nn.modules.batchnorm._BatchNorm, *, span: int, position: StepPosition):  # noqa: E501
+        super().__init__()
+        assert plain.momentum is not None
+        assert plain.running_mean is not None
+        assert plain.running_var is not None
+        self.weight, self.bias = plain.weight, plain.bias
+        self.eps, self.momentum = plain.eps, plain.momentum
+        self.span, self.position = span, position
+        self.register_buffer("running_mean", plain.running_mean)
+        self.register_buffer("running_var", plain.running_var)
+        self.register_buffer("_mean_terms", torch.zeros_like(plain.running_mean), persistent=False)
+        self.register_buffer("_var_terms", torch.zeros_like(plain.running_var), persistent=False)
+        self._spans_counted = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x, shape (n, channels, ...); in training n is a multiple of the span."""
+        if not self.training:
+            return self._normalise(x, self.running_mean, self.running_var)
+        self._decay_to(self.position.first_span)
+        self._spans_counted += len(x) // self.span
+        if len(x) == self.span:
+            return self._normalise(x, self._mean_terms, self._var_terms)
+        spans = x.split(self.span)
+        return torch.cat([self._normalise(s, self._mean_terms, self._var_terms) for s in spans])
+
+    def merge_ranks(self, spans_in_epoch: int) -> None:
+        """Bring the running statistics to the end of the epoch, equal on all ranks.
+
+        Args:
+            spans_in_epoch: spans that all ranks together saw since the last merge [count].
+        """
+        self._decay_to(spans_in_epoch)
+        keep = (1 - self.momentum) ** spans_in_epoch
+        for running, terms in (
+            (self.running_mean, self._mean_terms),
+            (self.running_var, self._var_terms),
+        ):
+            if dist.is_initialized() and dist.get_world_size() > 1:
+                dist.all_reduce(terms)
+            running.mul_(keep).add_(terms)
+            terms.zero_()
+        self._spans_counted = 0
+
+    def _normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return functional.batch_norm(
+            x, mean, var, self.weight, self.bias, self.training, self.momentum, self.eps
+        )
+
+    def _decay_to(self, span_index: int) -> None:
+        """Weigh down this rank's terms by the spans that other ranks saw in between."""
+        if skipped := span_index - self._spans_counted:
+            keep = (1 - self.momentum) ** skipped
+            self._mean_terms.mul_(keep)
+            self._var_terms.mul_(keep)
+            self._spans_counted = span_index
+
+
+def fix_batchnorm_span(model: nn.Module, *, span: int, position: StepPosition) -> nn.Module:
+    """Replace every BatchNorm of a model, in place where it can be, by one with a fixed span.
+
+    Args:
+        model: any torch module.
+        span: examples normalised together [examples].
+        position: shared by all layers and moved on by the training loop.
+
+    Returns:
+        The model; a new layer if the model is itself a BatchNorm.
+    """
+    if isinstance(model, nn.modules.batchnorm._BatchNorm):
+        return SpanBatchNorm(model, span=span, position=position)
+    for name, child in model.named_children():
+        setattr(model, name, fix_batchnorm_span(child, span=span, position=position))
+    return model
+
+
+def span_batchnorms(model: nn.Module) -> Iterator[SpanBatchNorm]:
+    """The layers of a model that `fix_batchnorm_span` made."""
+    return (layer for layer in model.modules() if isinstance(layer, SpanBatchNorm))

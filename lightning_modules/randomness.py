@@ -1,0 +1,58 @@
+"""Randomness as a function of what it is for, never of who draws it.
+
+A draw depends on (seed, epoch, example, draw), so it is the same on every layout and after
+every resume. The mixing function is SplitMix64's finaliser.
+
+Source:
+    Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def epoch_order(seed: int, epoch: int, num_examples: int) -> npt.NDArray[np.int64]:
+    """The order of the examples in an epoch: a permutation from (seed, epoch).
+
+    Args:
+        seed: the run's seed.
+        epoch: 0-based epoch.
+        num_examples: examples in the epoch [examples].
+
+    Returns:
+        Shape (num_examples,).
+    """
+    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_examples)
+
+
+def example_uniforms(
+    seed: int, epoch: int, examples: npt.NDArray[np.int64], num_draws: int
+) -> npt.NDArray[np.float64]:
+    """Uniform draws in [0, 1) for each example.
+
+    Args:
+        seed: the run's seed.
+        epoch: 0-based epoch.
+        examples: positions of the examples in the data set, shape (n,).
+        num_draws: draws per example [count].
+
+    Returns:
+        Shape (n, num_draws).
+    """
+    with np.errstate(over="ignore"):
+        stream = _mix(_mix(np.uint64(seed) + _GOLDEN) + np.uint64(epoch))
+        counters = examples.astype(np.uint64)[:, None] * np.uint64(num_draws)
+        counters = counters + np.arange(num_draws, dtype=np.uint64)[None, :]
+        bits = _mix(stream + (counters + np.uint64(1)) * _GOLDEN)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(bits: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
+    mixed = np.asarray(bits, dtype=np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    return mixed ^ (mixed >> np.uint64(31))

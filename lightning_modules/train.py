@@ -1,0 +1,202 @@
+"""One rank of one run, top to bottom: data, model, optimizer, fit, record."""
+
+import inspect
+import logging
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from lightning_modules.batches import Data, MicroBatches
+from lightning_modules.build import build
+from lightning_modules.module import Classifier, Diverged
+from lightning_modules.norm import StepPosition, fix_batchnorm_span
+from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this rank trains.
+
+    Attributes:
+        rank: this process among the ranks of the run.
+        folder: for whatever Lightning writes; of this attempt alone (Lightning#12369).
+        checkpoint: the run's checkpoint, replaced after each epoch; resumed from if it is there.
+        on_epoch: told the curve's new rows after each epoch, and the old ones at a resume.
+    """
+
+    rank: int
+    folder: Path
+    checkpoint: Path
+    on_epoch: Callable[[list[dict[str, Any]]], None]
+
+
+def train(spec: RunSpec, place: Place) -> dict[str, Any]:
+    """Train one rank of a run; the process group exists already.
+
+    Returns:
+        The record of the attempt: outcome, reason and what was measured.
+    """
+    _quieten()
+    started = time.perf_counter()
+    _check_world(spec.split.world_size)
+    torch.manual_seed(spec.config["seed"])
+    data: Data = build(spec.config["data"])
+    _check_data(data, spec)
+    module = _module(spec, data, place.rank)
+    trainer = _trainer(spec, place)
+    _check_trainer(trainer, spec.split.world_size)
+    batches = MicroBatches(
+        data,
+        split=spec.split,
+        steps_per_epoch=spec.steps_per_epoch,
+        rank=place.rank,
+        seed=spec.config["seed"],
+    )
+    resumed = place.checkpoint if place.checkpoint.exists() else None
+    try:
+        trainer.fit(module, batches, ckpt_path=str(resumed) if resumed else None)
+    except Diverged as diverged:
+        outcome, reason = Outcome.DIVERGED, str(diverged)
+    else:
+        outcome, reason = Outcome.FINISHED, f"trained {spec.epochs} epochs"
+    return {
+        "outcome": outcome,
+        "reason": reason,
+        "wall_s": time.perf_counter() - started,
+        "device_kind": _device_kind(module.device),
+        "peak_memory_gib": _peak_memory_gib(module.device),
+        "num_parameters": sum(p.numel() for p in module.parameters()),
+        **module.recorder.state(),
+    }
+
+
+def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
+    position = StepPosition()
+    model: nn.Module = build(spec.config["model"], data.input_shape, data.num_classes)
+    model = fix_batchnorm_span(model, span=spec.bn_span, position=position)
+    if len(data.input_shape) == 3:  # noqa: PLR2004  images: faster on CPUs and tensor cores
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def make_optimizer(parameters: Iterator[nn.Parameter]) -> Optimizer:
+        return build({**spec.config["optimizer"], "lr": spec.schedule.lr(0)}, parameters)
+
+    return Classifier(
+        spec,
+        model=model,
+        data=data,
+        make_optimizer=make_optimizer,
+        position=position,
+        rank=rank,
+    )
+
+
+def _trainer(spec: RunSpec, place: Place) -> pl.Trainer:
+    return pl.Trainer(
+        accelerator=spec.config["accelerator"],
+        devices=spec.config["devices"],
+        num_nodes=spec.config["num_nodes"],
+        strategy=DDPStrategy(**{_SYNC_BUFFERS: False}, gradient_as_bucket_view=True),
+        plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
+        accumulate_grad_batches=spec.split.accumulation_steps,
+        max_epochs=spec.epochs,
+        precision=spec.config["precision"],
+        default_root_dir=place.folder,
+        callbacks=[_Progress(place)],
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+class _Progress(Checkpoint):
+    """After the module's own end of an epoch: the checkpoint, published by rename, then the curve's new row."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, Classifier)
+        if trainer.is_global_zero:
+            self._place.on_epoch(pl_module.recorder.curve)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, Classifier)
+        partial = self._place.checkpoint.with_suffix(".tmp")
+        trainer.save_checkpoint(partial)
+        if trainer.is_global_zero:
+            partial.replace(self._place.checkpoint)
+            self._place.on_epoch(pl_module.recorder.curve[-1:])
+
+
+# Running statistics are merged once an epoch (norm.py), so nothing is broadcast at each step.
+_SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+    else "broadcast_buffers"  # before torch 2.15
+)
+
+
+def _check_world(world_size: int) -> None:
+    realised = dist.get_world_size()
+    if realised != world_size:
+        msg = (
+            f"the run must train on devices x num_nodes = {world_size} ranks; "
+            f"got {realised} ranks. Start one process per rank."
+        )
+        raise RuntimeError(msg)
+
+
+def _check_trainer(trainer: pl.Trainer, world_size: int) -> None:
+    if trainer.world_size != world_size:
+        msg = (
+            f"Lightning must see the run's {world_size} ranks; it sees {trainer.world_size}. "
+            "Check the rank variables of the launcher."
+        )
+        raise RuntimeError(msg)
+
+
+def _check_data(data: Data, spec: RunSpec) -> None:
+    stated = spec.config["data"]["num_train_examples"]
+    if data.num_train_examples != stated:
+        msg = (
+            f"data.num_train_examples must be the size of the data set; got {stated}, "
+            f"the data set has {data.num_train_examples}. Correct the number in conf/data."
+        )
+        raise ValueError(msg)
+
+
+def _device_kind(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _peak_memory_gib(device: torch.device) -> float:
+    """Most memory in use at once: of the tensors on a GPU, of the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def _quieten() -> None:
+    """Silence what Lightning says at each start; errors still speak."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch")

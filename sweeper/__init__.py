@@ -1,0 +1,1 @@
+"""Decides what to run and where, and remembers what came of it. Never imports torch."""

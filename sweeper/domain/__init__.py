@@ -1,0 +1,1 @@
+"""What a batch-size study means: plain values and pure functions, standard library only."""

@@ -1,0 +1,172 @@
+"""One run, decided: everything a worker needs and a table row says, checked and derived once."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sweeper.domain import identity
+from sweeper.domain.batch import (
+    BatchSplit,
+    choose_micro_batch,
+    split_global_batch,
+    steps_per_epoch,
+)
+from sweeper.domain.lr_rules import peak_lr
+from sweeper.domain.schedule import LRSchedule, build_decay
+
+PRECISIONS = ("16-mixed", "32-true", "64-true", "bf16-mixed")
+ACCELERATORS = ("auto", "cpu", "gpu")
+WARMUP_STARTS = ("base", "zero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One training run: the resolved config and what follows from it.
+
+    Attributes:
+        config: the resolved config in the users' words; plain values only.
+        split: micro-batch, accumulation steps and ranks of one optimizer step.
+        bn_span: examples normalised together by BatchNorm [examples].
+        steps_per_epoch: whole global batches in an epoch [steps].
+        schedule: the learning rate at every step.
+    """
+
+    config: Mapping[str, Any]
+    split: BatchSplit
+    bn_span: int
+    steps_per_epoch: int
+    schedule: LRSchedule
+
+    @cached_property
+    def run_id(self) -> str:
+        """Hash of the scientific configuration."""
+        return identity.run_id({**self.config, "bn_span": self.bn_span})
+
+    @property
+    def epochs(self) -> int:
+        """Length of the training [epochs]."""
+        return self.config["epochs"]
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps in the whole training [steps]."""
+        return self.steps_per_epoch * self.epochs
+
+    @property
+    def point(self) -> str:
+        """Batch, warmup, rule and seed in a few words, for tables and job names."""
+        c = self.config
+        words = f"batch={c['batch']} warmup={c['warmup']:g} {c['lr_rule']['name']} seed={c['seed']}"
+        return words + (f" devices={c['devices']}" if self.split.world_size > 1 else "")
+
+
+def run_spec(config: Mapping[str, Any]) -> RunSpec:
+    """Check a resolved config and derive the run from it.
+
+    Args:
+        config: the resolved config in the users' words; plain values only.
+
+    Raises:
+        ValueError: if a value is wrong or the values do not fit together; in the users' words.
+    """
+    _check_values(config)
+    split, bn_span = _solve_batch(config)
+    steps = steps_per_epoch(config["data"]["num_train_examples"], config["batch"])
+    base_lr = float(config["base_lr"])
+    peak = peak_lr(
+        config["lr_rule"],
+        base_lr=base_lr,
+        global_batch=config["batch"],
+        base_batch=config["base_batch"],
+    )
+    schedule = LRSchedule(
+        start_lr=0.0 if config["warmup_start"] == "zero" else base_lr,
+        peak_lr=peak,
+        warmup_epochs=config["warmup"],
+        steps_per_epoch=steps,
+        decay=build_decay(config["schedule"]),
+    )
+    return RunSpec(
+        config=config, split=split, bn_span=bn_span, steps_per_epoch=steps, schedule=schedule
+    )
+
+
+def _solve_batch(config: Mapping[str, Any]) -> tuple[BatchSplit, int]:
+    world_size = config["devices"] * config["num_nodes"]
+    micro_batch, bn_span = config["micro_batch"], config["bn_span"]
+    span_unit = 1 if bn_span == "micro" else bn_span
+    if micro_batch == "auto":
+        micro_batch = choose_micro_batch(
+            config["batch"],
+            world_size=world_size,
+            limit=config["micro_batch_limit"],
+            bn_span=span_unit,
+        )
+    split = split_global_batch(
+        config["batch"], world_size=world_size, micro_batch=micro_batch, bn_span=span_unit
+    )
+    return split, micro_batch if bn_span == "micro" else bn_span
+
+
+def _check_values(config: Mapping[str, Any]) -> None:
+    for name in ("batch", "base_batch", "epochs", "devices", "num_nodes", "micro_batch_limit"):
+        _check_count(name, config[name])
+    _check_count("data.num_train_examples", config["data"]["num_train_examples"])
+    if config["micro_batch"] != "auto":
+        _check_count("micro_batch", config["micro_batch"], or_word="auto")
+    if config["bn_span"] != "micro":
+        _check_count("bn_span", config["bn_span"], or_word="micro")
+    if not _is_int(config["seed"]) or config["seed"] < 0:
+        msg = f"seed must be a whole number, 0 or more; got seed={config['seed']!r}."
+        raise ValueError(msg)
+    _check_number("base_lr", config["base_lr"], above=0)
+    for name in ("loss_ceiling", "timeout_s"):
+        if config[name] is not None:
+            _check_number(name, config[name], above=0)
+    _check_one_of("precision", config["precision"], PRECISIONS)
+    _check_one_of("accelerator", config["accelerator"], ACCELERATORS)
+    _check_one_of("warmup_start", config["warmup_start"], WARMUP_STARTS)
+    _check_warmup(config["warmup"], config["epochs"])
+
+
+def _check_warmup(warmup: Any, epochs: int) -> None:
+    if not _is_number(warmup) or warmup < 0:
+        msg = f"warmup must be a number of epochs, 0 or more; got warmup={warmup!r}."
+        raise ValueError(msg)
+    if warmup >= epochs:
+        msg = (
+            f"warmup must be shorter than the training; got warmup={warmup:g} of epochs={epochs}. "
+            "Train longer or warm up for fewer epochs."
+        )
+        raise ValueError(msg)
+
+
+def _check_count(name: str, value: Any, *, or_word: str | None = None) -> None:
+    if not _is_int(value) or value < 1:
+        alternative = f", or {or_word}" if or_word else ""
+        msg = f"{name} must be a whole number, 1 or more{alternative}; got {name}={value!r}."
+        raise ValueError(msg)
+
+
+def _check_number(name: str, value: Any, *, above: float) -> None:
+    if not _is_number(value) or not above < value < float("inf"):
+        msg = f"{name} must be a number above {above}; got {name}={value!r}."
+        raise ValueError(msg)
+
+
+def _check_one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        close = difflib.get_close_matches(str(value), choices, n=1)
+        hint = f" Did you mean {name}={close[0]}?" if close else ""
+        msg = f"{name} must be one of {', '.join(choices)}; got {name}={value!r}.{hint}"
+        raise ValueError(msg)
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,112 @@
+"""One rank of one run, in a process of its own; nobody re-executes the command line."""
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lightning_modules.train import Place, train
+from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import run_spec
+from sweeper.launch.rank import Rank
+
+_REASON_LINES = 3
+
+
+def work(rank: Rank) -> None:
+    """Train one rank and leave its record in the attempt's folder."""
+    folder = Path(rank.folder)
+    _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
+    _die_with_parent()
+    config = json.loads((folder / "config.json").read_text())
+    _enter(rank, on_gpu=config["accelerator"] != "cpu" and torch.cuda.is_available())
+    progress = folder / "progress.jsonl"
+    place = Place(
+        rank=rank.rank,
+        folder=folder,
+        checkpoint=Path(rank.checkpoint),
+        on_epoch=lambda rows: _append(progress, rows),
+    )
+    try:
+        record = train(run_spec(config), place)
+    except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
+        traceback.print_exc()
+        _leave_record(folder, rank.rank, _failure(error))
+        sys.stderr.flush()
+        os._exit(1)  # the other ranks wait in a collective; the launcher ends them
+    if rank.rank == 0:
+        _leave_record(folder, 0, record)
+    dist.destroy_process_group()
+
+
+def _redirect_output(log: Path) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(file, stream.fileno())
+    os.close(file)
+    faulthandler.enable()
+
+
+def _die_with_parent() -> None:
+    """End this process when the launcher has gone, however it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's business
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _enter(rank: Rank, *, on_gpu: bool) -> None:
+    """Take the place among the ranks: environment, threads, process group."""
+    os.environ.update(
+        LOCAL_RANK=str(rank.local_rank),
+        NODE_RANK=str(rank.node_rank),
+        RANK=str(rank.rank),
+        WORLD_SIZE=str(rank.world_size),
+        OMP_NUM_THREADS=str(rank.threads),
+        **rank.environment,
+    )
+    torch.set_num_threads(rank.threads)
+    if on_gpu:
+        torch.cuda.set_device(rank.local_rank)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=dist.FileStore(str(Path(rank.folder) / "rendezvous"), rank.world_size),
+        rank=rank.rank,
+        world_size=rank.world_size,
+    )
+
+
+def _append(progress: Path, rows: list[dict[str, Any]]) -> None:
+    with progress.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    lines = traceback.format_exception_only(error)
+    return {
+        "outcome": Outcome.OUT_OF_MEMORY if out_of_memory else Outcome.FAILED,
+        "reason": "".join(lines[-_REASON_LINES:]).strip(),
+    }
+
+
+def _leave_record(folder: Path, rank: int, record: dict[str, Any]) -> None:
+    partial = folder / f".record-{rank}.tmp"
+    partial.write_text(json.dumps(record))
+    partial.replace(folder / f"record-{rank}.json")
