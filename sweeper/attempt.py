@@ -97,10 +97,10 @@ def _planned(spec: RunSpec) -> dict[str, Any]:
         "base_lr": float(config["base_lr"]),
         "base_batch": config["base_batch"],
         "peak_lr": spec.schedule.peak_lr,
-        "optimizer": _class_name(config["optimizer"]),
+        "optimizer": _name(config["optimizer"]),
         "schedule": config["schedule"]["name"],
-        "model": _class_name(config["model"]),
-        "data": _class_name(config["data"]),
+        "model": _name(config["model"]),
+        "data": _name(config["data"]),
         "data_about": config["data"].get("about"),
         "num_train_examples": config["data"]["num_train_examples"],
         "bn_span": spec.bn_span,
@@ -142,8 +142,9 @@ _FROM_RECORD = (
 )
 
 
-def _class_name(node: Mapping[str, Any]) -> str:
-    return node["_target_"].rpartition(".")[2]
+def _name(node: Mapping[str, Any]) -> str:
+    """What a group calls its choice: its `name` where one class has many, else the class."""
+    return node.get("name") or node["_target_"].rpartition(".")[2]
 
 
 @cache
