@@ -25,7 +25,9 @@ class Data(Protocol):
     num_train_examples: int
 
     @property
-    def num_val_examples(self) -> int: ...
+    def num_val_examples(self) -> int:
+        """Examples of the validation set [examples]."""
+        ...
 
     def set_epoch(self, seed: int, epoch: int) -> None:
         """Make the training examples of a 0-based epoch ready."""

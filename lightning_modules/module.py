@@ -6,6 +6,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
@@ -53,15 +54,14 @@ class Classifier(pl.LightningModule):
         self._position, self._rank = position, rank
         self._examples = 0
         self._examples_of_steps: list[int] = []
-        self._channels_last = len(data.input_shape) == 3  # noqa: PLR2004  images
+        self._channels_last = len(data.input_shape) == 3  # images
 
     def configure_optimizers(self) -> Optimizer:
         """The optimizer; its learning rate is set anew at each step."""
-        optimizer = self._make_optimizer(self.model.parameters())
-        optimizer.register_step_post_hook(self._count_step)
-        return optimizer
+        return self._make_optimizer(self.model.parameters())
 
     def on_train_epoch_start(self) -> None:
+        """Start the sums of the epoch."""
         self._sums = EpochSums(self.device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -78,14 +78,15 @@ class Classifier(pl.LightningModule):
         self,
         epoch: int,
         batch_idx: int,
-        optimizer: Optimizer,
+        optimizer: Optimizer | LightningOptimizer,
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
-        """One optimizer step at the learning rate of this step."""
+        """One optimizer step at the learning rate of this step, noted as the optimizer has it."""
         lr = self._spec.schedule.lr(self.global_step)
         for group in optimizer.param_groups:
             group["lr"] = lr
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        self.recorder.count_step(optimizer.param_groups[0]["lr"])
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Stop before non-finite gradients reach the weights; all ranks see the same ones."""
@@ -123,9 +124,11 @@ class Classifier(pl.LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on measuring where the checkpoint left off."""
         self.recorder = Recorder.from_state(checkpoint["recorder"])
 
     @torch.no_grad()
@@ -155,11 +158,9 @@ class Classifier(pl.LightningModule):
         return (examples + micro_step * split.micro_batch) // span
 
     def _in_memory_format(self, inputs: Tensor) -> Tensor:
-        return inputs.contiguous(memory_format=torch.channels_last) if self._channels_last else inputs
-
-    def _count_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        del args, kwargs
-        self.recorder.count_step(optimizer.param_groups[0]["lr"])
+        return (
+            inputs.contiguous(memory_format=torch.channels_last) if self._channels_last else inputs
+        )
 
     def _check_batches(self) -> None:
         """Compare the examples of every step, summed over ranks, with the global batch."""

@@ -7,6 +7,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+PlainBatchNorm = nn.modules.batchnorm._BatchNorm  # pyright: ignore[reportPrivateUsage]
+
 
 class StepPosition:
     """Where in the epoch a forward pass stands, counted in BatchNorm spans.
@@ -34,8 +36,10 @@ class SpanBatchNorm(nn.Module):
 
     running_mean: Tensor
     running_var: Tensor
+    _mean_terms: Tensor
+    _var_terms: Tensor
 
-    def __init__(self, plain: nn.modules.batchnorm._BatchNorm, *, span: int, position: StepPosition):  # noqa: E501
+    def __init__(self, plain: PlainBatchNorm, *, span: int, position: StepPosition) -> None:
         super().__init__()
         assert plain.momentum is not None
         assert plain.running_mean is not None
@@ -103,7 +107,7 @@ def fix_batchnorm_span(model: nn.Module, *, span: int, position: StepPosition) -
     Returns:
         The model; a new layer if the model is itself a BatchNorm.
     """
-    if isinstance(model, nn.modules.batchnorm._BatchNorm):
+    if isinstance(model, PlainBatchNorm):
         return SpanBatchNorm(model, span=span, position=position)
     for name, child in model.named_children():
         setattr(model, name, fix_batchnorm_span(child, span=span, position=position))

@@ -90,7 +90,7 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     position = StepPosition()
     model: nn.Module = build(spec.config["model"], data.input_shape, data.num_classes)
     model = fix_batchnorm_span(model, span=spec.bn_span, position=position)
-    if len(data.input_shape) == 3:  # noqa: PLR2004  images: faster on CPUs and tensor cores
+    if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def make_optimizer(parameters: Iterator[nn.Parameter]) -> Optimizer:
@@ -111,7 +111,7 @@ def _trainer(spec: RunSpec, place: Place) -> pl.Trainer:
         accelerator=spec.config["accelerator"],
         devices=spec.config["devices"],
         num_nodes=spec.config["num_nodes"],
-        strategy=DDPStrategy(**{_SYNC_BUFFERS: False}, gradient_as_bucket_view=True),
+        strategy=DDPStrategy(**_DDP_SETTINGS),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.epochs,
@@ -127,7 +127,7 @@ def _trainer(spec: RunSpec, place: Place) -> pl.Trainer:
 
 
 class _Progress(Checkpoint):
-    """After the module's own end of an epoch: the checkpoint, published by rename, then the curve's new row."""
+    """After the module's own end of an epoch: the checkpoint by rename, then the curve's row."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -152,6 +152,7 @@ _SYNC_BUFFERS = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers"  # before torch 2.15
 )
+_DDP_SETTINGS: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
 def _check_world(world_size: int) -> None:

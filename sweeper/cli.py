@@ -1,26 +1,34 @@
 """The command `python -m sweeper`: Hydra composes, the sweep runs."""
 
+import os
 import sys
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.compose import CONFIG_NAME, plain
-
-
-def config_folder() -> str:
-    """The folder of all defaults: in the checkout, or beside the installed package."""
-    installed = Path(__file__).parent / "conf"
-    return str(installed if installed.is_dir() else Path(__file__).parents[1] / "conf")
+from sweeper.compose import CONFIG_NAME, config_folder, in_users_words, plain
+from sweeper.exit_codes import BAD_INPUT
 
 
-@hydra.main(version_base="1.3", config_path=config_folder(), config_name=CONFIG_NAME)
-def main(config: DictConfig) -> None:
+def main() -> None:
+    """Run the command line; leave with its exit code."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
+    try:
+        _composed()
+    except (HydraException, OmegaConfBaseException) as error:
+        print(f"Nothing was started.\n{in_users_words(str(error))}", file=sys.stderr)  # noqa: T201
+        sys.exit(BAD_INPUT)
+
+
+@hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=CONFIG_NAME)
+def _composed(config: DictConfig) -> None:
     """One run: without `-m`, or as a job of one of Hydra's own launchers."""
-    from sweeper.launch.local import run_here  # noqa: PLC0415  --help should not wait
-    from sweeper.sweep import run_sweep  # noqa: PLC0415
+    from sweeper.launch.local import run_here  # --help should not wait
+    from sweeper.sweep import run_sweep
 
     jobs = HydraConfig.get().launcher.get("jobs", 1)
     code = run_sweep(

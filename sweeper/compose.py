@@ -9,6 +9,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -21,6 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 CONFIG_NAME = "config"
 Config = dict[str, Any]
+
+
+def config_folder() -> Path:
+    """The folder of all defaults: in the checkout, or beside the installed package."""
+    installed = Path(__file__).parent / "conf"
+    return installed if installed.is_dir() else Path(__file__).parents[1] / "conf"
 
 
 def plain(config: DictConfig) -> Config:
@@ -68,7 +75,7 @@ class _Template:
         keys = [str(key) for key in self._composed if key != "hydra"]
         ours = OmegaConf.masked_copy(self._composed, keys)
         self._has_interpolations = "${" in OmegaConf.to_yaml(ours)
-        self._plain = OmegaConf.to_container(ours)
+        self._plain: Any = OmegaConf.to_container(ours)
 
     def with_values(self, overrides: Sequence[Override]) -> Config:
         for override in overrides:
@@ -77,7 +84,7 @@ class _Template:
         if self._has_interpolations or any("${" in str(value) for _, value in values):
             lines = [*self._chosen, *(o.input_line or "" for o in overrides)]
             return plain(_compose(self._loader, lines))
-        config = copy.deepcopy(self._plain)
+        config: Config = copy.deepcopy(self._plain)
         for key, value in values:
             *groups, name = key.split(".")
             node: Any = config
@@ -92,14 +99,14 @@ def _compose(loader: ConfigLoader, words: Sequence[str]) -> DictConfig:
     try:
         return loader.load_configuration(CONFIG_NAME, list(words), run_mode=RunMode.RUN)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(_in_users_words(str(error))) from error
+        raise ValueError(in_users_words(str(error))) from error
 
 
 def _parsed(words: Sequence[str], loader: ConfigLoader) -> list[Override]:
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(words))
     except HydraException as error:
-        raise ValueError(_in_users_words(str(error))) from error
+        raise ValueError(in_users_words(str(error))) from error
 
 
 def _axis(override: Override, loader: ConfigLoader) -> list[Override]:
@@ -165,18 +172,29 @@ def _check_complete(config: Any, path: str = "") -> None:
             raise ValueError(msg)
 
 
-def _in_users_words(text: str) -> str:
-    """Hydra's message on one line, without its help links and its colours."""
+def in_users_words(text: str) -> str:
+    """Hydra's message in our form: what must hold, what was given, what to do."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    unknown = re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text)
-    options = re.search(r"Available options in '[^']*':\s*(?P<options>.*)", text, re.DOTALL)
-    if unknown and options:
-        group, option = unknown["group"], unknown["option"]
-        known = [line.strip() for line in options["options"].splitlines()]
-        known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
-        close = difflib.get_close_matches(option, known, n=1)
-        hint = f" Did you mean {group}={close[0]}?" if close else ""
-        return f"{group} must be one of {', '.join(known)}; got {group}={option!r}.{hint}"
+    if unknown_key := re.match(r"Could not override '(?P<key>[^']*)'", text):
+        return _unknown_to_hydra(unknown_key["key"])
+    if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
+        return _unknown_option(unknown_option["group"], unknown_option["option"], text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith(("See http", "To append", "Set the"))]
-    return " ".join(lines)
+    return " ".join(line for line in lines if not line.startswith("See http"))
+
+
+def _unknown_to_hydra(key: str) -> str:
+    known = [str(name) for name in OmegaConf.load(config_folder() / f"{CONFIG_NAME}.yaml")]
+    known += [path.name for path in config_folder().iterdir() if path.is_dir()]
+    close = difflib.get_close_matches(key, known, n=1) if "." not in key else []
+    hint = f"Did you mean {close[0]}?" if close else "See them all with --cfg job."
+    return f"{key} is not a config key. {hint}"
+
+
+def _unknown_option(group: str, option: str, text: str) -> str:
+    _, _, listed = text.partition("Available options in")
+    known = [line.strip() for line in listed.splitlines()[1:]]
+    known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
+    close = difflib.get_close_matches(option, known, n=1)
+    hint = f" Did you mean {group}={close[0]}?" if close else ""
+    return f"{group} must be one of {', '.join(known)}; got {group}={option}.{hint}"

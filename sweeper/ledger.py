@@ -120,11 +120,9 @@ class Ledger:
             row: the columns of the runs table.
             curve: the columns of the curves table, one mapping per epoch.
         """
-        from sweeper.schema import CURVES, RUNS, arrow_schema  # noqa: PLC0415  pyarrow: 0.2 s
+        from sweeper.schema import CURVES, RUNS, arrow_schema  # pyarrow: 0.2 s
 
-        now = Ended(
-            run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"])
-        )
+        now = Ended(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
         before = self.ended().get(now.run_id)
         if before and before != now:
             self._supersede(before)
@@ -144,8 +142,8 @@ class Ledger:
 
 def _write(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema", path: Path) -> None:
     """Publish rows as a parquet file: write beside the target, then rename."""
-    import pyarrow as pa  # noqa: PLC0415  only who writes needs it
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa  # only who writes needs it
+    import pyarrow.parquet as pq
 
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper import exit_codes
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec, run_spec
 from sweeper.domain.schedule import silent_milestones
-from sweeper.ledger import Ended, Ledger
 from sweeper.launch.local import Event
+from sweeper.ledger import Ended, Ledger
 from sweeper.view import View, view
-
-EXIT_DONE, EXIT_RUN_FAILED, EXIT_BAD_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 Launch = Callable[[Sequence[RunSpec], Ledger], Iterator[Event]]
 
@@ -27,12 +26,14 @@ class Plan:
         specs: every distinct run of the grid, in its order.
         ended: what the ledger already has of them.
         to_run: those to run now.
+        repeats: points that are the same run as another; they differ only in where they run.
         warnings: what is allowed but probably not meant.
     """
 
     specs: Sequence[RunSpec]
     ended: Mapping[str, Ended]
     to_run: Sequence[RunSpec]
+    repeats: int
     warnings: Sequence[str]
 
 
@@ -44,9 +45,11 @@ def plan(configs: Iterable[Mapping[str, Any]], ledger: Ledger) -> Plan:
     """
     specs: dict[str, RunSpec] = {}
     mistakes: dict[str, int] = {}
+    repeats = 0
     for config in configs:
         try:
             spec = run_spec(config)
+            repeats += spec.run_id in specs
             specs.setdefault(spec.run_id, spec)
         except ValueError as error:
             mistakes[str(error)] = mistakes.get(str(error), 0) + 1
@@ -57,6 +60,7 @@ def plan(configs: Iterable[Mapping[str, Any]], ledger: Ledger) -> Plan:
         specs=list(specs.values()),
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         to_run=[spec for run_id, spec in specs.items() if _is_missing(ended.get(run_id))],
+        repeats=repeats,
         warnings=list(dict.fromkeys(w for spec in specs.values() for w in _warnings(spec))),
     )
 
@@ -78,17 +82,22 @@ def run_sweep(configs: Iterable[Mapping[str, Any]], results: Path, launch: Launc
         ledger.prepare()
     except ValueError as error:
         print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
-        return EXIT_BAD_INPUT
+        return exit_codes.BAD_INPUT
     with view(planned.specs, planned.ended, ledger) as shown:
         for warning in planned.warnings:
             shown.say(f"Warning: {warning}")
+        if planned.repeats:
+            shown.say(
+                f"{planned.repeats} points of the grid are the same run as another: they differ "
+                "only in where they run. Each run happens once, as its first point says."
+            )
         if skipped := len(planned.specs) - len(planned.to_run):
             shown.say(f"{skipped} of {len(planned.specs)} runs already have a result.")
         try:
             _run(planned.to_run, ledger, launch, shown)
         except KeyboardInterrupt:
             shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
-            return EXIT_INTERRUPTED
+            return exit_codes.INTERRUPTED
     return _exit_code(shown.outcomes())
 
 
@@ -108,7 +117,9 @@ def _is_missing(ended: Ended | None) -> bool:
 
 
 def _exit_code(outcomes: Counter[Outcome]) -> int:
-    return EXIT_DONE if all(outcome.is_result for outcome in outcomes) else EXIT_RUN_FAILED
+    return (
+        exit_codes.DONE if all(outcome.is_result for outcome in outcomes) else exit_codes.RUN_FAILED
+    )
 
 
 def _counted(text: str, times: int) -> str:

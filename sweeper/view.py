@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -168,7 +168,10 @@ class View:
 
     def _bar(self) -> RenderableType:
         bar = Progress(
-            TextColumn("epochs"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}")
+            TextColumn("epochs"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
         )
         done, total = self._epochs()
         bar.add_task("epochs", total=total, completed=done, left=self._time_left())
@@ -193,9 +196,7 @@ class View:
 
 
 @contextmanager
-def view(
-    specs: Sequence[RunSpec], ended: Mapping[str, Ended], ledger: Ledger
-) -> Iterator[View]:
+def view(specs: Sequence[RunSpec], ended: Mapping[str, Ended], ledger: Ledger) -> Generator[View]:
     """A view of a sweep: live on a terminal; the summary is shown at the end."""
     console = Console()
     shown = View(specs, ended, ledger, console)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from lightning_modules.train import Place, train
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
-from sweeper.launch.rank import Rank
+from sweeper.rank import Rank
 
 _REASON_LINES = 3
 

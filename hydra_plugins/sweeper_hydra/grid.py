@@ -32,10 +32,11 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and leave with its exit code."""
-        from sweeper.compose import expand  # noqa: PLC0415  Hydra imports plugins at every start
-        from sweeper.sweep import run_sweep  # noqa: PLC0415
+        from sweeper.compose import expand  # Hydra imports plugins at every start
+        from sweeper.sweep import run_sweep
 
         named = {word.split("=")[0].lstrip("+~") for word in arguments}
         axes = [f"{key}={value}" for key, value in self._params.items() if key not in named]
         points = expand(self._context.config_loader, [*axes, *arguments])
-        sys.exit(run_sweep(points, Path(self._config.results), self._launcher.launch_runs))
+        launcher: Any = self._launcher
+        sys.exit(run_sweep(points, Path(self._config.results), launcher.launch_runs))

@@ -41,7 +41,7 @@ class LocalLauncher(Launcher):
 
     def launch_runs(self, specs: "Sequence[RunSpec]", ledger: "Ledger") -> "Iterator[Event]":
         """Run specs here; see `sweeper.launch.local.run_here`."""
-        from sweeper.launch.local import run_here  # noqa: PLC0415  Hydra imports plugins always
+        from sweeper.launch.local import run_here  # Hydra imports plugins always
 
         jobs: Any = self._jobs
         return run_here(specs, ledger, jobs=jobs)

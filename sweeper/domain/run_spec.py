@@ -72,8 +72,8 @@ def run_spec(config: Mapping[str, Any]) -> RunSpec:
         ValueError: if a value is wrong or the values do not fit together; in the users' words.
     """
     _check_values(config)
-    split, bn_span = _solve_batch(config)
     steps = steps_per_epoch(config["data"]["num_train_examples"], config["batch"])
+    split, bn_span = _solve_batch(config)
     base_lr = float(config["base_lr"])
     peak = peak_lr(
         config["lr_rule"],

@@ -7,7 +7,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -16,6 +17,7 @@ from sweeper.attempt import Attempt
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.ledger import Ledger
+from sweeper.rank import Rank
 
 _TICK_S = 0.02
 _GRACE_S = 5.0
@@ -100,8 +102,6 @@ def _num_cores() -> int:
 
 
 def _start(spec: RunSpec, ledger: Ledger, context: ForkServerContext, shared: Path) -> Running:
-    from sweeper.launch.rank import Rank, enter  # noqa: PLC0415
-
     attempt = Attempt.begin(spec, ledger)
     ranks: list[ForkServerProcess] = []
     for rank in range(spec.split.world_size):
@@ -123,20 +123,25 @@ def _start(spec: RunSpec, ledger: Ledger, context: ForkServerContext, shared: Pa
     return Running(attempt=attempt, ranks=ranks, deadline=deadline)
 
 
+def enter(rank: Rank) -> None:
+    """First function of a worker process; the fork server has preloaded the imports."""
+    from sweeper.worker import work  # imports torch
+
+    work(rank)
+
+
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def _end_of(run: Running) -> tuple[Outcome, str] | None:
     """How the run ended, or None while it has not."""
     codes = [process.exitcode for process in run.ranks]
-    if any(code not in {None, 0} for code in codes):
-        rank, code = next((r, c) for r, c in enumerate(codes) if c)
+    if failed := [(rank, code) for rank, code in enumerate(codes) if code]:
         _stop([run])
-        return _failure(run.attempt, rank, code)
-    if all(code == 0 for code in codes):
+        return _failure(run.attempt, *failed[0])
+    if None not in codes:
         record = run.attempt.record()
-        if record is None:
-            return Outcome.FAILED, "the worker left no record; see its log"
+        assert record is not None, "a worker that exits with 0 leaves its record"
         return Outcome(record["outcome"]), record["reason"]
     if run.deadline and time.monotonic() > run.deadline:
         _stop([run])
@@ -165,20 +170,19 @@ def _stop(running: Sequence[Running]) -> None:
             process.join()
 
 
-class _shared_folder:  # noqa: N801  used as a function
+@contextmanager
+def _shared_folder() -> Generator[Path]:
     """A folder in memory for arrays that the runs share; those of dead launchers are removed."""
-
-    def __enter__(self) -> Path:
-        root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108
-        for left in root.glob("sweeper-*-shared"):
-            if not _is_alive(int(left.name.split("-")[1])):
-                shutil.rmtree(left, ignore_errors=True)
-        self._path = root / f"sweeper-{os.getpid()}-shared"
-        self._path.mkdir(exist_ok=True)
-        return self._path
-
-    def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+    root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+    for left in root.glob("sweeper-*-shared"):
+        if not _is_alive(int(left.name.split("-")[1])):
+            shutil.rmtree(left, ignore_errors=True)
+    path = root / f"sweeper-{os.getpid()}-shared"
+    path.mkdir(exist_ok=True)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:

@@ -1,11 +1,11 @@
-"""What a worker process is told, and its first function; light, so that a launcher can name it."""
+"""What a worker process is told: plain values only, so that it travels to any process."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One rank of one run: plain values only, so that it travels to any process.
+    """One rank of one run.
 
     Attributes:
         folder: the attempt's folder; holds config.json.
@@ -26,10 +26,3 @@ class Rank:
     world_size: int
     threads: int
     environment: dict[str, str]
-
-
-def enter(rank: Rank) -> None:
-    """Train one rank; the imports are already there where a fork server preloaded them."""
-    from sweeper.worker import work  # noqa: PLC0415  imports torch
-
-    work(rank)
