@@ -1,0 +1,33 @@
+"""Figures of any sweep: frames first, then ink."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.figures.curves import draw_per_epoch
+from analysis.figures.final import draw_against_batch, draw_against_warmup
+from analysis.figures.save import save
+from analysis.studies import studies
+
+
+def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator[Path]:
+    """Draw the figures of every study among the runs.
+
+    Args:
+        runs: one row per run.
+        curves: one row per run and epoch.
+        folder: where the figures go.
+
+    Yields:
+        The files, as they are written.
+    """
+    for study in studies(runs):
+        ending = f"-{study.name}" if study.name else ""
+        drawn = {
+            "accuracy_vs_batch": draw_against_batch(study),
+            "accuracy_vs_warmup": draw_against_warmup(study),
+            "accuracy_per_epoch": draw_per_epoch(study, curves),
+        }
+        for name, (figure, frame) in drawn.items():
+            yield from save(figure, frame, folder, name + ending)

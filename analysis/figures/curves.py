@@ -1,0 +1,93 @@
+"""Accuracy per epoch: a panel per batch, a line per warmup and lr rule, seeds as bands."""
+
+import math
+from typing import cast
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.final import line_label
+from analysis.figures.points import POINT, points, reading_note
+from analysis.figures.style import (
+    DIVERGED,
+    legend,
+    line_style,
+    new_figure,
+    ordered_colors,
+    percent_axis,
+    titles,
+)
+from analysis.studies import Study
+
+
+def curve_points(
+    runs: pd.DataFrame, curves: pd.DataFrame, measure: str = "val_accuracy"
+) -> pd.DataFrame:
+    """The replicates of each point at each epoch, summarised.
+
+    Args:
+        runs: one row per run; uses `run_id`, `outcome`, the columns of `POINT`.
+        curves: one row per run and epoch; uses `run_id`, `epoch` and the measure.
+        measure: column to average.
+
+    Returns:
+        One row per point, outcome (finished or diverged) and epoch: `mean`, `low`, `high`,
+        `num_seeds`. Diverged runs are apart from finished ones.
+    """
+    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
+    joined = curves[["run_id", "epoch", measure]].merge(ended[["run_id", "outcome", *POINT]])
+    return (
+        joined.groupby([*POINT, "outcome", "epoch"], as_index=False)[measure]
+        .agg(["mean", "min", "max", "count"])
+        .rename(columns={"min": "low", "max": "high", "count": "num_seeds"})
+        .sort_values([*POINT, "outcome", "epoch"], ignore_index=True)
+    )
+
+
+def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Validation accuracy after each epoch.
+
+    Args:
+        study: runs to draw.
+        curves: curves of these runs, and perhaps of others.
+
+    Returns:
+        The figure, and the frame that it draws.
+    """
+    frame = curve_points(study.runs, curves)
+    batches = sorted(study.runs["global_batch"].unique())
+    columns = min(3, len(batches))
+    rows = math.ceil(len(batches) / columns)
+    figure, panels = new_figure(max(7.2, 4.1 * columns), 1.2 + 3.2 * rows, rows, columns)
+    for axes, batch in zip(panels, batches, strict=False):
+        axes.set_title(f"batch {batch:,}", fontsize=10)
+        _draw_panel(axes, frame[frame["global_batch"] == batch], study.runs)
+        axes.set_xlabel("epoch")
+    for axes in panels[len(batches) :]:
+        axes.set_visible(False)
+    for axes in panels[max(0, len(batches) - columns) : len(batches)]:
+        axes.tick_params(labelbottom=True)
+    percent_axis(panels[0], "validation accuracy")
+    legend(figure, panels[0])
+    note = reading_note(points(study.runs))
+    titles(figure, f"Accuracy per epoch: {study.title}", study.about, note)
+    return figure, frame
+
+
+def _draw_panel(axes: Axes, frame: pd.DataFrame, runs: pd.DataFrame) -> None:
+    warmups = sorted(runs["warmup_epochs"].unique())
+    rules = sorted(runs["lr_rule"].unique())
+    colors = dict(zip(warmups, ordered_colors(len(warmups)), strict=True))
+    for key, line in frame.groupby(["warmup_epochs", "lr_rule", "outcome"]):
+        warmup, rule, outcome = cast("tuple[float, str, str]", key)
+        style = line_style(rules.index(rule))
+        if outcome == "diverged":
+            axes.plot(line["epoch"], line["mean"], style, color=DIVERGED, linewidth=0.8)
+            axes.plot(line["epoch"].iloc[-1], line["mean"].iloc[-1], "x", color=DIVERGED)
+            continue
+        label = line_label(warmup, "epochs warmup", rule, rules)
+        axes.plot(line["epoch"], line["mean"], style, color=colors[warmup], label=label)
+        axes.fill_between(
+            line["epoch"], line["low"], line["high"], color=colors[warmup], alpha=0.2, linewidth=0
+        )
