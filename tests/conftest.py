@@ -1,0 +1,46 @@
+"""Fixtures that most tests share: the composed default config and small sweeps."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.global_hydra import GlobalHydra
+
+from sweeper.compose import CONFIG_NAME, config_folder, expand, plain
+
+Config = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def loader() -> ConfigLoader:
+    """Hydra's config loader over conf/."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        return GlobalHydra.instance().config_loader()
+
+
+@pytest.fixture(scope="session")
+def default_config() -> Config:
+    """conf/ as it is, resolved."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        return plain(compose(CONFIG_NAME))
+
+
+@pytest.fixture
+def config(default_config: Config) -> Callable[..., Config]:
+    """The default config with some keys replaced: ``config(batch=7680)``."""
+    return lambda **changes: {**default_config, **changes}
+
+
+@pytest.fixture(scope="session")
+def grid(loader: ConfigLoader) -> Callable[..., list[Config]]:
+    """The configs of a grid: ``grid("batch=3840,7680", "warmup=0")``."""
+    return lambda *words: list(expand(loader, words))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A results folder that does not exist yet."""
+    return tmp_path / "results"
