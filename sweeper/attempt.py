@@ -92,7 +92,7 @@ def _planned(spec: RunSpec) -> dict[str, Any]:
         "world_size": split.world_size,
         "accumulation_steps": split.accumulation_steps,
         "steps_per_epoch": spec.steps_per_epoch,
-        "warmup_epochs": float(config["warmup"]),
+        "warmup_epochs": float(spec.schedule.warmup_epochs),
         "lr_rule": config["lr_rule"]["name"],
         "base_lr": float(config["base_lr"]),
         "base_batch": config["base_batch"],

@@ -13,12 +13,14 @@ from sweeper.domain.batch import (
     split_global_batch,
     steps_per_epoch,
 )
-from sweeper.domain.lr_rules import peak_lr
+from sweeper.domain.decay import Training
+from sweeper.domain.lr_rules import peak_lr, warmup_epochs
 from sweeper.domain.schedule import LRSchedule, build_decay
+from sweeper.domain.switches import check_switches, gradient_span
+from sweeper.domain.warmup import WARMUP_STARTS, warmup
 
 PRECISIONS = ("16-mixed", "32-true", "64-true", "bf16-mixed")
 ACCELERATORS = ("auto", "cpu", "gpu")
-WARMUP_STARTS = ("base", "zero")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,22 +76,32 @@ def run_spec(config: Mapping[str, Any]) -> RunSpec:
     _check_values(config)
     steps = steps_per_epoch(config["data"]["num_train_examples"], config["batch"])
     split, bn_span = _solve_batch(config)
-    base_lr = float(config["base_lr"])
-    peak = peak_lr(
-        config["lr_rule"],
-        base_lr=base_lr,
-        global_batch=config["batch"],
-        base_batch=config["base_batch"],
-    )
-    schedule = LRSchedule(
-        start_lr=0.0 if config["warmup_start"] == "zero" else base_lr,
-        peak_lr=peak,
-        warmup_epochs=config["warmup"],
-        steps_per_epoch=steps,
-        decay=build_decay(config["schedule"]),
-    )
+    schedule = _lr_schedule(config, steps)
     return RunSpec(
         config=config, split=split, bn_span=bn_span, steps_per_epoch=steps, schedule=schedule
+    )
+
+
+def _lr_schedule(config: Mapping[str, Any], steps: int) -> LRSchedule:
+    base_lr, batch, base_batch = float(config["base_lr"]), config["batch"], config["base_batch"]
+    peak = peak_lr(config["lr_rule"], base_lr=base_lr, global_batch=batch, base_batch=base_batch)
+    length = warmup_epochs(
+        config["lr_rule"], warmup=config["warmup"], batch_ratio=batch / base_batch
+    )
+    _check_warmup_length(length, config)
+    climb = warmup(
+        config["warmup_start"], base_lr=base_lr, peak_lr=peak, workers=config["warmup_workers"]
+    )
+    training = Training(
+        epochs=config["epochs"], warmup_epochs=length, steps_per_epoch=steps, peak_lr=peak
+    )
+    return LRSchedule(
+        start_lr=climb.start_lr,
+        shape=climb.shape,
+        peak_lr=peak,
+        warmup_epochs=length,
+        steps_per_epoch=steps,
+        decay=build_decay(config["schedule"], training),
     )
 
 
@@ -97,6 +109,9 @@ def _solve_batch(config: Mapping[str, Any]) -> tuple[BatchSplit, int]:
     world_size = config["devices"] * config["num_nodes"]
     micro_batch, bn_span = config["micro_batch"], config["bn_span"]
     span_unit = 1 if bn_span == "micro" else bn_span
+    span = gradient_span(config)
+    if span is not None and micro_batch == "auto":
+        micro_batch = span
     if micro_batch == "auto":
         micro_batch = choose_micro_batch(
             config["batch"],
@@ -128,19 +143,32 @@ def _check_values(config: Mapping[str, Any]) -> None:
     _check_one_of("precision", config["precision"], PRECISIONS)
     _check_one_of("accelerator", config["accelerator"], ACCELERATORS)
     _check_one_of("warmup_start", config["warmup_start"], WARMUP_STARTS)
-    _check_warmup(config["warmup"], config["epochs"])
+    _check_warmup_settings(config["warmup"], config["warmup_workers"])
+    check_switches(config)
 
 
-def _check_warmup(warmup: Any, epochs: int) -> None:
+def _check_warmup_settings(warmup: Any, workers: Any) -> None:
     if not _is_number(warmup) or warmup < 0:
         msg = f"warmup must be a number of epochs, 0 or more; got warmup={warmup!r}."
         raise ValueError(msg)
-    if warmup >= epochs:
-        msg = (
-            f"warmup must be shorter than the training; got warmup={warmup:g} of epochs={epochs}. "
-            "Train longer or warm up for fewer epochs."
-        )
-        raise ValueError(msg)
+    if workers is not None:
+        _check_count("warmup_workers", workers)
+
+
+def _check_warmup_length(warmup_epochs: float, config: Mapping[str, Any]) -> None:
+    if warmup_epochs < config["epochs"]:
+        return
+    scaled = (
+        f", which lr_rule={config['lr_rule']['name']} scales to {warmup_epochs:g} epochs at "
+        f"batch={config['batch']},"
+        if warmup_epochs != config["warmup"]
+        else ""
+    )
+    msg = (
+        f"warmup must be shorter than the training; got warmup={config['warmup']:g}{scaled} of "
+        f"epochs={config['epochs']}. Train longer or warm up for fewer epochs."
+    )
+    raise ValueError(msg)
 
 
 def _check_count(name: str, value: Any, *, or_word: str | None = None) -> None:
@@ -158,7 +186,7 @@ def _check_number(name: str, value: Any, *, above: float) -> None:
 
 def _check_one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1)
+        close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
         hint = f" Did you mean {name}={close[0]}?" if close else ""
         msg = f"{name} must be one of {', '.join(choices)}; got {name}={value!r}.{hint}"
         raise ValueError(msg)

@@ -3,23 +3,25 @@
 No hidden counter: any step can be asked for, on any layout, after any resume.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Decay = Callable[[float], float]
+from sweeper.domain.decay import SCHEDULES, Decay, Training
+from sweeper.domain.dotted import imported
+from sweeper.domain.warmup import Shape, gradual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LRSchedule:
-    """Linear warmup per optimizer step, then the decay schedule on absolute epochs.
+    """Warmup per optimizer step, then the decay schedule on epochs.
 
-    During warmup, with ``s`` the step and ``S = warmup_epochs * steps_per_epoch``::
+    With ``s`` the step and ``S = warmup_epochs * steps_per_epoch``::
 
-        lr(s) = (start + (peak_lr - start) * min(1, s / S)) * decay(s / steps_per_epoch)
+        lr(s) = (start_lr + (peak_lr - start_lr) * shape(s, S)) * decay(s / steps_per_epoch)
 
-    ``S`` need not be whole: nothing is rounded. The decay clock runs through the warmup, so
-    milestones are epochs since the start of training.
+    and 1 for the shape from ``S`` on. ``S`` need not be whole: nothing is rounded. The decay clock
+    runs through the warmup, so milestones are epochs since the start of training.
 
     Attributes:
         start_lr: learning rate of the first step when there is a warmup [dimensionless].
@@ -27,6 +29,7 @@ class LRSchedule:
         warmup_epochs: length of the warmup [epochs].
         steps_per_epoch: optimizer steps per epoch [steps].
         decay: factor on the learning rate at a position in training [epochs -> dimensionless].
+        shape: the climb of the warmup.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 2.2: the gradual warmup starts at the
@@ -37,8 +40,9 @@ class LRSchedule:
     start_lr: float
     peak_lr: float
     warmup_epochs: float
-    steps_per_epoch: int
+    steps_per_epoch: float
     decay: Decay
+    shape: Shape = gradual
 
     def lr(self, step: int) -> float:
         """Learning rate of the 0-based optimizer step."""
@@ -56,71 +60,45 @@ class LRSchedule:
     def _warmup(self, step: int) -> float:
         if step >= self.warmup_steps:
             return self.peak_lr
-        return self.start_lr + (self.peak_lr - self.start_lr) * (step / self.warmup_steps)
+        climbed = self.shape(step, self.warmup_steps)
+        return self.start_lr + (self.peak_lr - self.start_lr) * climbed
 
 
-def constant() -> Decay:
-    """Never decay: ``factor = 1``."""
-    return lambda epoch: 1.0
-
-
-def periodic_decay(*, milestones: tuple[float, ...], factor: float) -> Decay:
-    """Multiply by ``factor`` at each milestone reached: ``factor ** #{milestones <= epoch}``.
-
-    A milestone of 30 takes effect at the first step of 0-based epoch 30.
+def build_decay(schedule: Mapping[str, Any], training: Training) -> Decay:
+    """The decay that a `schedule` group describes.
 
     Args:
-        milestones: positions in training, ascending [epochs].
-        factor: what each milestone multiplies the learning rate by [dimensionless].
-
-    Source:
-        McCord & Dash 2021 ("periodic decay", 1/10 at 30, 60, 90); Goyal et al. 2017 (30, 60, 80).
-    """
-    return lambda epoch: factor ** sum(milestone <= epoch for milestone in milestones)
-
-
-SCHEDULES: Mapping[str, Callable[..., Decay]] = {
-    "constant": constant,
-    "periodic_decay": periodic_decay,
-}
-
-
-def build_decay(schedule: Mapping[str, Any]) -> Decay:
-    """The decay that a ``schedule`` group describes: ``name`` and its settings.
+        schedule: the group: `name` and its settings; with `_target_`, the dotted path of a
+            function like those in decay.py, the schedule is the user's own.
+        training: what the decay may depend on.
 
     Raises:
         ValueError: if the schedule is unknown or its settings do not fit.
     """
     name = schedule["name"]
-    if name not in SCHEDULES:
-        known = ", ".join(sorted(SCHEDULES))
+    if "_target_" in schedule:
+        make = imported(schedule["_target_"], "schedule._target_")
+    elif name in SCHEDULES:
+        make = SCHEDULES[name]
+    else:
         msg = (
-            f"schedule must be one of {known}; got schedule={name!r}. "
-            "Add a schedule in sweeper/domain/schedule.py."
+            f"schedule must be one of {', '.join(sorted(SCHEDULES))}; got schedule={name!r}. "
+            "Add a schedule in sweeper/domain/decay.py, or name your own with schedule._target_."
         )
         raise ValueError(msg)
-    settings = {key: _frozen(value) for key, value in schedule.items() if key != "name"}
-    if "milestones" in settings:
-        _check_milestones(settings["milestones"])
+    settings = {
+        key: _frozen(value) for key, value in schedule.items() if key not in {"name", "_target_"}
+    }
     try:
-        return SCHEDULES[name](**settings)
+        return make(training, **settings)
     except TypeError as error:
-        msg = f"schedule={name} got settings that do not fit: {error}."
-        raise ValueError(msg) from None
+        msg = f"schedule={name} must be given its own settings; {error}."
+        raise ValueError(msg) from error
 
 
 def silent_milestones(schedule: Mapping[str, Any], epochs: float) -> list[float]:
     """Milestones at or past the end of training: they never fire (McCord & Dash's 90 of 90)."""
     return [m for m in schedule.get("milestones", ()) if m >= epochs]
-
-
-def _check_milestones(milestones: tuple[float, ...]) -> None:
-    if any(m <= 0 for m in milestones) or list(milestones) != sorted(set(milestones)):
-        msg = (
-            "schedule.milestones must be positive and ascending; "
-            f"got schedule.milestones={list(milestones)}. Sort them and remove repeats."
-        )
-        raise ValueError(msg)
 
 
 def _frozen(value: Any) -> Any:
