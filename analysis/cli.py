@@ -5,7 +5,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.load import Loaded, read_curves, read_runs
+from analysis.studies import COLUMNS
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,17 +52,17 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures import draw_all
 
-    runs = _loaded(read_runs(options.results))
+    runs = _loaded(read_runs(options.results, COLUMNS))
     if not len(runs):
         say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
         return 2
-    curves = _loaded(read_curves(options.results, runs))
+    curves = _loaded(read_curves(options.results, runs, ["val_accuracy"]))
     for path in draw_all(runs, curves, options.out):
         say(f"wrote {path}")
     return 0
 
 
-def _loaded(loaded: Loaded):  # noqa: ANN202
+def _loaded(loaded: Loaded) -> pd.DataFrame:
     for unread in loaded.unread:
         say(f"left out {unread}")
     return loaded.frame

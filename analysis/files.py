@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from sweeper.schema import SCHEMA_VERSION, arrow_schema
@@ -49,7 +48,7 @@ def listing(folder: Path) -> list[Path]:
 def read_files(
     paths: Sequence[Path], columns: Columns, wanted: Sequence[str]
 ) -> tuple[pa.Table, list[Unread]]:
-    """Read all files at once; if any resists, read them one by one and name those that do.
+    """Read files of one table, and name those that cannot be.
 
     Args:
         paths: parquet files of one table.
@@ -60,69 +59,57 @@ def read_files(
         The rows, and the files that were left out.
     """
     schema = pa.schema([arrow_schema(dict(columns)).field(name) for name in wanted])
-    if not paths:
-        return schema.empty_table(), []
-    try:
-        source = ds.dataset([str(p) for p in paths], schema=schema, format="parquet")
-        table = source.to_table()
-        if _is_sound(table) and all(_is_current(f) for f in source.get_fragments()):
-            return table, []
-    except (pa.ArrowException, OSError, TypeError):
-        pass
-    return _read_one_by_one(paths, schema)
-
-
-def _is_current(fragment: ds.Fragment) -> bool:
-    metadata = fragment.physical_schema.metadata or {}
-    return metadata.get(b"schema_version") == SCHEMA_VERSION.encode()
-
-
-def _is_sound(table: pa.Table) -> bool:
-    if any(table.column(key).null_count for key in KEYS):
-        return False
-    return not any(_has_other_than_fractions(table, name) for name in FRACTIONS)
-
-
-def _has_other_than_fractions(table: pa.Table, name: str) -> bool:
-    if name not in table.column_names or not table.num_rows:
-        return False
-    low, high = pc.min_max(table.column(name)).values()
-    return low.is_valid and not (low.as_py() >= 0 and high.as_py() <= 1)
-
-
-def _read_one_by_one(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
-    tables: list[pa.Table] = []
+    tables: list[pa.Table] = [schema.empty_table()]
     unread: list[Unread] = []
     for path in paths:
         try:
             tables.append(_read_one(path, schema))
+        except FileNotFoundError:
+            continue  # superseded or compacted since the folder was listed
         except (pa.ArrowException, OSError, ValueError) as error:
             unread.append(Unread(path, str(error).split("\n")[0]))
-    return pa.concat_tables(tables) if tables else schema.empty_table(), unread
+    return pa.concat_tables(tables).combine_chunks(), unread
+
+
+def _check_rows(table: pa.Table) -> None:
+    if any(table.column(key).null_count for key in KEYS):
+        msg = "it has rows without run_id or attempt"
+        raise ValueError(msg)
+    for name in FRACTIONS:
+        if name in table.column_names and _exceeds_fractions(table.column(name)):
+            msg = f"{name} must be a fraction from 0 to 1; the file holds others"
+            raise ValueError(msg)
+
+
+def _exceeds_fractions(values: Any) -> bool:
+    extremes: Any = pc.min_max(values).as_py()
+    return extremes["min"] is not None and not (extremes["min"] >= 0 and extremes["max"] <= 1)
 
 
 def _read_one(path: Path, schema: pa.Schema) -> pa.Table:
     if path.stat().st_size == 0:
         msg = "the file is empty (0 bytes)"
         raise ValueError(msg)
-    file = pq.ParquetFile(path)
-    _check_version(file.schema_arrow)
-    present = [f.name for f in schema if f.name in file.schema_arrow.names]
-    table = file.read(columns=present)
-    filled = [_column(table, field.name, field.type) for field in schema]
-    result = pa.table(filled, schema=schema)
-    if not _is_sound(result):
-        msg = "it has rows without run_id, or accuracies that are not fractions from 0 to 1"
-        raise ValueError(msg)
-    return result
+    with pq.ParquetFile(path) as file:
+        written = file.schema_arrow
+        names = set(written.names)
+        _check_version(names, written.metadata or {})
+        table = file.read(columns=[name for name in schema.names if name in names])
+    if table.schema.equals(schema):
+        table = table.replace_schema_metadata(None)
+    else:
+        filled = [_column(table, field.name, field.type) for field in schema]
+        table = pa.table(filled, schema=schema)
+    _check_rows(table)
+    return table
 
 
-def _check_version(schema: pa.Schema) -> None:
-    missing = [key for key in KEYS if key not in schema.names]
+def _check_version(names: set[str], metadata: Mapping[bytes, bytes]) -> None:
+    missing = [key for key in KEYS if key not in names]
     if missing:
         msg = f"not a table of this program: no column {', '.join(missing)}"
         raise ValueError(msg)
-    version = (schema.metadata or {}).get(b"schema_version", SCHEMA_VERSION.encode()).decode()
+    version = metadata.get(b"schema_version", SCHEMA_VERSION.encode()).decode()
     if not version.isdecimal() or int(version) > int(SCHEMA_VERSION):
         msg = (
             f"schema_version must be at most {SCHEMA_VERSION}; got {version}. "

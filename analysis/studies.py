@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -71,10 +71,11 @@ def studies(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[Study]:
     by_key = dict(zip(keys, settings, strict=True))
     groups = sorted(runs.groupby(keys, sort=False), key=lambda pair: -len(pair[1]))
     differing = _differing(list(by_key.values()))
-    return [
+    found = [
         _study(group, {name: by_key[str(key)].get(name) for name in differing})
         for key, group in groups
     ]
+    return _with_distinct_names(found)
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -84,6 +85,14 @@ def flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _with_distinct_names(found: list[Study]) -> list[Study]:
+    names = [study.name for study in found]
+    return [
+        replace(study, name=f"{study.name}-{i}") if names.count(study.name) > 1 else study
+        for i, study in enumerate(found)
+    ]
 
 
 def _setting(text: str, axes: tuple[str, ...]) -> dict[str, Any]:
@@ -108,5 +117,10 @@ def _study(runs: pd.DataFrame, differing: dict[str, Any]) -> Study:
 
 
 def _file_name(shown: list[str]) -> str:
-    text = "-".join(part.split(".")[-1] for part in shown)
+    last_parts = [name.split(".")[-1] + "=" + value for name, _, value in _split(shown)]
+    text = "-".join(last_parts)
     return "".join(c if c.isalnum() or c in "=.-_" else "_" for c in text)[:80]
+
+
+def _split(shown: list[str]) -> list[tuple[str, str, str]]:
+    return [text.partition("=") for text in shown]

@@ -50,7 +50,7 @@ def draw_against_warmup(study: Study) -> tuple[Figure, pd.DataFrame]:
     """
     frame = points(study.runs)
     figure, (axes,) = new_figure(7.2, 4.6)
-    _draw_lines(axes, frame, x="warmup_epochs", by="global_batch", unit="batch")
+    _draw_lines(axes, frame, x="warmup_epochs", by="global_batch", unit="examples")
     axes.set_xticks(sorted(frame["warmup_epochs"].unique()))
     axes.set_xlabel("warmup [epochs]")
     percent_axis(axes, "validation accuracy, last epoch")

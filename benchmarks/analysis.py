@@ -1,0 +1,110 @@
+"""From 10,000 runs by 90 epochs on disk to the accuracy-versus-batch figure, and plain pandas.
+
+    python -m benchmarks.analysis [--runs 10000] [--epochs 90] [--folder FOLDER] [--small]
+
+Each measurement is a fresh process, imports included; memory is the process's peak.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BATCHES = [3840, 7680, 15360, 23040, 30720]
+WARMUPS = [0, 5, 10, 20]
+
+
+def generate(folder: Path, num_runs: int, epochs: int, *, small: bool) -> None:
+    """Write the simulated results folder, once."""
+    import numpy as np
+
+    from analysis.simulate import (
+        simulated_curves,
+        simulated_runs,
+        write_compacted,
+        write_results,
+    )
+
+    runs = simulated_runs(
+        BATCHES,
+        WARMUPS,
+        num_runs // (len(BATCHES) * len(WARMUPS)),
+        accuracy=lambda batch, warmup: 0.9 - batch / 200_000 - abs(warmup - 8) / 1000,
+        noise=0.002,
+        rng=np.random.default_rng(0),
+    )
+    (write_results if small else write_compacted)(folder, runs, simulated_curves(runs, epochs))
+
+
+def ours(folder: Path, *, with_curves: bool) -> None:
+    """Tables to figure with this package."""
+    from analysis.figures.final import draw_against_batch
+    from analysis.load import load_curves, load_runs
+    from analysis.studies import COLUMNS, studies
+
+    runs = load_runs(folder, COLUMNS)
+    if with_curves:
+        print(f"  {len(load_curves(folder)):,} rows of curves read as well")
+    figure, _ = draw_against_batch(studies(runs)[0])
+    figure.savefig(folder / "figure.png", dpi=160)
+
+
+def plain_pandas(folder: Path) -> None:
+    """Tables to figure with pandas and matplotlib alone."""
+    import matplotlib as mpl
+    import pandas as pd
+
+    mpl.use("Agg")
+    runs = pd.read_parquet(folder / "runs")
+    means = runs.pivot_table(index="global_batch", columns="warmup_epochs", values="val_accuracy")
+    means.plot(logx=True, marker="o").figure.savefig(folder / "pandas.png", dpi=160)
+
+
+WAYS = {
+    "analysis, runs only": lambda folder: ours(folder, with_curves=False),
+    "analysis, runs and all curves": lambda folder: ours(folder, with_curves=True),
+    "plain pandas, runs only": plain_pandas,
+}
+
+
+def _peak_gib() -> float:
+    # Not ru_maxrss: Linux hands the parent's peak on to a child that it execs.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 2**20
+
+
+def main() -> None:
+    """Generate, then measure each way in its own process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10_000)
+    parser.add_argument("--epochs", type=int, default=90)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--small", action="store_true", help="one file per run, not compacted")
+    parser.add_argument("--way", choices=WAYS)
+    options = parser.parse_args()
+    if options.way:
+        began = time.perf_counter()
+        WAYS[options.way](options.folder)
+        seconds = time.perf_counter() - began
+        print(f"{options.way}: {seconds:.2f} s, peak memory {_peak_gib():.2f} GiB")
+        return
+    folder = (options.folder or Path(tempfile.mkdtemp())).absolute()
+    if not (folder / "runs").is_dir():
+        generate(folder, options.runs, options.epochs, small=options.small)
+    for way in WAYS:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.analysis",
+            "--way",
+            way,
+            "--folder",
+            str(folder),
+        ]
+        subprocess.run(command, check=True, cwd=Path(__file__).parents[1])
+
+
+if __name__ == "__main__":
+    main()
