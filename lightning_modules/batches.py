@@ -1,7 +1,7 @@
 """Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -42,6 +42,40 @@ class Data(Protocol):
         ...
 
 
+@runtime_checkable
+class Streamed(Protocol):
+    """Data too large for memory: batches are made ahead of their use, in the order asked for."""
+
+    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `train_examples` gives for each of these positions."""
+        ...
+
+    def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `val_examples` gives for each start and stop."""
+        ...
+
+
+@runtime_checkable
+class Settled(Protocol):
+    """Data that is told where it trains, before the first epoch."""
+
+    def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
+        """Move to the device, or start workers for it.
+
+        Args:
+            device: what this rank trains on.
+            ranks_on_node: ranks that share this machine [count].
+        """
+        ...
+
+
+def val_batches(data: Data, bounds: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of the validation examples between each start and stop."""
+    if isinstance(data, Streamed):
+        return data.val_stream(bounds)
+    return (data.val_examples(start, stop) for start, stop in bounds)
+
+
 class MicroBatches:
     """An epoch of micro-batches for one rank, for Lightning's Trainer.
 
@@ -78,6 +112,8 @@ class MicroBatches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         self._data.set_epoch(self._seed, self._epoch)
+        if isinstance(self._data, Streamed):
+            return self._data.train_stream(self.positions())
         return map(self._data.train_examples, self.positions())
 
     def positions(self) -> Iterator[Tensor]:

@@ -8,12 +8,12 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.optim import Optimizer
 
-from lightning_modules.batches import Data
+from lightning_modules.batches import Data, Settled, val_batches
 from lightning_modules.norm import StepPosition, span_batchnorms
 from lightning_modules.recorder import EpochSums, Recorder, all_reduced
+from lightning_modules.score import score
 from sweeper.domain.run_spec import RunSpec
 
 
@@ -60,6 +60,11 @@ class Classifier(pl.LightningModule):
         """The optimizer; its learning rate is set anew at each step."""
         return self._make_optimizer(self.model.parameters())
 
+    def on_fit_start(self) -> None:
+        """Tell the data where it trains."""
+        if isinstance(self._data, Settled):
+            self._data.settle(self.device, ranks_on_node=self._spec.config["devices"])
+
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch."""
         self._sums = EpochSums(self.device)
@@ -69,8 +74,8 @@ class Classifier(pl.LightningModule):
         inputs, labels = batch
         self._position.first_span = self._first_span(batch_idx)
         logits = self.model(self._in_memory_format(inputs))
-        loss = functional.cross_entropy(logits, labels)
-        self._sums.add(loss, logits, labels)
+        loss, correct = score(self.model, logits, labels)
+        self._sums.add(loss, correct, len(labels))
         self._examples += len(labels)
         return loss
 
@@ -138,16 +143,15 @@ class Classifier(pl.LightningModule):
         start, stop = (num * r // world_size for r in (self._rank, self._rank + 1))
         sums = EpochSums(self.device)
         self.model.eval()
-        for first in range(start, stop, self._spec.split.micro_batch):
-            last = min(first + self._spec.split.micro_batch, stop)
-            batch = self.trainer.precision_plugin.convert_input(
-                self._data.val_examples(first, last)
-            )
-            inputs, labels = self.transfer_batch_to_device(batch, self.device, 0)
+        firsts = range(start, stop, self._spec.split.micro_batch)
+        bounds = ((first, min(first + self._spec.split.micro_batch, stop)) for first in firsts)
+        for batch in val_batches(self._data, bounds):
+            converted = self.trainer.precision_plugin.convert_input(batch)
+            inputs, labels = self.transfer_batch_to_device(converted, self.device, 0)
             with self.trainer.precision_plugin.val_step_context():
                 logits = self.model(self._in_memory_format(inputs))
-                loss = functional.cross_entropy(logits, labels)
-            sums.add(loss, logits, labels)
+                loss, correct = score(self.model, logits, labels)
+            sums.add(loss, correct, len(labels))
         self.model.train()
         return sums.means()
 

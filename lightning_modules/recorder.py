@@ -64,12 +64,10 @@ class EpochSums:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)
         self._started = time.perf_counter()
 
-    def add(self, loss: Tensor, logits: Tensor, labels: Tensor) -> None:
-        """Add a micro-batch: mean loss, logits (n, classes), labels (n,)."""
-        correct = (logits.argmax(dim=-1) == labels).sum()
-        self._sums += torch.stack(
-            [loss.detach() * len(labels), correct, torch.full_like(correct, len(labels))]
-        ).double()
+    def add(self, loss: Tensor, correct: Tensor, examples: int) -> None:
+        """Add a micro-batch: mean loss, number right, number of examples."""
+        count = torch.full_like(correct, examples)
+        self._sums += torch.stack([loss.detach() * examples, correct, count]).double()
 
     def means(self) -> tuple[float, float]:
         """Mean loss and accuracy over all examples on all ranks."""

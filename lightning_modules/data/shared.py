@@ -25,7 +25,7 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
         return make()
     path = Path(folder) / f"{key}.npy"
     if path.exists():
-        return np.load(path, mmap_mode="r")
+        return np.load(path, mmap_mode="c")  # torch wants arrays that it may write
     array = make()
     partial = path.with_suffix(f".{os.getpid()}.tmp")
     try:

@@ -1,0 +1,178 @@
+"""Large images, such as ImageNet: decoded and augmented by worker processes as they are needed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lightning_modules.data.augment import RESIZED_CROP_DRAWS, central_crop, random_resized_crop
+from lightning_modules.data.decode import decoded
+from lightning_modules.data.folder import FolderImages
+from lightning_modules.data.labels import check_all_classes, check_count
+from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+from lightning_modules.data.streaming import Batch, Stream, workers_for
+from lightning_modules.randomness import example_uniforms
+
+
+class EncodedImages(Protocol):
+    """The encoded images of a split.
+
+    Attributes:
+        labels: class of each image, shape (n,).
+    """
+
+    labels: npt.NDArray[np.int64]
+
+    def encoded(self, row: int) -> bytes:
+        """The bytes of an image."""
+        ...
+
+    def name(self, row: int) -> str:
+        """Where an image is, in words."""
+        ...
+
+
+class LargeImages:
+    """A data set of images of any size, from folders of classes or from parquet.
+
+    Training images are random parts, resized and half of them mirrored, by draws that are functions
+    of (seed, epoch, example); validation images are central parts. Workers send bytes; they become
+    numbers on the device that trains. Shapes: images (n, 3, size, size), labels (n,).
+
+    Args:
+        name: which data set this is; part of a run's identity, as the folder is not.
+        root: folder of the files.
+        source: folder (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet.
+        num_workers: processes of each rank that decode, or auto.
+        size: of the images as trained on [pixels].
+        resize: shorter side of a validation image before its centre is taken [pixels].
+        num_classes: classes to tell apart; checked [count].
+        num_train_examples: checked [examples].
+        num_val_examples: checked [examples].
+
+    Raises:
+        ValueError: if the files are missing or are not what the settings say.
+    """
+
+    def __init__(  # noqa: PLR0913  the keys of its config file
+        self,
+        *,
+        name: str,
+        root: str,
+        source: str,
+        num_workers: int | str,
+        size: int,
+        resize: int,
+        num_classes: int,
+        num_train_examples: int,
+        num_val_examples: int,
+    ) -> None:
+        del name
+        self.input_shape = (3, size, size)
+        self.num_classes = num_classes
+        self.num_train_examples = num_train_examples
+        self._num_workers = num_workers
+        train, val = (_opened(Path(root), source, split, num_classes) for split in ("train", "val"))
+        check_count("num_train_examples", num_train_examples, len(train.labels), root)
+        check_count("num_val_examples", num_val_examples, len(val.labels), root)
+        check_all_classes(train.labels, num_classes=num_classes, where=root)
+        self._num_val_examples = num_val_examples
+        self._make = ViewMaker({"train": train, "val": val}, size=size, resize=resize)
+        self._seed, self._epoch = 0, 0
+        self._stream: Stream | None = None
+        self._device = torch.device("cpu")
+
+    @property
+    def num_val_examples(self) -> int:
+        """Images of the validation set [examples]."""
+        return self._num_val_examples
+
+    def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
+        """Start the workers that this rank gets, for the device that trains."""
+        num = workers_for(self._num_workers, ranks_on_node=ranks_on_node, device=device)
+        self._device = device
+        self._stream = Stream(self._make, num_workers=num, device=device)
+
+    def set_epoch(self, seed: int, epoch: int) -> None:
+        """Choose the augmentation of a 0-based epoch."""
+        self._seed, self._epoch = seed, epoch
+
+    def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        """Augmented images and labels at these positions, shape (n,), made in this process."""
+        return self._ready(self._make("train", self._seed, self._epoch, examples.tolist()))
+
+    def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Images and labels of the validation set from start to stop, made in this process."""
+        return self._ready(self._make("val", 0, 0, range(start, stop)))
+
+    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Batch]:
+        """What `train_examples` gives for each of these, made by workers ahead of time."""
+        examples = (positions.tolist() for positions in asked)
+        return self._streamed("train", self._seed, self._epoch, examples)
+
+    def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[Batch]:
+        """What `val_examples` gives for each start and stop, made by workers ahead of time."""
+        return self._streamed("val", 0, 0, (range(*bounds) for bounds in asked))
+
+    def _streamed(
+        self, split: str, seed: int, epoch: int, asked: Iterable[Sequence[int]]
+    ) -> Iterator[Batch]:
+        if self._stream is None:
+            self.settle(self._device, ranks_on_node=1)
+        assert self._stream is not None
+        return map(self._ready, self._stream.batches(split, seed, epoch, asked))
+
+    def _ready(self, batch: Batch) -> Batch:
+        images, labels = batch
+        channels_last = images.contiguous(memory_format=torch.channels_last).float()
+        mean, std = (torch.tensor(v, device=images.device)[:, None, None] for v in (_MEAN, _STD))
+        return channels_last.mul_(1 / (255 * std)).sub_(mean / std), labels
+
+
+# Of ImageNet's channels, as fractions of full brightness.
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class ViewMaker:
+    """Makes the views of images that are trained and evaluated on; lives in the workers.
+
+    Args:
+        splits: encoded images by split.
+        size: of a view [pixels].
+        resize: shorter side of a validation image before its centre is taken [pixels].
+    """
+
+    def __init__(self, splits: dict[str, EncodedImages], *, size: int, resize: int) -> None:
+        self._splits, self._size, self._resize = splits, size, resize
+
+    def __call__(self, split: str, seed: int, epoch: int, examples: Sequence[int]) -> Batch:
+        """Views, shape (n, 3, size, size), uint8, and labels, shape (n,)."""
+        images = self._splits[split]
+        views = torch.empty(len(examples), 3, self._size, self._size, dtype=torch.uint8)
+        positions = np.fromiter(examples, dtype=np.int64, count=len(examples))
+        draws = example_uniforms(seed, epoch, positions, RESIZED_CROP_DRAWS)
+        for view, example, own_draws in zip(views, examples, draws, strict=True):
+            encoded = images.encoded(example)
+            image = decoded(encoded, channels=3, name=lambda e=example: images.name(e))
+            if split == "train":
+                view.copy_(random_resized_crop(image, own_draws, size=self._size))
+            else:
+                view.copy_(central_crop(image, resize=self._resize, size=self._size))
+        return views, torch.from_numpy(images.labels[positions])
+
+
+def _opened(root: Path, source: str, split: str, num_classes: int) -> EncodedImages:
+    if source == "folder":
+        return FolderImages(root, split, num_classes=num_classes)
+    if source == "parquet":
+        files = split_files(root, split)
+        if not files:
+            msg = f"{missing_files(root, split)}, or use data.source=folder for folders of classes."
+            raise ValueError(msg)
+        return ParquetImages(files, num_classes=num_classes)
+    msg = f"data.source must be folder or parquet; got data.source={source!r}."
+    raise ValueError(msg)

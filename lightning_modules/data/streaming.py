@@ -1,0 +1,120 @@
+"""Examples made by worker processes, in the order asked for: for data too large for memory."""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+Batch = tuple[Tensor, Tensor]
+_Part = tuple[str, int, int, Sequence[int]]  # split, seed, epoch, examples
+
+_PART = 32  # examples that one worker makes at a time
+
+
+class Make(Protocol):
+    """Makes examples; a pure function, called in worker processes."""
+
+    def __call__(self, split: str, seed: int, epoch: int, examples: Sequence[int]) -> Batch:
+        """Inputs and labels of these examples of a split, as they are in an epoch."""
+        ...
+
+
+class Stream:
+    """Batches from worker processes: ordered, pinned for a GPU and made ahead of their use.
+
+    What a batch holds depends on the examples asked for alone, so the number of workers changes
+    nothing but speed. A batch is made in parts, by several workers at a time.
+
+    Args:
+        make: makes examples; travels to the workers.
+        num_workers: processes; 0 makes the examples in this one [count].
+        device: where batches are wanted.
+    """
+
+    def __init__(self, make: Make, *, num_workers: int, device: torch.device) -> None:
+        self._asked = _Asked()
+        self._device = device
+        on_gpu = device.type == "cuda"
+        self._loader: DataLoader[Batch] = DataLoader(
+            _Parts(make),
+            batch_size=None,  # the parts are batches already
+            sampler=self._asked,
+            num_workers=num_workers,
+            persistent_workers=num_workers > 0,
+            prefetch_factor=4 if num_workers else None,
+            pin_memory=on_gpu,
+        )
+
+    def batches(
+        self, split: str, seed: int, epoch: int, asked: Iterable[Sequence[int]]
+    ) -> Iterator[Batch]:
+        """The batches of these examples, in this order, on the device."""
+        num_parts = deque[int]()
+
+        def parts() -> Iterator[_Part]:
+            for examples in asked:
+                num_parts.append(-(-len(examples) // _PART))
+                for first in range(0, len(examples), _PART):
+                    yield split, seed, epoch, examples[first : first + _PART]
+
+        self._asked.parts = parts()
+        ready: list[Batch] = []
+        for part in self._loader:
+            ready.append(self._on_device(part))
+            if len(ready) == num_parts[0]:
+                num_parts.popleft()
+                yield torch.cat([x for x, _ in ready]), torch.cat([y for _, y in ready])
+                ready = []
+
+    def _on_device(self, batch: Batch) -> Batch:
+        inputs, labels = batch
+        return (
+            inputs.to(self._device, non_blocking=True),
+            labels.to(self._device, non_blocking=True),
+        )
+
+
+def workers_for(stated: int | str, *, ranks_on_node: int, device: torch.device) -> int:
+    """Worker processes of one rank [count].
+
+    Args:
+        stated: a number, or auto: the cores of this machine shared by its ranks; where the ranks
+            train on these cores too, one less than that, but at least one.
+        ranks_on_node: ranks that share this machine [count].
+        device: what this rank trains on.
+
+    Raises:
+        ValueError: if stated is neither auto nor a number, 0 or more.
+    """
+    if stated == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        share = (cores or 1) // ranks_on_node
+        return max(1, share if device.type == "cuda" else share - 1)
+    if not isinstance(stated, int) or stated < 0:
+        msg = f"data.num_workers must be auto or a number, 0 or more; got {stated!r}."
+        raise ValueError(msg)
+    return stated
+
+
+class _Asked(Sampler[_Part]):
+    """What is asked of the workers next; read ahead of its use."""
+
+    def __init__(self) -> None:
+        self.parts: Iterator[_Part] = iter(())
+
+    def __iter__(self) -> Iterator[_Part]:
+        return self.parts
+
+
+class _Parts(Dataset[Batch]):
+    """The workers' view: a part of a batch for each thing asked."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+
+    def __getitem__(self, index: _Part) -> Batch:
+        return self._make(*index)

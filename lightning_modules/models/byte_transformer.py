@@ -1,0 +1,79 @@
+"""A small language model: the next byte of a text, from the bytes before it."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ByteTransformer(nn.Module):
+    """A decoder-only transformer with normalisation before each layer, learned positions.
+
+    Args:
+        input_shape: the length of a sequence.
+        num_classes: symbols; 256 for bytes [count].
+        width: of the embeddings [count].
+        depth: layers [count].
+        heads: attention heads of a layer; divides width [count].
+
+    Source:
+        Radford et al. 2019, "Language models are unsupervised multitask learners" (GPT-2).
+        Differs from it: no dropout, and the output layer is the embedding transposed.
+    """
+
+    def __init__(
+        self, input_shape: tuple[int], num_classes: int, *, width: int, depth: int, heads: int
+    ) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(num_classes, width)
+        self.positions = nn.Parameter(torch.empty(input_shape[0], width))
+        self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width)
+        nn.init.normal_(self.symbols.weight, std=0.02)
+        nn.init.normal_(self.positions, std=0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith("out.weight"):  # what is added to the residual stream
+                nn.init.normal_(parameter, std=0.02 / (2 * depth) ** 0.5)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        """Logits, shape (n, length, num_classes), of symbols, shape (n, length)."""
+        hidden = self.symbols(symbols) + self.positions[: symbols.shape[1]]
+        return functional.linear(self.norm(self.layers(hidden)), self.symbols.weight)
+
+
+class _Layer(nn.Module):
+    """Attention to what came before, then two dense layers, each added to its input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention, self.feed_forward = _Attention(width, heads), _FeedForward(width)
+        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Shape (n, length, width), in and out."""
+        hidden = hidden + self.attention(self.attention_norm(hidden))
+        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+
+
+class _Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        num, length, width = hidden.shape
+        qkv = self.qkv(hidden).view(num, length, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(num, length, width))
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, 4 * width)
+        self.out = nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.out(functional.gelu(self.inner(hidden)))

@@ -1,0 +1,122 @@
+"""Models of torchvision and timm by name, fitted to the data set's images and classes."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torchvision.models import get_model, list_models
+from torchvision.models.resnet import ResNet
+
+_SMALL = 64  # images of up to this height are small [pixels]
+STEMS = ("auto", "imagenet", "small")
+
+
+def torchvision_model(
+    input_shape: tuple[int, int, int],
+    num_classes: int,
+    *,
+    name: str,
+    stem: str,
+    head_std: float | None,
+    settings: Mapping[str, Any],
+) -> nn.Module:
+    """A torchvision model with new weights.
+
+    Args:
+        input_shape: channels, height, width of an image.
+        num_classes: classes to tell apart [count].
+        name: torchvision's name of the model, such as resnet50 or vit_b_16.
+        stem: how a ResNet begins: imagenet (7x7 convolution of stride 2, pooling), small (3x3 of
+            stride 1, no pooling), or auto: small for images of up to 64 pixels.
+        head_std: standard deviation of a ResNet's initial last layer (0.01 in Goyal et al. 2017),
+            or null for torchvision's own initialisation.
+        settings: further arguments of the model, such as zero_init_residual.
+
+    Raises:
+        ValueError: if there is no such model, or it does not fit the images.
+    """
+    if name not in list_models():
+        msg = f"model.name must be a model of torchvision; got model.name={name!r}.{_hint(name)}"
+        raise ValueError(msg)
+    if stem not in STEMS:
+        msg = f"model.stem must be one of {', '.join(STEMS)}; got model.stem={stem!r}."
+        raise ValueError(msg)
+    channels, height, _ = input_shape
+    image_size = {"image_size": height} if name.startswith("vit_") else {}
+    model = get_model(name, num_classes=num_classes, **image_size, **settings)
+    if stem == "small" or (stem == "auto" and height <= _SMALL and isinstance(model, ResNet)):
+        _begin_small(model, channels, name)
+    elif channels != 3:
+        _take_channels(model, channels)
+    if head_std is not None:
+        nn.init.normal_(_resnet(model, name, "model.head_std").fc.weight, std=head_std)
+    return model
+
+
+def timm_model(
+    input_shape: tuple[int, int, int],
+    num_classes: int,
+    *,
+    name: str,
+    settings: Mapping[str, Any],
+) -> nn.Module:
+    """A timm model with new weights; needs the package timm.
+
+    Args:
+        input_shape: channels, height, width of an image.
+        num_classes: classes to tell apart [count].
+        name: timm's name of the model.
+        settings: further arguments of the model, such as img_size or patch_size.
+
+    Raises:
+        ValueError: if timm is not installed or has no such model.
+    """
+    try:
+        import timm
+    except ImportError as error:
+        msg = "model=timm needs the package timm. Install it: pip install timm."
+        raise ValueError(msg) from error
+    if not timm.is_model(name):
+        msg = (
+            f"model.name must be a model of timm; got model.name={name!r}. See timm.list_models()."
+        )
+        raise ValueError(msg)
+    return timm.create_model(name, num_classes=num_classes, in_chans=input_shape[0], **settings)
+
+
+def _hint(name: str) -> str:
+    close = difflib.get_close_matches(name, list_models(), n=1)
+    return f" Did you mean model.name={close[0]}?" if close else ""
+
+
+def _begin_small(model: nn.Module, channels: int, name: str) -> None:
+    """Keep a small image's resolution: 3x3 convolution of stride 1, no pooling."""
+    resnet = _resnet(model, name, "model.stem=small")
+    first = nn.Conv2d(channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
+    resnet.conv1 = first
+    resnet.maxpool = nn.Identity()  # type: ignore[assignment]
+
+
+def _take_channels(model: nn.Module, channels: int) -> None:
+    """Replace the first convolution by one that takes this many channels."""
+    path, first = next((p, m) for p, m in model.named_modules() if isinstance(m, nn.Conv2d))
+    parent, _, attribute = path.rpartition(".")
+    taken: Any = nn.Conv2d(
+        channels,
+        first.out_channels,
+        kernel_size=first.kernel_size,  # type: ignore[arg-type]
+        stride=first.stride,  # type: ignore[arg-type]
+        padding=first.padding,  # type: ignore[arg-type]
+        bias=first.bias is not None,
+    )
+    nn.init.kaiming_normal_(taken.weight, mode="fan_out", nonlinearity="relu")
+    setattr(model.get_submodule(parent), attribute, taken)
+
+
+def _resnet(model: nn.Module, name: str, setting: str) -> ResNet:
+    if not isinstance(model, ResNet):
+        msg = f"{setting} is for ResNets; got model.name={name}. Remove the setting."
+        raise ValueError(msg)
+    return model

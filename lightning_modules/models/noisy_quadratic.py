@@ -1,0 +1,106 @@
+"""The noisy quadratic model: a loss whose whole training can be computed beforehand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+
+class NoisyQuadratic(nn.Module):
+    """Minimise ``sum_i h_i w_i^2 / 2`` from gradients ``h_i w_i + sqrt(c_i) z_i`` per example.
+
+    Curvatures are ``h_i = i ** -decay``. The noise ``z`` is the input, standard normal; its
+    covariance is a multiple of the curvature, ``c_i = s h_i``, with ``s`` such that the noise scale
+    at the start, ``tr(H C) / (g' H g)``, is the given number of examples: there, the best first
+    step at a global batch of `noise_scale` gains half of what the best step of full gradients
+    gains. Weights start at 1. Evaluation is free of noise.
+
+    Args:
+        input_shape: the number of weights.
+        num_classes: does not matter here.
+        decay: exponent of the curvatures; 0 for equal ones.
+        noise_scale: at the start of training [examples].
+
+    Source:
+        Zhang et al. 2019, arXiv:1907.04164, section 3, with ``h_i = 1 / i`` and ``c_i = h_i``
+        there; the noise scale of McCandlish et al. 2018, arXiv:1812.06162, section 2.2.
+    """
+
+    curvatures: Tensor
+    noise_stds: Tensor
+
+    def __init__(
+        self, input_shape: tuple[int], num_classes: int, *, decay: float, noise_scale: float
+    ) -> None:
+        super().__init__()
+        del num_classes
+        known = known_quadratic(input_shape[0], decay=decay, noise_scale=noise_scale)
+        self.register_buffer("curvatures", torch.from_numpy(known.curvatures).float())
+        self.register_buffer("noise_stds", torch.from_numpy(known.noise_variances).float().sqrt())
+        self.weights = nn.Parameter(torch.ones(input_shape[0]))
+
+    def forward(self, noise: Tensor) -> Tensor:
+        """Loss of each example, shape (n,), from its noise, shape (n, weights)."""
+        loss = (self.curvatures * self.weights**2).sum() / 2
+        if not self.training:
+            return loss.expand(len(noise))
+        return loss + noise @ (self.noise_stds * self.weights)
+
+    def score(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss; there is no right and wrong, so the accuracy is not a number."""
+        del labels
+        return outputs.mean(), torch.full_like(outputs[0].detach(), torch.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownQuadratic:
+    """What is known of a noisy quadratic before it is trained.
+
+    Attributes:
+        curvatures: ``h_i``, shape (weights,).
+        noise_variances: ``c_i``, of one example's gradient, shape (weights,).
+    """
+
+    curvatures: npt.NDArray[np.float64]
+    noise_variances: npt.NDArray[np.float64]
+
+    def expected_losses(
+        self, num_steps: int, *, global_batch: int, lr: Callable[[int], float]
+    ) -> npt.NDArray[np.float64]:
+        """Expected loss before each step of SGD without momentum, and after the last.
+
+        ``E w_i^2 <- (1 - lr h_i)^2 E w_i^2 + lr^2 c_i / global_batch``
+
+        Args:
+            num_steps: optimizer steps [steps].
+            global_batch: examples per step [examples].
+            lr: learning rate of the 0-based step.
+
+        Returns:
+            Shape (num_steps + 1,).
+
+        Source:
+            Zhang et al. 2019, arXiv:1907.04164, equation 3.
+        """
+        squares = np.ones_like(self.curvatures)
+        losses = [self._loss(squares)]
+        for step in range(num_steps):
+            rate = lr(step)
+            noise = rate**2 * self.noise_variances / global_batch
+            squares = (1 - rate * self.curvatures) ** 2 * squares + noise
+            losses.append(self._loss(squares))
+        return np.array(losses)
+
+    def _loss(self, squares: npt.NDArray[np.float64]) -> float:
+        return float((self.curvatures * squares).sum() / 2)
+
+
+def known_quadratic(num_weights: int, *, decay: float, noise_scale: float) -> KnownQuadratic:
+    """The curvatures and noise that `NoisyQuadratic` has for these settings."""
+    curvatures = np.arange(1, num_weights + 1, dtype=np.float64) ** -decay
+    gradient_curvature = (curvatures**3).sum()  # g' H g with g = H w, w = 1
+    scale = noise_scale * gradient_curvature / (curvatures**2).sum()  # tr(H C) = s tr(H^2)
+    return KnownQuadratic(curvatures=curvatures, noise_variances=scale * curvatures)

@@ -1,0 +1,34 @@
+"""What a model is trained for: the loss of a micro-batch and how much of it is right."""
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+@runtime_checkable
+class Scored(Protocol):
+    """A model with a loss of its own."""
+
+    def score(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss, averaged over the examples, and number right, summed over the examples."""
+        ...
+
+
+def score(model: nn.Module, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss [nats per example] and number right [examples] of a micro-batch.
+
+    The model's own `score` if it has one, else cross-entropy. An example may be a sequence: its
+    loss and its share right are means over its positions, which every sequence has equally many
+    of, so that the mean over all positions is the mean over examples.
+
+    Args:
+        model: what made the outputs.
+        outputs: logits, shape (n, classes), or (n, length, classes) for sequences.
+        labels: classes, shape (n,), or (n, length).
+    """
+    if isinstance(model, Scored):
+        return model.score(outputs, labels)
+    loss = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+    right = (outputs.argmax(dim=-1) == labels).sum()
+    return loss, right * len(labels) / labels.numel()
