@@ -1,0 +1,117 @@
+"""What each micro-batch's own gradient says, summed over micro-batches and ranks."""
+
+# torch has no public names for its multi-tensor operations.
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """A function of one micro-batch's gradient of one parameter.
+
+    Attributes:
+        of: the function.
+        degree: how it grows with the gradient's scale: 1 or 2.
+    """
+
+    of: Callable[[Tensor], Tensor]
+    degree: int
+
+
+SQUARES = Statistic(torch.square, degree=2)
+NORMS = Statistic(torch.linalg.vector_norm, degree=1)
+
+
+class MicroGradients:
+    """Means of a statistic over all micro-batches of an optimizer step, on all ranks.
+
+    Autograd hands over each micro-batch's gradient on its way into ``.grad``, before accumulation
+    and before ranks exchange anything. All parameters' sums are exchanged in one all-reduce.
+
+    Args:
+        statistic: what to average.
+    """
+
+    def __init__(self, statistic: Statistic) -> None:
+        self._statistic = statistic
+        self._sums: dict[Tensor, Tensor] = {}
+        self._counts: dict[Tensor, int] = {}
+        self._means: dict[Tensor, Tensor] = {}
+        self._accumulation_steps: int | None = None
+        self._loss_scale: Callable[[], float] = lambda: 1.0
+
+    def watch(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        accumulation_steps: int,
+        loss_scale: Callable[[], float],
+    ) -> None:
+        """Look at every gradient of these parameters from now on.
+
+        Args:
+            parameters: of the model; their losses are divided by `accumulation_steps`, as
+                Lightning does.
+            accumulation_steps: micro-batches per rank per optimizer step [count].
+            loss_scale: what losses are multiplied by at the moment (16-mixed); else 1.
+        """
+        self._accumulation_steps, self._loss_scale = accumulation_steps, loss_scale
+        for parameter in parameters:
+            if parameter.requires_grad:
+                parameter.register_hook(partial(self._on_backward, parameter))
+
+    def add(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Count in the gradient of one micro-batch."""
+        value = self._statistic.of(gradient)
+        count = self._counts.get(parameter, 0)
+        if count == 0:
+            self._sums[parameter] = value
+        else:
+            self._sums[parameter] += value
+        self._counts[parameter] = count + 1
+
+    def gather(self, parameters: list[Tensor]) -> None:
+        """Average over all micro-batches of this optimizer step and start the next one's sums.
+
+        Raises:
+            ValueError: if there is a single micro-batch, which has nothing to be compared with.
+        """
+        world_size = dist.get_world_size() if dist.is_initialized() else 1
+        count = self._counts[parameters[0]] * world_size
+        if count == 1:
+            msg = (
+                "an optimizer that compares micro-batches must have at least two in each global "
+                "batch; got one. Lower optimizer.gradient_span or raise batch."
+            )
+            raise ValueError(msg)
+        sums = [self._sums[parameter] for parameter in parameters]
+        if world_size > 1:
+            sums = _all_reduced(sums)
+        scale = (self._accumulation_steps or 1) / self._loss_scale()
+        means = torch._foreach_mul(sums, scale**self._statistic.degree / count)
+        self._means = dict(zip(parameters, means, strict=True))
+        self._counts.clear()
+
+    def means(self, parameters: list[Tensor]) -> list[Tensor]:
+        """The means that `gather` made, of these parameters."""
+        return [self._means[parameter] for parameter in parameters]
+
+    def _on_backward(self, parameter: Tensor, gradient: Tensor) -> None:
+        if self._counts.get(parameter) == self._accumulation_steps:
+            self._counts[parameter] = 0  # the loss scaler skipped the step that these were for
+        self.add(parameter, gradient.detach())
+
+
+def _all_reduced(tensors: list[Tensor]) -> list[Tensor]:
+    """The sums over ranks, in one exchange."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    dist.all_reduce(flat)
+    parts = flat.split([tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

@@ -1,0 +1,31 @@
+"""Which parameters decay and adapt, and which are left out."""
+
+from typing import Any
+
+from torch import nn
+
+
+def parameter_groups(model: nn.Module, *, exempt_norm_and_bias: bool) -> list[dict[str, Any]]:
+    """A model's parameters in groups for an optimizer.
+
+    Args:
+        model: any torch module.
+        exempt_norm_and_bias: put biases, and parameters of at most one dimension (the scales of
+            norms), into a group of their own without weight decay and without a trust ratio.
+
+    Returns:
+        Groups, each with `adapt`; the exempt one with `weight_decay` 0.
+
+    Source:
+        Goyal et al. 2017, section 5.3 (no decay of BatchNorm's parameters); Jia et al. 2018 and
+        MLPerf's skip list (biases too).
+    """
+    named = list(model.named_parameters())
+    if not exempt_norm_and_bias:
+        return [{"params": [parameter for _, parameter in named], "adapt": True}]
+    exempt = {name for name, p in named if p.ndim <= 1 or name.rpartition(".")[2] == "bias"}
+    groups = [
+        {"params": [p for name, p in named if name not in exempt], "adapt": True},
+        {"params": [p for name, p in named if name in exempt], "adapt": False, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
