@@ -1,6 +1,7 @@
 """One attempt at a run, from outside: its folder, its progress, its row."""
 
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -13,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import RunSpec
+from sweeper.domain.run_spec import RunSpec, run_spec
 from sweeper.ledger import Ledger
+from sweeper.owner import is_held, this_process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt that has been given its folder.
+    """An attempt at a run: its number is its claim, because only one process can make its folder.
 
     Attributes:
-        spec: the run.
+        spec: the run, laid out as this attempt trains it.
         number: 1-based.
-        folder: holds config.json, and what the worker leaves: log, progress, record.
+        folder: config.json, owner.json while it is held, released.json after that, and what the
+            worker leaves: log, progress, record.
         checkpoint: the run's checkpoint, shared by its attempts.
         started_at: UTC.
     """
@@ -36,20 +39,69 @@ class Attempt:
     started_at: datetime
 
     @classmethod
-    def begin(cls, spec: RunSpec, ledger: Ledger) -> "Attempt":
-        """Make the folder of the next attempt and write the run's config into it."""
-        number = ledger.next_attempt(spec.run_id)
+    def begin(
+        cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool = False
+    ) -> "Attempt | None":
+        """Claim an attempt: make its folder, write its config; None if another process has it."""
         folder = ledger.attempt_folder(spec.run_id, number)
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            return None
+        this_process().write(folder / "owner.json")
+        ledger.mark_active(spec.run_id, number)
         config = {**spec.config, "micro_batch": spec.split.micro_batch}
-        (folder / "config.json").write_text(json.dumps(config, indent=1))
+        _write_text(folder / "config.json", json.dumps(config, indent=1))
+        attempt = cls._of(spec, ledger, number, datetime.now(UTC))
+        if from_scratch:
+            attempt.checkpoint.unlink(missing_ok=True)
+        return attempt
+
+    @classmethod
+    def found(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
+        """An attempt that another process made; None if it did not come to write its config."""
+        folder = ledger.attempt_folder(run_id, number)
+        try:
+            config = json.loads((folder / "config.json").read_text())
+            started = (folder / "config.json").stat().st_mtime
+        except (FileNotFoundError, ValueError):
+            return None
+        return cls._of(run_spec(config), ledger, number, datetime.fromtimestamp(started, UTC))
+
+    @classmethod
+    def _of(cls, spec: RunSpec, ledger: Ledger, number: int, started_at: datetime) -> "Attempt":
         return cls(
             spec=spec,
             number=number,
-            folder=folder,
+            folder=ledger.attempt_folder(spec.run_id, number),
             checkpoint=ledger.run_folder(spec.run_id) / "checkpoint.ckpt",
-            started_at=datetime.now(UTC),
+            started_at=started_at,
         )
+
+    def beat(self) -> bool:
+        """Show that the owner lives; False if the attempt was taken over meanwhile."""
+        if self.folder.with_name(f"{self.number + 1:03d}").exists():
+            return False
+        os.utime(self.folder / "owner.json")
+        return True
+
+    def end(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
+        """Publish the attempt's row and curve, then let go of it."""
+        ledger.publish(self.row(outcome, reason, ledger.results), self.curve())
+        if outcome.is_result:
+            self.checkpoint.unlink(missing_ok=True)
+        self.release(outcome, reason, ledger)
+
+    def release(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
+        """Let go: from now on the attempt is history."""
+        _write_text(
+            self.folder / "released.json", json.dumps({"outcome": outcome, "reason": reason})
+        )
+        (self.folder / "owner.json").unlink(missing_ok=True)
+        for left in ("rendezvous", "*.tmp", ".*.tmp"):
+            for path in self.folder.glob(left):
+                path.unlink(missing_ok=True)
+        ledger.mark_inactive(self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
         """The rows of the completed epochs; a line cut short by a kill is left out."""
@@ -81,6 +133,37 @@ class Attempt:
             "versions": _versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),
         }
+
+
+def standing(ledger: Ledger, run_id: str, number: int) -> tuple[Outcome, str] | bool:
+    """How an attempt stands: its end, or True while it is held, or False if it was abandoned."""
+    folder = ledger.attempt_folder(run_id, number)
+    try:
+        end = json.loads((folder / "released.json").read_text())
+    except FileNotFoundError:
+        return is_held(folder / "owner.json", folder)
+    return Outcome(end["outcome"]), end["reason"]
+
+
+def recover(ledger: Ledger, run_id: str, number: int) -> None:
+    """Give an abandoned attempt its row: what its worker recorded, or that it was cut off."""
+    attempt = Attempt.found(ledger, run_id, number)
+    if attempt is None:  # its owner went before it had written anything
+        ledger.mark_inactive(run_id, number)
+        return
+    record = attempt.record()
+    if record:
+        attempt.end(Outcome(record["outcome"]), record["reason"], ledger)
+    else:
+        epochs = len(attempt.curve())
+        attempt.end(Outcome.PREEMPTED, f"its launcher was gone after epoch {epochs}", ledger)
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Publish by rename."""
+    partial = path.with_name(f".{path.name}.tmp")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def _planned(spec: RunSpec) -> dict[str, Any]:

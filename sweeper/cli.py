@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -19,7 +18,7 @@ def main() -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
     try:
         _composed()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         print(f"Nothing was started.\n{in_users_words(str(error))}", file=sys.stderr)  # noqa: T201
         sys.exit(BAD_INPUT)
 
@@ -28,12 +27,13 @@ def main() -> None:
 def _composed(config: DictConfig) -> None:
     """One run: without `-m`, or as a job of one of Hydra's own launchers."""
     from sweeper.launch.local import run_here  # --help should not wait
+    from sweeper.launch.slots import this_machine
     from sweeper.sweep import run_sweep
 
-    jobs = HydraConfig.get().launcher.get("jobs", 1)
-    code = run_sweep(
-        [plain(config)],
-        Path(config.results),
-        lambda specs, ledger: run_here(specs, ledger, jobs=jobs),
+    launcher = HydraConfig.get().launcher
+    machine = this_machine(
+        jobs=launcher.get("jobs", 1), runs_per_gpu=launcher.get("runs_per_gpu", 1)
     )
+    settings = plain(config)
+    code = run_sweep([settings], settings, lambda tasks, ledger: run_here(tasks, ledger, machine))
     sys.exit(code)

@@ -66,6 +66,12 @@ def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
         yield templates[chosen].with_values(values)
 
 
+def with_preset_axes(params: Mapping[str, Any], words: Sequence[str]) -> list[str]:
+    """The words of a command after the axes of its preset, which they replace."""
+    named = {word.split("=")[0].lstrip("+~") for word in words}
+    return [*(f"{key}={value}" for key, value in params.items() if key not in named), *words]
+
+
 class _Template:
     """One choice of groups, composed; values are set on copies of it."""
 

@@ -4,56 +4,20 @@
     results/curves/<run_id>-<attempt>.parquet           one row per epoch of that attempt
     results/superseded/runs, results/superseded/curves  the earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
+    results/active/<run_id>-<attempt>                   a mark for each attempt under way
+    results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
 
 Plain pandas reads runs and curves; a listing of runs alone tells how each run ended.
 """
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweeper.domain.outcomes import Outcome
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The current row of a run, as its file name tells.
-
-    Attributes:
-        run_id: hash of the scientific configuration.
-        attempt: 1-based.
-        outcome: how the attempt ended.
-    """
-
-    run_id: str
-    attempt: int
-    outcome: Outcome
-
-    @property
-    def runs_name(self) -> str:
-        """Name of the row's file in runs."""
-        return f"{self.run_id}-{self.attempt:03d}-{self.outcome}.parquet"
-
-    @property
-    def curves_name(self) -> str:
-        """Name of the file in curves."""
-        return f"{self.run_id}-{self.attempt:03d}.parquet"
-
-    @classmethod
-    def from_name(cls, name: str) -> "Ended | None":
-        """What a file name in runs tells; None for a foreign file."""
-        parts = name.removesuffix(".parquet").split("-")
-        try:
-            run_id, attempt, outcome = parts
-            return cls(run_id=run_id, attempt=int(attempt), outcome=Outcome(outcome))
-        except ValueError:
-            return None
+from sweeper.ended import COMPACT_PREFIX, Ended
 
 
 class Ledger:
@@ -66,6 +30,7 @@ class Ledger:
     def __init__(self, results: Path) -> None:
         self.results = results
         self._runs, self._curves = results / "runs", results / "curves"
+        self._active = results / "active"
 
     def prepare(self) -> None:
         """Make the folders.
@@ -74,7 +39,7 @@ class Ledger:
             ValueError: if the results folder cannot be written.
         """
         try:
-            for folder in (self._runs, self._curves, self.results / "attempts"):
+            for folder in (self._runs, self._curves, self._active, self.results / "attempts"):
                 folder.mkdir(parents=True, exist_ok=True)
             probe = self.results / f".probe-{os.getpid()}"
             probe.touch()
@@ -87,15 +52,41 @@ class Ledger:
             raise ValueError(msg) from error
 
     def ended(self) -> dict[str, Ended]:
-        """The current row of each run, from one listing."""
+        """The current row of each run, from one listing and the merged files."""
         if not self._runs.is_dir():
             return {}
+        names = os.listdir(self._runs)  # noqa: PTH208  names alone: 10,000 in milliseconds
+        found = [row for name in names if (row := Ended.from_name(name))]
+        if any(name.startswith(COMPACT_PREFIX) for name in names):
+            from sweeper.compact import compacted  # pyarrow: 0.2 s
+
+            found += compacted(self.results)
         rows: dict[str, Ended] = {}
-        for name in os.listdir(self._runs):  # noqa: PTH208  names alone: 10,000 in milliseconds
-            row = Ended.from_name(name)
-            if row and (row.run_id not in rows or rows[row.run_id].attempt < row.attempt):
+        for row in found:
+            if row.run_id not in rows or rows[row.run_id].attempt < row.attempt:
                 rows[row.run_id] = row
         return rows
+
+    def num_small_files(self) -> int:
+        """Rows in files of their own [count]."""
+        names = os.listdir(self._runs)  # noqa: PTH208  names alone
+        return sum(Ended.from_name(name) is not None for name in names)
+
+    def rows(self, run_ids: Collection[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Some columns of the current rows of these runs."""
+        from sweeper.parquet import read_columns  # pyarrow: 0.2 s
+
+        found: dict[str, dict[str, Any]] = {}
+        names = ["run_id", "attempt", *columns]
+        for path in sorted(self._runs.glob("*.parquet")):
+            own = Ended.from_name(path.name)
+            if own and own.run_id not in run_ids:
+                continue
+            for row in read_columns(path, names).to_pylist():
+                before = found.get(row["run_id"])
+                if row["run_id"] in run_ids and (not before or before["attempt"] < row["attempt"]):
+                    found[row["run_id"]] = row
+        return found
 
     def run_folder(self, run_id: str) -> Path:
         """Where a run keeps its checkpoint and its attempts."""
@@ -105,14 +96,31 @@ class Ledger:
         """Where an attempt keeps its config, log and progress."""
         return self.run_folder(run_id) / f"{attempt:03d}"
 
-    def next_attempt(self, run_id: str) -> int:
-        """The number of the attempt that would be made now, 1-based."""
-        folder = self.run_folder(run_id)
-        numbers = [int(p.name) for p in folder.glob("[0-9]*")] if folder.is_dir() else []
-        return max(numbers, default=0) + 1
+    def last_attempt(self, run_id: str) -> int:
+        """The number of the latest attempt that was begun; 0 if there is none."""
+        try:
+            names = os.listdir(self.run_folder(run_id))  # noqa: PTH208  names alone
+        except FileNotFoundError:
+            return 0
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def mark_active(self, run_id: str, attempt: int) -> None:
+        """Note that an attempt is under way."""
+        (self._active / f"{run_id}-{attempt:03d}").touch()
+
+    def mark_inactive(self, run_id: str, attempt: int) -> None:
+        """Note that an attempt is over."""
+        (self._active / f"{run_id}-{attempt:03d}").unlink(missing_ok=True)
+
+    def active(self) -> list[tuple[str, int]]:
+        """Run id and number of the attempts marked as under way; their owners may have died."""
+        if not self._active.is_dir():
+            return []
+        marks = (path.name.partition("-") for path in self._active.iterdir())
+        return sorted((run_id, int(number)) for run_id, _, number in marks if number.isdigit())
 
     def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> Ended:
-        """Make an attempt the current one of its run.
+        """Make an attempt the current one of its run, or history if a later one has ended.
 
         The row appears last and at once, so a run either has a complete row or none.
 
@@ -120,17 +128,34 @@ class Ledger:
             row: the columns of the runs table.
             curve: the columns of the curves table, one mapping per epoch.
         """
-        from sweeper.schema import CURVES, RUNS, arrow_schema  # pyarrow: 0.2 s
+        from sweeper.parquet import write_curves, write_runs  # pyarrow: 0.2 s
 
         now = Ended(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
-        before = self.ended().get(now.run_id)
-        if before and before != now:
-            self._supersede(before)
+        others = [other for other in self._rows_of(now.run_id) if other != now]
+        root = self.results
+        if any(other.attempt > now.attempt for other in others):
+            root = self.results / "superseded"
+        else:
+            for other in others:
+                self._supersede(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
-        rows = [{**keys, **epoch} for epoch in curve]
-        _write(rows, arrow_schema(CURVES), self._curves / now.curves_name)
-        _write([row], arrow_schema(RUNS), self._runs / now.runs_name)
+        write_curves([{**keys, **epoch} for epoch in curve], root / "curves" / now.curves_name)
+        write_runs([row], root / "runs" / now.runs_name)
         return now
+
+    def supersede(self, run_ids: Collection[str]) -> None:
+        """Make the current rows of these runs history, so that they can be run anew."""
+        from sweeper.compact import take_out  # pyarrow: 0.2 s
+
+        take_out(self.results, run_ids)
+        for run_id, ended in self.ended().items():
+            if run_id in run_ids:
+                self._supersede(ended)
+
+    def _rows_of(self, run_id: str) -> list[Ended]:
+        names = os.listdir(self._runs)  # noqa: PTH208  names alone
+        rows = (Ended.from_name(name) for name in names if name.startswith(run_id))
+        return [row for row in rows if row]
 
     def _supersede(self, ended: Ended) -> None:
         for table, name in (("curves", ended.curves_name), ("runs", ended.runs_name)):
@@ -138,16 +163,3 @@ class Ledger:
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 (self.results / table / name).replace(folder / name)
-
-
-def _write(rows: Sequence[Mapping[str, Any]], schema: "pa.Schema", path: Path) -> None:
-    """Publish rows as a parquet file: write beside the target, then rename."""
-    import pyarrow as pa  # only who writes needs it
-    import pyarrow.parquet as pq
-
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

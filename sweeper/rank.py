@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+#: Exit codes above this say with which errno the attempt's folder could not be written.
+UNWRITABLE_EXIT = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:

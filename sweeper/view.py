@@ -2,45 +2,24 @@
 
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 from sweeper.attempt import Attempt
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
-from sweeper.ledger import Ended, Ledger
+from sweeper.launch.events import Event
+from sweeper.ledger import Ledger
+from sweeper.runs_table import RunState, counted, duration, runs_table
 
 _REFRESH_S = 0.25
 _LINE_EVERY_S = 5.0
 _ROWS_SHOWN = 24
-_LAYOUT = "layout: ranks x micro-batch x accumulation steps"
-_STYLE = {
-    "waiting": "dim",
-    "running": "cyan",
-    "finished": "green",
-    "diverged": "yellow",
-}
-
-
-@dataclass(slots=True)
-class _State:
-    """What is known of one run."""
-
-    spec: RunSpec
-    status: str = "waiting"
-    epoch: int = 0
-    accuracy: float | None = None
-    seconds: float | None = None
-    attempt: Attempt | None = None
-    reason: str = ""
+_ROWS_IN_SUMMARY = 60
 
 
 class View:
@@ -48,123 +27,96 @@ class View:
 
     Args:
         specs: every run of the grid.
-        ended: what the ledger had before.
-        ledger: for the path named at the end.
+        ledger: what is known of them.
         console: where to show.
     """
 
-    def __init__(
-        self,
-        specs: Sequence[RunSpec],
-        ended: Mapping[str, Ended],
-        ledger: Ledger,
-        console: Console,
-    ) -> None:
-        self._states = {spec.run_id: _State(spec) for spec in specs}
-        for run_id, row in ended.items():
-            if row.outcome.is_result:
-                self._states[run_id].status = row.outcome
-                self._states[run_id].reason = "already in the ledger"
-        self._skipped = sum(state.reason != "" for state in self._states.values())
+    def __init__(self, specs: Sequence[RunSpec], ledger: Ledger, console: Console) -> None:
+        self._states = {spec.run_id: RunState(spec) for spec in specs}
         self._ledger, self._console = ledger, console
         self._started = time.monotonic()
         self._shown_at = 0.0
         self._line_at = self._started
+        self._running: dict[str, RunState] = {}
+        self._latest: list[RunState] = []
+        for run_id, row in ledger.ended().items():
+            if run_id in self._states:
+                self._states[run_id].status = row.outcome
+        self._to_do = sum(s.spec.epochs for s in self._states.values() if s.status == "waiting")
+        self._done = 0
         self.live: Live | None = None
+
+    @property
+    def all_have_results(self) -> bool:
+        """Whether every run of the grid is finished or diverged."""
+        results = {Outcome.FINISHED, Outcome.DIVERGED}
+        return all(state.status in results for state in self._states.values())
 
     def say(self, text: str) -> None:
         """A line of its own, above the table."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def began(self, attempt: Attempt) -> None:
-        """An attempt started."""
-        state = self._states[attempt.spec.run_id]
-        state.status, state.attempt = "running", attempt
-        self._line(f"start    {attempt.spec.point}")
+    def show(self, event: Event) -> None:
+        """Take in what happened and show the state of things, if it is time to."""
+        for attempt in event.began:
+            self._began(attempt, "running", "start")
+        for attempt in event.elsewhere:
+            self._began(attempt, "elsewhere", "elsewhere")
+        for end in event.ended:
+            state = self._running.pop(end.run_id, self._states[end.run_id])
+            state.read_progress()
+            state.status, state.reason = end.outcome, end.reason
+            self._done += state.spec.epochs
+            self._latest = [state, *self._latest][:_ROWS_SHOWN]
+            self._line(f"{end.outcome:<8} {state.spec.point}  {state.accuracy_text}  {end.reason}")
+        self._refresh()
 
-    def ended(self, attempt: Attempt, outcome: Outcome, reason: str) -> None:
-        """An attempt ended."""
-        state = self._states[attempt.spec.run_id]
-        self._read_progress(state)
-        state.status, state.reason = outcome, reason
-        self._line(f"{outcome:<8} {attempt.spec.point}  {_accuracy(state)}  {reason}")
+    def summary(self) -> None:
+        """The table of the runs, what failed, and where the results are."""
+        states = list(self._states.values())
+        if len(states) <= _ROWS_IN_SUMMARY:
+            self._fill_in_from_ledger()
+            self._console.print(runs_table(states, title="Runs"))
+        for state in states:
+            if state.attempt and state.status == Outcome.FAILED:
+                self.say(f"failed: {state.spec.point}: {state.reason}")
+                self.say(f"        log: {state.attempt.folder / 'log.txt'}")
+        seconds = duration(time.monotonic() - self._started)
+        self.say(f"{self._counts()} in {seconds}. Results: {self._ledger.results}")
 
-    def refresh(self) -> None:
-        """Show the state of things, if it is time to."""
+    def _began(self, attempt: Attempt, status: str, word: str) -> None:
+        state = self._states[attempt.spec.run_id]
+        if state.status != "waiting" and state.spec.run_id not in self._running:
+            self._to_do += state.spec.epochs  # a run tried again
+        state.status, state.attempt = status, attempt
+        self._running[state.spec.run_id] = state
+        self._line(f"{word:<8} {attempt.spec.point}")
+
+    def _refresh(self) -> None:
         now = time.monotonic()
         if now - self._shown_at < _REFRESH_S:
             return
         self._shown_at = now
-        for state in self._states.values():
-            if state.status == "running":
-                self._read_progress(state)
+        for state in self._running.values():
+            state.read_progress()
         if self.live:
-            self.live.update(self._table())
+            self.live.update(self._table(), refresh=True)
         elif now - self._line_at > _LINE_EVERY_S:
             self._line_at = now
-            self._line(self._progress_line())
-
-    def outcomes(self) -> Counter[Outcome]:
-        """How many runs ended how; runs that never started count as failed."""
-        return Counter(
-            Outcome(s.status) if s.status in set(Outcome) else Outcome.FAILED
-            for s in self._states.values()
-        )
-
-    def summary(self) -> None:
-        """The table of all runs, and where the results are."""
-        self._console.print(self._runs_table(list(self._states.values()), title="Runs"))
-        for state in self._states.values():
-            if state.attempt and state.status == Outcome.FAILED:
-                self.say(f"failed: {state.spec.point}: {state.reason}")
-                self.say(f"        log: {state.attempt.folder / 'log.txt'}")
-        counts = ", ".join(f"{n} {status}" for status, n in self._counts().items())
-        seconds = time.monotonic() - self._started
-        self.say(f"{counts} in {_duration(seconds)}. Results: {self._ledger.results}")
+            self._line(f"progress {self._epochs()}/{self._to_do} epochs; {self._counts()}")
 
     def _line(self, text: str) -> None:
         if not self.live:
             self.say(text)
 
-    def _read_progress(self, state: _State) -> None:
-        if state.attempt and (curve := state.attempt.curve()):
-            state.epoch = curve[-1]["epoch"]
-            state.accuracy = curve[-1]["val_accuracy"]
-            state.seconds = curve[-1]["elapsed_s"]
-
-    def _counts(self) -> dict[str, int]:
-        return dict(Counter(str(state.status) for state in self._states.values()))
+    def _counts(self) -> str:
+        return counted(Counter(str(state.status) for state in self._states.values()))
 
     def _table(self) -> RenderableType:
         states = list(self._states.values())
-        shown = states if len(states) <= _ROWS_SHOWN else self._most_interesting(states)
-        title = ", ".join(f"{n} {status}" for status, n in self._counts().items())
-        return Group(self._runs_table(shown, title=title), self._bar())
-
-    def _most_interesting(self, states: Sequence[_State]) -> list[_State]:
-        running = [s for s in states if s.status == "running"]
-        ended = [s for s in states if s.status in set(Outcome) and s.attempt]
-        return (running + ended[::-1])[:_ROWS_SHOWN]
-
-    def _runs_table(self, states: Sequence[_State], *, title: str) -> Table:
-        table = Table(title=title, title_justify="left", caption=_LAYOUT, box=SIMPLE_HEAD)
-        for name in ("batch", "warmup", "rule", "seed", "layout", "state", "epoch", "val acc", "s"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for state in states:
-            config, split = state.spec.config, state.spec.split
-            layout = f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}"
-            table.add_row(
-                f"{config['batch']:,}",
-                f"{config['warmup']:g}",
-                config["lr_rule"]["name"],
-                str(config["seed"]),
-                layout,
-                Text(str(state.status), style=_STYLE.get(str(state.status), "red")),
-                f"{state.epoch}/{state.spec.epochs}" if state.attempt else "",
-                _accuracy(state),
-                f"{state.seconds:.1f}" if state.seconds else "",
-            )
-        return table
+        if len(states) > _ROWS_SHOWN:
+            states = [*self._running.values(), *self._latest][:_ROWS_SHOWN]
+        return Group(runs_table(states, title=self._counts()), self._bar())
 
     def _bar(self) -> RenderableType:
         bar = Progress(
@@ -173,33 +125,34 @@ class View:
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        done, total = self._epochs()
-        bar.add_task("epochs", total=total, completed=done, left=self._time_left())
+        bar.add_task("epochs", total=self._to_do, completed=self._epochs(), left=self._time_left())
         return bar
 
-    def _epochs(self) -> tuple[int, int]:
-        mine = [s for s in self._states.values() if s.reason != "already in the ledger"]
-        done = sum(s.spec.epochs if s.status in set(Outcome) else s.epoch for s in mine)
-        return done, sum(s.spec.epochs for s in mine)
+    def _epochs(self) -> int:
+        return self._done + sum(state.epoch for state in self._running.values())
 
     def _time_left(self) -> str:
-        done, total = self._epochs()
+        done = self._epochs()
         if not done:
             return ""
-        seconds = (time.monotonic() - self._started) / done * (total - done)
-        return f"about {_duration(seconds)} left"
+        seconds = (time.monotonic() - self._started) / done * (self._to_do - done)
+        return f"about {duration(seconds)} left"
 
-    def _progress_line(self) -> str:
-        done, total = self._epochs()
-        counts = ", ".join(f"{n} {status}" for status, n in self._counts().items())
-        return f"progress {done}/{total} epochs; {counts}; {self._time_left()}"
+    def _fill_in_from_ledger(self) -> None:
+        """What earlier commands found out about runs that this one did not make."""
+        missing = {run_id for run_id, state in self._states.items() if state.accuracy is None}
+        columns = ["val_accuracy", "epochs_completed", "train_s"]
+        for run_id, row in self._ledger.rows(missing, columns).items() if missing else ():
+            state = self._states[run_id]
+            state.accuracy, state.seconds = row["val_accuracy"], row["train_s"]
+            state.epoch = row["epochs_completed"] or 0
 
 
 @contextmanager
-def view(specs: Sequence[RunSpec], ended: Mapping[str, Ended], ledger: Ledger) -> Generator[View]:
+def view(specs: Sequence[RunSpec], ledger: Ledger) -> Generator[View]:
     """A view of a sweep: live on a terminal; the summary is shown at the end."""
     console = Console()
-    shown = View(specs, ended, ledger, console)
+    shown = View(specs, ledger, console)
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             shown.live = live
@@ -208,15 +161,3 @@ def view(specs: Sequence[RunSpec], ended: Mapping[str, Ended], ledger: Ledger) -
     else:
         yield shown
     shown.summary()
-
-
-def _accuracy(state: _State) -> str:
-    return f"{state.accuracy:.4f}" if state.accuracy is not None else ""
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h {minutes:02d}m"
-    return f"{minutes}m {seconds:02d}s" if minutes else f"{seconds}s"

@@ -1,5 +1,6 @@
 """One rank of one run, in a process of its own; nobody re-executes the command line."""
 
+import contextlib
 import faulthandler
 import json
 import multiprocessing
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from lightning_modules.train import Place, train
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
-from sweeper.rank import Rank
+from sweeper.rank import UNWRITABLE_EXIT, Rank
 
 _REASON_LINES = 3
 
@@ -39,10 +40,10 @@ def work(rank: Rank) -> None:
     try:
         record = train(run_spec(config), place)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
-        traceback.print_exc()
-        _leave_record(folder, rank.rank, _failure(error))
-        sys.stderr.flush()
-        os._exit(1)  # the other ranks wait in a collective; the launcher ends them
+        with contextlib.suppress(OSError):  # a full disk takes no log either
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(_leave_failure(folder, rank.rank, error))  # other ranks may wait in a collective
     if rank.rank == 0:
         _leave_record(folder, 0, record)
     dist.destroy_process_group()
@@ -97,13 +98,22 @@ def _append(progress: Path, rows: list[dict[str, Any]]) -> None:
         file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def _failure(error: Exception) -> dict[str, Any]:
-    out_of_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    lines = traceback.format_exception_only(error)
-    return {
-        "outcome": Outcome.OUT_OF_MEMORY if out_of_memory else Outcome.FAILED,
-        "reason": "".join(lines[-_REASON_LINES:]).strip(),
-    }
+def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
+    """Leave the reason in the folder and return the exit code; it tells if that cannot be done."""
+    reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
+    outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
+    try:
+        _leave_record(folder, rank, {"outcome": outcome, "reason": reason})
+    except OSError as unwritable:
+        return UNWRITABLE_EXIT + (unwritable.errno or 0)
+    return 1
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python could not get memory; on a CPU torch says so only in words."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 
 def _leave_record(folder: Path, rank: int, record: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hydra.core.plugins import Plugins
@@ -32,11 +31,14 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and leave with its exit code."""
-        from sweeper.compose import expand  # Hydra imports plugins at every start
+        from sweeper.compose import (  # Hydra imports plugins at every start
+            expand,
+            plain,
+            with_preset_axes,
+        )
         from sweeper.sweep import run_sweep
 
-        named = {word.split("=")[0].lstrip("+~") for word in arguments}
-        axes = [f"{key}={value}" for key, value in self._params.items() if key not in named]
-        points = expand(self._context.config_loader, [*axes, *arguments])
+        words = with_preset_axes(self._params, arguments)
+        points = expand(self._context.config_loader, words)
         launcher: Any = self._launcher
-        sys.exit(run_sweep(points, Path(self._config.results), launcher.launch_runs))
+        sys.exit(run_sweep(points, plain(self._config), launcher.launch_runs))

@@ -1,7 +1,7 @@
 """`hydra/launcher=local`: runs on this machine, from a warm fork server."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -9,8 +9,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from sweeper.domain.run_spec import RunSpec
-    from sweeper.launch.local import Event
+    from sweeper.launch.events import Event, Task
     from sweeper.ledger import Ledger
 
 
@@ -18,11 +17,12 @@ class LocalLauncher(Launcher):
     """Starts each run in fresh processes on this machine.
 
     Args:
-        jobs: runs at a time, or auto: as many as the cores carry.
+        jobs: runs at a time, or auto: as many as cores or GPUs carry.
+        runs_per_gpu: runs that share a GPU [count].
     """
 
-    def __init__(self, jobs: int | str) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: int | str, runs_per_gpu: int) -> None:
+        self._jobs, self._runs_per_gpu = jobs, runs_per_gpu
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -39,9 +39,10 @@ class LocalLauncher(Launcher):
         msg = "hydra/launcher=local needs hydra/sweeper=grid. Use hydra/launcher=basic instead."
         raise NotImplementedError(msg)
 
-    def launch_runs(self, specs: "Sequence[RunSpec]", ledger: "Ledger") -> "Iterator[Event]":
-        """Run specs here; see `sweeper.launch.local.run_here`."""
-        from sweeper.launch.local import run_here  # Hydra imports plugins always
+    def launch_runs(self, tasks: "Sequence[Task]", ledger: "Ledger") -> "Iterator[Event]":
+        """Make runs here; see `sweeper.launch.local.run_here`."""
+        from sweeper.launch.local import run_here  # Hydra imports plugins at every start
+        from sweeper.launch.slots import this_machine
 
-        jobs: Any = self._jobs
-        return run_here(specs, ledger, jobs=jobs)
+        machine = this_machine(jobs=self._jobs, runs_per_gpu=self._runs_per_gpu)
+        return run_here(tasks, ledger, machine)

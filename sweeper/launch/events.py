@@ -1,0 +1,53 @@
+"""What a place to run reports while it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeper.attempt import Attempt
+from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A run to be made.
+
+    Attributes:
+        spec: the run.
+        number: the attempt to make of it, 1-based.
+        from_scratch: whether to leave an earlier attempt's checkpoint aside.
+    """
+
+    spec: RunSpec
+    number: int
+    from_scratch: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        run_id: of its run.
+        outcome: how.
+        reason: the outcome in a sentence.
+    """
+
+    run_id: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened since the last event.
+
+    Attributes:
+        began: attempts that started here.
+        elsewhere: attempts found to be under way in another process.
+        ended: attempts that ended, here or elsewhere.
+    """
+
+    began: Sequence[Attempt] = ()
+    elsewhere: Sequence[Attempt] = ()
+    ended: Sequence[End] = ()

@@ -1,0 +1,93 @@
+"""How many runs a machine carries: by cores and threads on a CPU, by devices on GPUs."""
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sweeper.domain.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is to share.
+
+    Attributes:
+        cores: that this process may use [count].
+        gpus: names for CUDA_VISIBLE_DEVICES; empty without any.
+        jobs: runs at a time, or auto: as many as cores or GPUs carry.
+        runs_per_gpu: runs that share a GPU [count].
+    """
+
+    cores: int
+    gpus: Sequence[str] = ()
+    jobs: int | str = "auto"
+    runs_per_gpu: int = 1
+
+
+@dataclass(slots=True)
+class Slots:
+    """Who occupies what; runs take a place and give it back.
+
+    Attributes:
+        machine: what there is to share.
+    """
+
+    machine: Machine
+    _taken: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+
+    def take(self, spec: RunSpec) -> Mapping[str, str] | None:
+        """Room for a run: the environment it must see, or None while there is none.
+
+        An idle machine takes any run, however large.
+        """
+        on_gpus = bool(self.machine.gpus) and spec.config["accelerator"] != "cpu"
+        ranks = spec.split.world_size
+        threads = 0 if on_gpus else ranks * spec.config["threads"]
+        gpus = self._free_gpus(ranks) if on_gpus else ()
+        if self._taken and not self._fits(threads, gpus, ranks if on_gpus else 0):
+            return None
+        self._taken[spec.run_id] = (threads, gpus)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if on_gpus else {}
+
+    def give_back(self, run_id: str) -> None:
+        """The run has ended."""
+        del self._taken[run_id]
+
+    def _fits(self, threads: int, gpus: Sequence[str], gpus_needed: int) -> bool:
+        if self.machine.jobs != "auto":
+            return len(self._taken) < int(self.machine.jobs)
+        busy = sum(taken for taken, _ in self._taken.values())
+        return busy + threads <= self.machine.cores and len(gpus) >= gpus_needed
+
+    def _free_gpus(self, ranks: int) -> tuple[str, ...]:
+        """The least occupied GPUs that take one more run, one for each rank."""
+        load = Counter(gpu for _, gpus in self._taken.values() for gpu in gpus)
+        free = [gpu for gpu in self.machine.gpus if load[gpu] < self.machine.runs_per_gpu]
+        chosen = sorted(free, key=lambda gpu: load[gpu])[:ranks]
+        return tuple(chosen) if chosen else tuple(self.machine.gpus[:ranks])
+
+
+def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
+    """What this process may use; GPUs as the driver's own tool lists them, without CUDA."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return Machine(cores=cores, gpus=_gpus(), jobs=jobs, runs_per_gpu=runs_per_gpu)
+
+
+def _gpus() -> tuple[str, ...]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(name for name in visible.split(",") if name)
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(listed.stdout.split())
