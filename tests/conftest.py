@@ -1,5 +1,6 @@
 """Fixtures that most tests share: the composed default config and small sweeps."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from hydra.core.global_hydra import GlobalHydra
 from sweeper.compose import CONFIG_NAME, config_folder, expand, plain
 
 Config = dict[str, Any]
+
+# Workers import what tests name by `_target_` from this folder.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,91 @@
+"""Models and data that end badly on purpose, named by `_target_` in tests of outcomes."""
+
+import ctypes
+import os
+import signal
+import time
+
+import torch
+from torch import Tensor, nn
+
+from lightning_modules.data.digits import Digits
+
+
+class _Net(nn.Module):
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, num_classes)
+        self.forwards = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.forwards += self.training
+        return self.linear(images.flatten(1))
+
+
+class Plain(_Net):
+    """A linear classifier: nothing happens."""
+
+
+class Segfaulting(_Net):
+    """Reads address 0."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images if ctypes.string_at(0) else images
+
+
+class Raising(_Net):
+    """Fails with a message in its third micro-batch."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.forwards == 2:
+            msg = "the third micro-batch is cursed"
+            raise RuntimeError(msg)
+        return super().forward(images)
+
+
+class Exploding(_Net):
+    """Its logits overflow from the sixth micro-batch on."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) * (float("inf") if self.forwards >= 5 else 1.0)
+
+
+class Greedy(_Net):
+    """Asks for a petabyte."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images) + torch.empty(2**50).sum()
+
+
+class Sleeping(_Net):
+    """Never finishes its first forward pass."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        time.sleep(3600)
+        return images
+
+
+class Suicidal(_Net):
+    """Kills its own process with SIGKILL in its third forward pass."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.forwards == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(images)
+
+
+class OneRankRaising(_Net):
+    """Fails on rank 1 alone, while rank 0 waits for its gradients."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if os.environ["RANK"] == "1":
+            msg = "rank 1 is cursed"
+            raise RuntimeError(msg)
+        return super().forward(images)
+
+
+class ShortChanging(Digits):
+    """Serves one example too few in every micro-batch."""
+
+    def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        return super().train_examples(examples[:-1])

@@ -1,0 +1,165 @@
+"""Runs on this machine: every way to end is a row, and none takes the others down."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sweeper.domain.run_spec import run_spec
+from sweeper.launch.events import Task
+from sweeper.launch.local import run_here
+from sweeper.launch.slots import Machine
+from sweeper.ledger import Ledger
+from sweeper.planning import plan, tasks
+
+SHORT = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "batch": 7680}
+
+
+@pytest.fixture
+def launch(config, results):
+    """Run configs that differ from a short run by these changes; the rows, by model or seed."""
+
+    def run(*changes, jobs="auto") -> pd.DataFrame:
+        ledger = Ledger(results)
+        ledger.prepare()
+        planned = plan([config(**SHORT | change) for change in changes], ledger)
+        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        for _ in run_here(to_do, ledger, Machine(cores=2, jobs=jobs)):
+            pass
+        return pd.read_parquet(results / "runs")
+
+    return run
+
+
+def provoked(name: str, **changes) -> dict:
+    return {"model": {"_target_": f"provoked.{name}"}, **changes}
+
+
+def only(rows: pd.DataFrame) -> pd.Series:
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def test_a_segmentation_fault_is_a_row_and_the_next_run_is_fine(launch, results):
+    rows = launch(provoked("Segfaulting"), provoked("Plain"), jobs=1).set_index("model")
+
+    assert rows.outcome["Segfaulting"] == "failed"
+    assert rows.reason["Segfaulting"] == "the worker died by SIGSEGV; see its log"
+    assert "Segmentation fault" in (results / rows.log_path["Segfaulting"]).read_text()
+    assert rows.outcome["Plain"] == "finished"
+
+
+def test_an_error_is_a_row_with_its_message_and_its_log(launch, results):
+    row = only(launch(provoked("Raising")))
+
+    assert row.outcome == "failed"
+    assert row.reason == "RuntimeError: the third micro-batch is cursed"
+    assert "Traceback" in (results / row.log_path).read_text()
+
+
+def test_a_non_finite_loss_is_a_result_with_step_and_learning_rate(launch):
+    row = only(launch(provoked("Exploding", batch=1536, micro_batch=768)))
+
+    assert row.outcome == "diverged"
+    assert row.reason == "the gradient became non-finite at step 2 of epoch 1, lr=0.15"
+    assert row.steps == 2
+
+
+def test_a_loss_ceiling_is_divergence(launch):
+    row = only(launch(provoked("Plain", loss_ceiling=0.01)))
+
+    assert row.outcome == "diverged"
+    assert "passed loss_ceiling=0.01" in row.reason
+
+
+def test_out_of_memory_is_its_own_outcome(launch):
+    row = only(launch(provoked("Greedy")))
+
+    assert row.outcome == "out_of_memory"
+
+
+def test_a_run_past_its_time_is_timed_out(launch):
+    row = only(launch(provoked("Sleeping", timeout_s=2)))
+
+    assert row.outcome == "timed_out"
+    assert row.reason == "ran past timeout_s=2"
+
+
+def test_a_killed_worker_is_preempted_and_goes_on_when_the_command_is_repeated(launch):
+    first = only(launch(provoked("Suicidal")))
+    again = only(launch(provoked("Suicidal")))
+
+    assert first.outcome == "preempted"
+    assert first.reason == "the worker was ended by SIGKILL from outside"
+    assert (first.attempt, again.attempt) == (1, 2)
+
+
+def test_a_failing_rank_ends_the_others(launch):
+    row = only(launch(provoked("OneRankRaising", devices=2)))
+
+    assert row.outcome == "failed"
+    assert row.reason == "RuntimeError: rank 1 is cursed (rank 1)"
+
+
+def test_a_batch_other_than_the_one_asked_for_fails_loudly(launch):
+    data = {"_target_": "provoked.ShortChanging", "num_train_examples": 61440,
+            "num_val_examples": 360, "validation_fold": 0}  # fmt: skip
+    row = only(launch(provoked("Plain", data=data)))
+
+    assert row.outcome == "failed"
+    assert "every epoch must have 8 optimizer steps of 7680 examples; epoch 1 had 8 steps of" in (
+        row.reason
+    )
+
+
+def test_device_counts_may_differ_from_run_to_run(launch):
+    """One sweep, 1, 2 and 1 ranks (with Lightning's own launcher the third run goes wrong)."""
+    rows = launch({"seed": 0}, {"seed": 1, "devices": 2}, {"seed": 2}).sort_values("seed")
+
+    assert list(rows.outcome) == ["finished"] * 3
+    assert list(rows.world_size) == [1, 2, 1]
+    assert (rows.steps == 8).all()
+    assert (rows.realised_batch_min == 7680).all()
+    assert (rows.realised_batch_max == 7680).all()
+
+
+def test_a_failed_run_is_tried_again_only_on_request(launch, config, results):
+    launch(provoked("Raising"))
+    ledger = Ledger(results)
+    planned = plan([config(**SHORT | provoked("Raising"))], ledger)
+
+    assert tasks(planned, ledger, retry=None, rerun=None) == []
+    (again,) = tasks(planned, ledger, retry="failed", rerun=None)
+    assert again.number == 2
+
+
+def test_starting_over_keeps_the_earlier_rows(launch, config, results):
+    launch({})
+    ledger = Ledger(results)
+    planned = plan([config(**SHORT)], ledger)
+
+    (again,) = tasks(planned, ledger, retry=None, rerun="all")
+    for _ in run_here([again], ledger, Machine(cores=2)):
+        pass
+
+    current = only(pd.read_parquet(results / "runs"))
+    earlier = only(pd.read_parquet(results / "superseded/runs"))
+    assert (earlier.attempt, current.attempt) == (1, 2)
+    assert earlier.val_loss == current.val_loss
+
+
+def test_several_nodes_are_refused(config, results):
+    task = Task(spec=run_spec(config(**SHORT, num_nodes=2)), number=1)
+
+    with pytest.raises(ValueError, match="num_nodes must be 1 with hydra/launcher=local; got"):
+        next(run_here([task], Ledger(results), Machine(cores=2)))
+
+
+def test_nothing_temporary_is_left(launch, results):
+    launch({}, {"seed": 1, "devices": 2})
+
+    names = [path.name for path in results.rglob("*")]
+    assert not [name for name in names if name.endswith(".tmp") or name == "rendezvous"]
+    assert not list((results / "active").iterdir())
+    assert not list(results.rglob("*.ckpt"))
+    assert not list(Path("/dev/shm").glob("sweeper-*"))
