@@ -98,9 +98,10 @@ class Attempt:
             self.folder / "released.json", json.dumps({"outcome": outcome, "reason": reason})
         )
         (self.folder / "owner.json").unlink(missing_ok=True)
-        for left in ("rendezvous", "*.tmp", ".*.tmp"):
-            for path in self.folder.glob(left):
+        for left in ("rendezvous", "*.tmp", ".*.tmp", ".now-*"):
+            for path in (*self.folder.glob(left), *self.folder.parent.glob(left)):
                 path.unlink(missing_ok=True)
+        ledger.remove_partial(self.spec.run_id)
         ledger.mark_inactive(self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
@@ -185,6 +186,7 @@ def _planned(spec: RunSpec) -> dict[str, Any]:
         "model": _name(config["model"]),
         "data": _name(config["data"]),
         "data_about": config["data"].get("about"),
+        "twin_of": config["twin_of"],
         "num_train_examples": config["data"]["num_train_examples"],
         "bn_span": spec.bn_span,
         "precision": config["precision"],

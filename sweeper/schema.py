@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "model": (_TEXT, "class of the model"),
     "data": (_TEXT, "class of the data set"),
     "data_about": (_TEXT, "what the data set is, in words"),
+    "twin_of": (_TEXT, "the study that this run is a small stand-in for; null for none"),
     "num_train_examples": (_COUNT, "examples in an epoch"),
     "num_parameters": (_COUNT, "trained parameters of the model"),
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),

@@ -31,7 +31,7 @@ def torchvision_model(
             stride 1, no pooling), or auto: small for images of up to 64 pixels.
         head_std: standard deviation of a ResNet's initial last layer (0.01 in Goyal et al. 2017),
             or null for torchvision's own initialisation.
-        settings: further arguments of the model, such as zero_init_residual.
+        settings: further arguments of the model, such as width_per_group.
 
     Raises:
         ValueError: if there is no such model, or it does not fit the images.

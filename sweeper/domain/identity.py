@@ -54,6 +54,7 @@ INCIDENTAL = frozenset(
         "retry",
         "threads",
         "timeout_s",
+        "twin_of",
     }
 )
 
