@@ -1,19 +1,25 @@
 """The LightningModule: one classifier, any model, the batch contract checked as it trains."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from lightning_modules.ascent import build_ascent
 from lightning_modules.batches import Data, Settled, val_batches
+from lightning_modules.exchange import exchange_gradients
 from lightning_modules.norm import StepPosition, span_batchnorms
+from lightning_modules.optimizers.foreach import ForeachOptimizer
 from lightning_modules.recorder import EpochSums, Recorder, all_reduced
 from lightning_modules.score import score
+from lightning_modules.weight_average import WeightAverage
 from sweeper.domain.run_spec import RunSpec
 
 
@@ -32,7 +38,7 @@ class Classifier(pl.LightningModule):
         spec: the run.
         model: logits from inputs.
         data: the data set; its validation part is evaluated after each epoch.
-        make_optimizer: the optimizer of these parameters at this learning rate.
+        make_optimizer: the optimizer of a model's parameters.
         position: moved on before each forward pass, for the model's BatchNorm layers.
         rank: this process among the ranks.
     """
@@ -43,7 +49,7 @@ class Classifier(pl.LightningModule):
         *,
         model: nn.Module,
         data: Data,
-        make_optimizer: Callable[[Iterator[nn.Parameter]], Optimizer],
+        make_optimizer: Callable[[nn.Module], Optimizer],
         position: StepPosition,
         rank: int,
     ) -> None:
@@ -52,18 +58,34 @@ class Classifier(pl.LightningModule):
         self.recorder = Recorder()
         self._spec, self._data, self._make_optimizer = spec, data, make_optimizer
         self._position, self._rank = position, rank
+        self._ascent = build_ascent(spec.config["ascent"], model)
+        decay = spec.config["ema_decay"]
+        self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._examples = 0
         self._examples_of_steps: list[int] = []
         self._channels_last = len(data.input_shape) == 3  # images
 
     def configure_optimizers(self) -> Optimizer:
         """The optimizer; its learning rate is set anew at each step."""
-        return self._make_optimizer(self.model.parameters())
+        optimizer = self._make_optimizer(self.model)
+        if isinstance(optimizer, ForeachOptimizer) and optimizer.micro_gradients is not None:
+            optimizer.micro_gradients.watch(
+                self.model.parameters(),
+                accumulation_steps=self._spec.split.accumulation_steps,
+                loss_scale=self._loss_scale,
+            )
+        return optimizer
 
     def on_fit_start(self) -> None:
         """Tell the data where it trains."""
         if isinstance(self._data, Settled):
             self._data.settle(self.device, ranks_on_node=self._spec.config["devices"])
+
+    def on_train_start(self) -> None:
+        """Settle how ranks exchange gradients."""
+        wrapped = self.trainer.strategy.model
+        assert isinstance(wrapped, DistributedDataParallel)
+        exchange_gradients(wrapped, self._spec.config["exchange"])
 
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch."""
@@ -71,13 +93,16 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch."""
-        inputs, labels = batch
+        inputs, labels = self._in_memory_format(batch[0]), batch[1]
         self._position.first_span = self._first_span(batch_idx)
-        logits = self.model(self._in_memory_format(inputs))
-        loss, correct = score(self.model, logits, labels)
+        loss, correct = self._score(self.model(inputs), labels)
         self._sums.add(loss, correct, len(labels))
         self._examples += len(labels)
-        return loss
+        if self._ascent is None:
+            return loss
+        return self._ascent.loss(
+            self.model, inputs, lambda outputs: self._score(outputs, labels)[0], loss
+        )
 
     def optimizer_step(
         self,
@@ -91,12 +116,16 @@ class Classifier(pl.LightningModule):
         for group in optimizer.param_groups:
             group["lr"] = lr
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        if self._average is not None:
+            self._average.update(self.model)
         self.recorder.count_step(optimizer.param_groups[0]["lr"])
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Stop before non-finite gradients reach the weights; all ranks see the same ones."""
         self._examples_of_steps.append(self._examples)
         self._examples = 0
+        if self._ascent is not None:
+            self._ascent.before_step(self.model)
         if self._spec.config["precision"] == "16-mixed":
             return  # the loss scaler provokes overflows on purpose and skips those steps
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -112,7 +141,8 @@ class Classifier(pl.LightningModule):
         self._check_batches()
         self._merge_running_statistics()
         self._check_loss(train_loss)
-        val_loss, val_accuracy = self._evaluate()
+        with self._average.applied(self.model) if self._average else nullcontext():
+            val_loss, val_accuracy = self._evaluate()
         recorder.elapsed_s += self._sums.seconds
         recorder.curve.append(
             {
@@ -154,6 +184,15 @@ class Classifier(pl.LightningModule):
             sums.add(loss, correct, len(labels))
         self.model.train()
         return sums.means()
+
+    def _score(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        smoothing = self._spec.config["label_smoothing"]
+        return score(self.model, outputs, labels, label_smoothing=smoothing)
+
+    def _loss_scale(self) -> float:
+        """What losses are multiplied by before the backward pass, in 16-mixed."""
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        return scaler.get_scale() if scaler is not None else 1.0
 
     def _first_span(self, micro_batch_index: int) -> int:
         split, span = self._spec.split, self._spec.bn_span

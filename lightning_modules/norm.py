@@ -1,6 +1,7 @@
 """BatchNorm over a fixed span of examples, whatever the micro-batch and the number of ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -52,17 +53,19 @@ class SpanBatchNorm(nn.Module):
         self.register_buffer("_mean_terms", torch.zeros_like(plain.running_mean), persistent=False)
         self.register_buffer("_var_terms", torch.zeros_like(plain.running_var), persistent=False)
         self._spans_counted = 0
+        self.is_tracking = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x, shape (n, channels, ...); in training n is a multiple of the span."""
         if not self.training:
             return self._normalise(x, self.running_mean, self.running_var)
-        self._decay_to(self.position.first_span)
-        self._spans_counted += len(x) // self.span
+        mean, var = self._terms() if self.is_tracking else (None, None)
+        if self.is_tracking:
+            self._decay_to(self.position.first_span)
+            self._spans_counted += len(x) // self.span
         if len(x) == self.span:
-            return self._normalise(x, self._mean_terms, self._var_terms)
-        spans = x.split(self.span)
-        return torch.cat([self._normalise(s, self._mean_terms, self._var_terms) for s in spans])
+            return self._normalise(x, mean, var)
+        return torch.cat([self._normalise(span, mean, var) for span in x.split(self.span)])
 
     def merge_ranks(self, spans_in_epoch: int) -> None:
         """Bring the running statistics to the end of the epoch, equal on all ranks.
@@ -82,7 +85,10 @@ class SpanBatchNorm(nn.Module):
             terms.zero_()
         self._spans_counted = 0
 
-    def _normalise(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+    def _terms(self) -> tuple[Tensor, Tensor]:
+        return self._mean_terms, self._var_terms
+
+    def _normalise(self, x: Tensor, mean: Tensor | None, var: Tensor | None) -> Tensor:
         return functional.batch_norm(
             x, mean, var, self.weight, self.bias, self.training, self.momentum, self.eps
         )
@@ -117,3 +123,16 @@ def fix_batchnorm_span(model: nn.Module, *, span: int, position: StepPosition) -
 def span_batchnorms(model: nn.Module) -> Iterator[SpanBatchNorm]:
     """The layers of a model that `fix_batchnorm_span` made."""
     return (layer for layer in model.modules() if isinstance(layer, SpanBatchNorm))
+
+
+@contextmanager
+def frozen_statistics(model: nn.Module) -> Generator[None, None, None]:
+    """Training passes inside of the block leave the running statistics as they are."""
+    layers = list(span_batchnorms(model))
+    for layer in layers:
+        layer.is_tracking = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.is_tracking = True

@@ -15,7 +15,9 @@ class Scored(Protocol):
         ...
 
 
-def score(model: nn.Module, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def score(
+    model: nn.Module, outputs: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Loss [nats per example] and number right [examples] of a micro-batch.
 
     The model's own `score` if it has one, else cross-entropy. An example may be a sequence: its
@@ -26,9 +28,21 @@ def score(model: nn.Module, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Te
         model: what made the outputs.
         outputs: logits, shape (n, classes), or (n, length, classes) for sequences.
         labels: classes, shape (n,), or (n, length).
+        label_smoothing: part of the target spread over all classes, in training alone.
+
+    Raises:
+        ValueError: if labels are to be smoothed for a model with a loss of its own.
     """
     if isinstance(model, Scored):
+        if label_smoothing:
+            msg = (
+                "label_smoothing must be 0 with a model that has its own loss; "
+                f"got {label_smoothing=}. Remove it, or use another model."
+            )
+            raise ValueError(msg)
         return model.score(outputs, labels)
-    loss = functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+    loss = functional.cross_entropy(
+        outputs.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing
+    )
     right = (outputs.argmax(dim=-1) == labels).sum()
     return loss, right * len(labels) / labels.numel()

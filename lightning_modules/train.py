@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
 from lightning_modules.module import Classifier, Diverged
 from lightning_modules.norm import StepPosition, fix_batchnorm_span
+from lightning_modules.optimizers.parameter_groups import parameter_groups
+from lightning_modules.residual_start import zero_last_norms
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 
@@ -89,12 +91,16 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
 def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     position = StepPosition()
     model: nn.Module = build(spec.config["model"], data.input_shape, data.num_classes)
+    if spec.config["zero_init_last_norm"]:
+        zero_last_norms(model)
     model = fix_batchnorm_span(model, span=spec.bn_span, position=position)
     if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def make_optimizer(parameters: Iterator[nn.Parameter]) -> Optimizer:
-        return build({**spec.config["optimizer"], "lr": spec.schedule.lr(0)}, parameters)
+    def make_optimizer(model: nn.Module) -> Optimizer:
+        exempt = spec.config["no_decay_on_norm_and_bias"]
+        groups = parameter_groups(model, exempt_norm_and_bias=exempt)
+        return build({**spec.config["optimizer"], "lr": spec.schedule.lr(0)}, groups)
 
     return Classifier(
         spec,
@@ -116,6 +122,7 @@ def _trainer(spec: RunSpec, place: Place) -> pl.Trainer:
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.epochs,
         precision=spec.config["precision"],
+        gradient_clip_val=spec.config["gradient_clip"],  # after accumulation, of the whole gradient
         default_root_dir=place.folder,
         callbacks=[_Progress(place)],
         use_distributed_sampler=False,
@@ -139,7 +146,7 @@ class _Progress(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
-        partial = self._place.checkpoint.with_suffix(".tmp")
+        partial = self._place.checkpoint.with_suffix(f".{self._place.folder.name}.tmp")
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
             partial.replace(self._place.checkpoint)

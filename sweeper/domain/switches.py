@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-COMPRESSIONS = ("bf16", "fp16", "none", "powersgd")
+EXCHANGES = ("all_reduce", "bf16", "fp16", "powersgd")
+ASCENTS = ("conadv", "none", "sam")
 
 
 def gradient_span(config: Mapping[str, Any]) -> Any:
-    """Examples whose mean gradient an optimizer looks at on its own; None if it needs none.
+    """Examples whose mean gradient a method looks at on its own; None if none does.
 
     Like the BatchNorm span it is part of what is trained, not of the layout: it fixes the
     micro-batch, so that the same statistics come from every layout [examples].
     """
-    return config["optimizer"].get("gradient_span")
+    return config["optimizer"].get("gradient_span", config["ascent"].get("gradient_span"))
 
 
 def check_switches(config: Mapping[str, Any]) -> None:
@@ -32,44 +33,56 @@ def check_switches(config: Mapping[str, Any]) -> None:
         if not isinstance(config[name], bool):
             msg = f"{name} must be true or false; got {name}={config[name]!r}."
             raise ValueError(msg)
-    _check_compression(config["gradient_compression"], config["powersgd_rank"])
-    _check_gradient_span(config)
+    _check_choice("exchange", config["exchange"], EXCHANGES)
+    _check_choice("ascent", config["ascent"], ASCENTS)
+    if (span := gradient_span(config)) is not None:
+        _check_gradient_span(span, config)
 
 
-def _check_compression(compression: Any, rank: Any) -> None:
-    if compression not in COMPRESSIONS:
-        msg = (
-            f"gradient_compression must be one of {', '.join(COMPRESSIONS)}; "
-            f"got gradient_compression={compression!r}."
-        )
+def _check_choice(group: str, chosen: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if chosen["name"] not in known:
+        msg = f"{group} must be one of {', '.join(known)}; got {group}={chosen['name']!r}."
         raise ValueError(msg)
-    is_given = isinstance(rank, int) and not isinstance(rank, bool) and rank >= 1
-    if (compression == "powersgd") != is_given or (rank is not None and not is_given):
-        msg = (
-            "powersgd_rank must be a whole number, 1 or more, with gradient_compression=powersgd, "
-            f"and null without it; got gradient_compression={compression}, powersgd_rank={rank!r}."
-        )
+    for name in ("rank", "start_step", "stale_steps"):
+        lowest = 0 if name == "stale_steps" else 1
+        value = chosen.get(name, lowest)
+        if not _is_count(value, lowest):
+            msg = (
+                f"{group}.{name} must be a whole number, {lowest} or more; "
+                f"got {group}.{name}={value!r}."
+            )
+            raise ValueError(msg)
+    for name in ("rho", "radius"):
+        value = chosen.get(name, 1)
+        if not (_is_number(value) and value > 0):
+            msg = f"{group}.{name} must be a number above 0; got {group}.{name}={value!r}."
+            raise ValueError(msg)
+
+
+def _check_gradient_span(span: Any, config: Mapping[str, Any]) -> None:
+    owner = "optimizer" if "gradient_span" in config["optimizer"] else "ascent"
+    key = f"{owner}.gradient_span"
+    if not _is_count(span, 1):
+        msg = f"{key} must be a whole number of examples, 1 or more; got {key}={span!r}."
         raise ValueError(msg)
-
-
-def _check_gradient_span(config: Mapping[str, Any]) -> None:
-    span = gradient_span(config)
-    if span is None:
-        return
-    if not isinstance(span, int) or isinstance(span, bool) or span < 1:
+    if (other := config["ascent"].get("gradient_span", span)) != span:
         msg = (
-            "optimizer.gradient_span must be a whole number of examples, 1 or more; "
-            f"got optimizer.gradient_span={span!r}."
+            "ascent.gradient_span must be that of the optimizer; got "
+            f"ascent.gradient_span={other}, {key}={span}. Set both to one number."
         )
         raise ValueError(msg)
     if config["micro_batch"] not in {"auto", span}:
         msg = (
-            "micro_batch must be the optimizer's gradient_span, whose gradients it compares; got "
-            f"micro_batch={config['micro_batch']}, optimizer.gradient_span={span}. "
-            f"Leave micro_batch=auto, or set optimizer.gradient_span={config['micro_batch']}, "
-            "which makes another experiment."
+            f"micro_batch must be {key}, whose gradients are looked at one by one; got "
+            f"micro_batch={config['micro_batch']}, {key}={span}. Leave micro_batch=auto, or set "
+            f"{key}={config['micro_batch']}, which makes another experiment."
         )
         raise ValueError(msg)
+    if owner == "optimizer":
+        _check_comparable(span, config)
+
+
+def _check_comparable(span: int, config: Mapping[str, Any]) -> None:
     if config["batch"] < 2 * span:
         msg = (
             "batch must hold at least two spans of optimizer.gradient_span examples, to compare "
@@ -93,3 +106,7 @@ def _check_fraction(name: str, value: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any, lowest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= lowest
