@@ -69,7 +69,8 @@ def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
 def with_preset_axes(params: Mapping[str, Any], words: Sequence[str]) -> list[str]:
     """The words of a command after the axes of its preset, which they replace."""
     named = {word.split("=")[0].lstrip("+~") for word in words}
-    return [*(f"{key}={value}" for key, value in params.items() if key not in named), *words]
+    axes = {key: value for key, value in params.items() if key.lstrip("+") not in named}
+    return [*(f"{key}={value}" for key, value in axes.items()), *words]
 
 
 class _Template:
