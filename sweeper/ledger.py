@@ -41,9 +41,9 @@ class Ledger:
         try:
             for folder in (self._runs, self._curves, self._active, self.results / "attempts"):
                 folder.mkdir(parents=True, exist_ok=True)
-            probe = self.results / f".probe-{os.getpid()}"
+            probe = self.results / ".probe"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)
         except OSError as error:
             msg = (
                 f"results must be a folder that can be written; got results={self.results}: "
@@ -142,6 +142,12 @@ class Ledger:
         write_curves([{**keys, **epoch} for epoch in curve], root / "curves" / now.curves_name)
         write_runs([row], root / "runs" / now.runs_name)
         return now
+
+    def remove_partial(self, run_id: str) -> None:
+        """Remove what a killed writer left of a run's files."""
+        for table in (self._runs, self._curves):
+            for path in table.glob(f".{run_id}-*.tmp"):
+                path.unlink(missing_ok=True)
 
     def supersede(self, run_ids: Collection[str]) -> None:
         """Make the current rows of these runs history, so that they can be run anew."""

@@ -85,11 +85,15 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The scientific keys alone, without the incidental keys of the groups."""
+    """The scientific keys alone, without the incidental keys of the groups.
+
+    A key that is null or false is as good as absent, so that a switch added later, off by default,
+    leaves the identity of earlier runs alone.
+    """
     return {
         key: _without_incidental(value) if isinstance(value, Mapping) else value
         for key, value in config.items()
-        if key in SCIENTIFIC
+        if key in SCIENTIFIC and value is not None and value is not False
     }
 
 

@@ -11,7 +11,7 @@ from sweeper.domain.run_spec import run_spec
 
 
 def test_every_config_key_is_on_one_side(default_config):
-    assert SCIENTIFIC & INCIDENTAL == set()
+    assert set() == SCIENTIFIC & INCIDENTAL
     assert set(default_config) <= SCIENTIFIC | INCIDENTAL
 
 
@@ -53,6 +53,13 @@ def test_science_changes_the_identity(config, changes):
 )
 def test_layout_and_place_do_not_change_the_identity(config, changes):
     assert run_spec(config(**changes)).run_id == run_spec(config()).run_id
+
+
+def test_a_switch_that_is_off_is_as_good_as_absent(config):
+    without = {key: value for key, value in config().items() if key != "loss_ceiling"}
+
+    assert config()["loss_ceiling"] is None
+    assert run_id(without) == run_id(config())
 
 
 def test_the_folder_of_the_data_does_not_change_the_identity(config):
