@@ -1,0 +1,57 @@
+"""The batch at which accuracy breaks."""
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import isotonic_regression
+
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percentile_interval
+
+
+def breaking_batch(
+    runs: pd.DataFrame, rng: np.random.Generator, margin: float = 0.005, draws: int = DRAWS
+) -> Estimate:
+    """The smallest batch whose accuracy is below the smallest batch's by more than a margin.
+
+    Accuracy is made non-increasing in the batch (isotonic regression weighted by replicates) and
+    interpolated in log batch; the reference is the mean at the smallest batch.
+
+    Args:
+        runs: one row per run of one warmup and rule; uses `outcome`, `global_batch`,
+            `val_accuracy`.
+        rng: of the bootstrap.
+        margin: accepted loss of accuracy (0 to 1).
+        draws: of the bootstrap.
+
+    Returns:
+        The breaking batch [examples]; infinite if accuracy holds up to the largest batch.
+    """
+    cells = Replicates.of(runs, ["global_batch"], "val_accuracy")
+    batches = cells.points["global_batch"].to_numpy(dtype=float)
+    method = (
+        f"isotonic in log batch, margin {100 * margin:g} points below batch {batches[0]:,.0f}; "
+        "95 % percentile bootstrap over seeds"
+    )
+    weights = cells.counts.astype(float)
+    value = _crossing(batches, cells.means, weights, margin)
+    note = "" if np.isfinite(value) else f"accuracy holds up to batch {batches[-1]:,.0f}"
+    if cells.num_seeds < 2:
+        note = f"{note}; one seed: no interval".strip("; ")
+        return Estimate(value, np.nan, np.nan, cells.num_seeds, method, note)
+    means = cells.resampled_means(rng, draws, decisive=3)  # reference, before, after
+    crossings = np.array([_crossing(batches, m, weights, margin) for m in means])
+    low, high = percentile_interval(crossings)
+    return Estimate(value, low, high, cells.num_seeds, method, note)
+
+
+def _crossing(batches: Array, means: Array, weights: Array, margin: float) -> float:
+    level = means[0] - margin
+    falling = isotonic_regression(means, weights=weights, increasing=False).x
+    below = np.flatnonzero(falling < level)
+    if not len(below):
+        return np.inf
+    i = int(below[0])
+    if i == 0:
+        return float(batches[0])
+    share = (falling[i - 1] - level) / (falling[i - 1] - falling[i])
+    ends = np.log(batches[i - 1 : i + 1])
+    return float(np.exp(ends[0] + share * (ends[1] - ends[0])))

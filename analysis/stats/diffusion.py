@@ -1,0 +1,153 @@
+"""Is the distance from the start ultra-slow (logarithmic), or a power of the step?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.stats.replicates import DRAWS, Array, Estimate, percentile_interval, stretch
+
+_POWERS = np.linspace(0.02, 1.2, 119)
+_NUM_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Diffusion:
+    """Laws fitted to the distance from the start.
+
+    Attributes:
+        power: exponent p of ``a + c * step**p``.
+        table: one row per law: `law`, `num_parameters`, `rss`, `aicc`, `delta`, `frequency`.
+        local_exponent: ``d log distance / d log step`` in the first and last third.
+        verdict: ultra-slow, power law, or inconclusive.
+    """
+
+    power: Estimate
+    table: pd.DataFrame
+    local_exponent: tuple[float, float]
+    verdict: str
+
+
+def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Diffusion:
+    """Fit a logarithm, a power and a shifted power to the distance from the start.
+
+    M1 ``a + b log step``; M2 ``c step**p``; M3 ``a + c step**p``; each by least squares to the
+    mean over seeds at log-spaced steps, so that early and late count alike. Seeds are resampled
+    whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p
+    (M2) excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws.
+
+    Args:
+        series: uses `seed`, `step` (the same steps for each seed, positive), `distance`; the
+            phase of constant learning rate only.
+        rng: of the bootstrap.
+        draws: of the bootstrap.
+
+    Source:
+        Hoffer et al. 2017, arXiv:1705.08741 (logarithm); the comparison is ours.
+    """
+    wide = series.pivot_table(index="seed", columns="step", values="distance")
+    steps = np.asarray(wide.columns, dtype=float)
+    picks = _log_spaced(steps)
+    t, distances = steps[picks], np.asarray(wide, dtype=float)[:, picks]
+    count = len(distances)
+    mean = distances.mean(axis=0, keepdims=True)
+    resampled = _resampled(distances, rng, draws) if count > 1 else mean
+    table = _table(t, mean, resampled)
+    _, p = _fit(t, mean, LAWS["power"])
+    _, p_drawn = _fit(t, resampled, LAWS["power"])
+    low, high = percentile_interval(p_drawn) if count > 1 else (np.nan, np.nan)
+    method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
+    power = Estimate(float(p[0]), low, high, count, method, "" if count > 1 else "one seed")
+    return Diffusion(power, table, _local_exponents(t, mean[0]), _verdict(table, power))
+
+
+def _power(t: Array, p: float) -> Array:
+    return np.stack([t**p], axis=1)
+
+
+def _shifted(t: Array, p: float) -> Array:
+    return np.stack([np.ones_like(t), t**p], axis=1)
+
+
+def _logarithm(t: Array, _: float) -> Array:
+    return np.stack([np.ones_like(t), np.log(t)], axis=1)
+
+
+Basis = Callable[[Array, float], Array]
+
+#: Each law's columns, given the steps and the exponent.
+LAWS: dict[str, Basis] = {"logarithm": _logarithm, "power": _power, "shifted power": _shifted}
+_PARAMETERS = {"logarithm": 2, "power": 2, "shifted power": 3}
+
+
+def _fit(t: Array, y: Array, basis: Basis) -> tuple[Array, Array]:
+    """Least residual sum of squares over the exponents, and that exponent, for each row of y."""
+    powers = _POWERS if basis is not _logarithm else _POWERS[:1]
+    sums: list[Array] = []
+    for p in powers:
+        design = basis(t / t.max(), p) if basis is not _logarithm else basis(t, p)
+        q, _ = np.linalg.qr(design)
+        sums.append((y**2).sum(axis=1) - ((y @ q) ** 2).sum(axis=1))
+    stacked = np.stack(sums, axis=1)
+    best = stacked.argmin(axis=1)
+    rows = np.arange(len(y))
+    if len(powers) == 1:
+        return np.maximum(stacked[:, 0], 0.0), np.zeros(len(y))
+    inner = np.clip(best, 1, len(powers) - 2)
+    left, mid, right = (stacked[rows, inner + d] for d in (-1, 0, 1))
+    bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
+    shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (powers[1] - powers[0])
+    exponent = np.where(best == inner, powers[inner] + shift, powers[best])
+    return np.maximum(stacked[rows, best], 0.0), exponent
+
+
+def _table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
+    scores = {law: _aicc(_fit(t, mean, b)[0], len(t), law)[0] for law, b in LAWS.items()}
+    drawn = np.stack([_aicc(_fit(t, resampled, b)[0], len(t), law) for law, b in LAWS.items()])
+    winners = drawn[:2].argmin(axis=0)
+    rows = [
+        (law, _PARAMETERS[law], score, score - min(scores.values()), _share(winners, i))
+        for i, (law, score) in enumerate(scores.items())
+    ]
+    return pd.DataFrame(rows, columns=["law", "num_parameters", "aicc", "delta", "frequency"])
+
+
+def _share(winners: Array, i: int) -> float:
+    """Of the draws, how many a law of two parameters wins; the third law is not in the contest."""
+    return float(np.mean(winners == i)) if i < 2 else np.nan
+
+
+def _aicc(rss: Array, n: int, law: str) -> Array:
+    k = _PARAMETERS[law] + 1
+    return n * np.log(np.maximum(rss, 1e-300) / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+
+
+def _log_spaced(steps: Array) -> NDArray[np.intp]:
+    wanted = np.geomspace(steps[0], steps[-1], _NUM_STEPS)
+    return np.unique(np.searchsorted(steps, wanted).clip(0, len(steps) - 1))
+
+
+def _resampled(distances: Array, rng: np.random.Generator, draws: int) -> Array:
+    n = len(distances)
+    mean = distances.mean(axis=0)
+    stretched = (distances - mean) * stretch(n, n - 1)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=draws)
+    return mean + counts @ stretched / n
+
+
+def _local_exponents(t: Array, mean: Array) -> tuple[float, float]:
+    third = max(len(t) // 3, 2)
+    ends = (slice(0, third), slice(-third, None))
+    first, last = (np.polyfit(np.log(t[e]), np.log(mean[e]), 1)[0] for e in ends)
+    return float(first), float(last)
+
+
+def _verdict(table: pd.DataFrame, power: Estimate) -> str:
+    frequency = dict(zip(table["law"], table["frequency"], strict=True))
+    if not power.has_interval:
+        return "inconclusive"
+    if frequency["logarithm"] >= 0.95:
+        return "ultra-slow"
+    return "power law" if frequency["power"] >= 0.95 and power.low > 0.05 else "inconclusive"

@@ -1,0 +1,155 @@
+"""Which learning-rate rule explains the best rates: AICc, with frequencies over the bootstrap."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.stats.optimum import Optima
+from analysis.stats.replicates import Array, Estimate, percentile_interval
+
+#: From batches (batch,) and a scale (scales, 1) to the logarithm of the rate, up to a constant.
+Shape = Callable[[Array, Array], Array]
+
+
+def _saturating(batches: Array, scale: Array) -> Array:
+    return -np.log1p(scale / batches)
+
+
+def _surge(batches: Array, scale: Array) -> Array:
+    return -np.log(0.5 * (np.sqrt(scale / batches) + np.sqrt(batches / scale)))
+
+
+#: Rules with a fixed exponent.
+FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+
+#: Rules with a batch of their own, where they bend.
+#: saturating: McCandlish et al. 2018, arXiv:1812.06162; surge: Li et al. 2024, arXiv:2405.14578.
+BENT: dict[str, Shape] = {"saturating": _saturating, "surge": _surge}
+
+_GRID_POINTS = 121
+
+
+@dataclass(frozen=True, slots=True)
+class RuleComparison:
+    """Rules fitted to the best learning rate of each batch.
+
+    Attributes:
+        table: one row per rule, best first: `rule`, `num_parameters`, `rss`, `aicc`, `delta`,
+            `frequency` (share of bootstrap draws in which it has the lowest AICc).
+        bends: the fitted bend of `saturating` and `surge` [examples], by rule.
+        note: what limits it.
+    """
+
+    table: pd.DataFrame
+    bends: dict[str, Estimate]
+    note: str
+
+
+def compare_rules(optima: Optima) -> RuleComparison:
+    """Fit none, sqrt, linear, a free power, saturating and surge to the best rates.
+
+    Each is fitted to log best by least squares over batches; ``AICc = n log(RSS / n) + 2 k +
+    2 k (k + 1) / (n - k - 1)`` where k counts the variance too.
+
+    Args:
+        optima: from `best_lrs`; rules of two parameters need five batches or more.
+
+    Returns:
+        The comparison.
+
+    Source:
+        Burnham & Anderson 2002, Model Selection, sections 2.4 (AICc) and 6.6 (frequencies).
+    """
+    batches = optima.batches
+    value = np.log(optima.best)[None, :]
+    fits = _fit_all(batches, value)
+    scores = _scores(fits, len(batches))
+    usable = {rule: float(score[0]) for rule, score in scores.items()}
+    drawn = None if optima.draws is None else _finite_logs(optima.draws)
+    frequencies, bends = _over_draws(batches, fits, drawn, optima.num_seeds)
+    rows = [
+        (rule, _PARAMETERS[rule], float(fits[rule][0][0]), usable[rule], frequencies.get(rule))
+        for rule in sorted(usable, key=lambda rule: usable[rule])
+    ]
+    columns = ["rule", "num_parameters", "rss", "aicc", "frequency"]
+    table = pd.DataFrame(rows, columns=columns)
+    table.insert(4, "delta", table["aicc"] - table["aicc"].min())
+    note = "" if len(batches) >= 5 else "rules of two parameters need five batches or more"
+    if not np.isfinite(value).all():
+        note = "a best rate is beyond the grid; extend it. " + note
+    return RuleComparison(table=table, bends=bends, note=note.strip())
+
+
+_PARAMETERS = {"none": 1, "sqrt": 1, "linear": 1, "power": 2, "saturating": 2, "surge": 2}
+
+
+def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
+    """Residual sums of squares and bends, each of shape (draws,), by rule."""
+    x = np.log(batches)
+    fits = {rule: (_rss(y - b * x), np.full(len(y), np.nan)) for rule, b in FIXED.items()}
+    slope = ((y - y.mean(axis=1, keepdims=True)) @ (x - x.mean())) / np.sum((x - x.mean()) ** 2)
+    fits["power"] = (_rss(y - slope[:, None] * x), slope)
+    grid = np.geomspace(batches.min() / 30, batches.max() * 30, _GRID_POINTS)
+    for rule, shape in BENT.items():
+        curves = shape(batches[None, :], grid[:, None])
+        sums = np.stack([_rss(y - curve) for curve in curves], axis=1)
+        best = sums.argmin(axis=1)
+        fits[rule] = (sums[np.arange(len(y)), best], _refined(grid, sums, best))
+    return fits
+
+
+def _refined(grid: Array, sums: Array, best: NDArray[np.intp]) -> Array:
+    """Vertex of the parabola through the lowest grid point and its neighbours."""
+    inner = np.clip(best, 1, len(grid) - 2)
+    rows = np.arange(len(sums))
+    left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
+    bend = left - 2 * mid + right
+    shift = np.where(bend > 0, 0.5 * (left - right) / np.where(bend > 0, bend, 1.0), 0.0)
+    step = np.log(grid[1] / grid[0])
+    return np.where(best == inner, grid[inner] * np.exp(np.clip(shift, -1, 1) * step), grid[best])
+
+
+def _rss(residuals: Array) -> Array:
+    return ((residuals - residuals.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+
+
+def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
+    scores: dict[str, Array] = {}
+    for rule, (rss, _) in fits.items():
+        k = _PARAMETERS[rule] + 1
+        if n - k - 1 > 0:
+            penalty = 2 * k + 2 * k * (k + 1) / (n - k - 1)
+            scores[rule] = n * np.log(np.maximum(rss, 1e-12) / n) + penalty
+    return scores
+
+
+def _finite_logs(draws: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(draws)
+    return logs[np.isfinite(logs).all(axis=1)]
+
+
+def _over_draws(
+    batches: Array,
+    fits: dict[str, tuple[Array, Array]],
+    drawn: Array | None,
+    num_seeds: int,
+) -> tuple[dict[str, float], dict[str, Estimate]]:
+    method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
+    values = {rule: float(fits[rule][1][0]) for rule in BENT}
+    if drawn is None or not len(drawn):
+        empty = {r: Estimate(v, np.nan, np.nan, num_seeds, method) for r, v in values.items()}
+        return {}, empty
+    again = _fit_all(batches, drawn)
+    scores = _scores(again, len(batches))
+    names = list(scores)
+    winners = np.argmin(np.stack([scores[name] for name in names]), axis=0) if names else []
+    frequencies = {name: float(np.mean(np.asarray(winners) == i)) for i, name in enumerate(names)}
+    bends = {
+        rule: Estimate(value, *percentile_interval(again[rule][1]), num_seeds, method)
+        for rule, value in values.items()
+    }
+    return frequencies, bends

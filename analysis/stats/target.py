@@ -1,0 +1,170 @@
+"""Steps and examples to a target accuracy, censored where it is not reached; critical batch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percentile_interval
+
+
+def to_target(runs: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
+    """When each run first reached the target on the validation set, at the ends of epochs.
+
+    Args:
+        runs: one row per run; uses `run_id`, `outcome`.
+        curves: uses `run_id`, `epoch`, `step`, `examples_seen`, `val_accuracy`.
+        target: accuracy that counts as trained (0 to 1).
+
+    Returns:
+        The runs that finished or diverged, with `epochs_to_target`, `steps_to_target`,
+        `examples_to_target` (null: never reached) and `reached_target`.
+    """
+    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
+    hits = curves[curves["val_accuracy"] >= target].sort_values("epoch")
+    first = hits.drop_duplicates("run_id")[["run_id", "epoch", "step", "examples_seen"]]
+    first = first.rename(
+        columns={
+            "epoch": "epochs_to_target",
+            "step": "steps_to_target",
+            "examples_seen": "examples_to_target",
+        }
+    )
+    joined = ended.merge(first, on="run_id", how="left")
+    return joined.assign(reached_target=joined["steps_to_target"].notna())
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalBatch:
+    """Fit of examples to target against the batch.
+
+    Attributes:
+        critical_batch: where examples to target are twice the fewest [examples].
+        fewest_steps: limit for large batches [steps].
+        fewest_examples: limit for small batches [examples].
+        lack_of_fit: F of the means' scatter about the hyperbola against the scatter of seeds.
+        lack_of_fit_p: probability of an F this large if the hyperbola holds.
+        censored: batches left out because a run did not reach the target.
+    """
+
+    critical_batch: Estimate
+    fewest_steps: float
+    fewest_examples: float
+    lack_of_fit: float
+    lack_of_fit_p: float
+    censored: tuple[int, ...]
+
+
+def critical_batch(
+    reached: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
+) -> CriticalBatch:
+    """Batch above which more examples per step buy little.
+
+    ``examples = fewest_examples + fewest_steps * batch``, weighted least squares over batches
+    (weights: replicates), hence ``(S / S_min - 1) (E / E_min - 1) = 1``.
+
+    Args:
+        reached: as `to_target` returns it; uses `global_batch`, `examples_to_target`,
+            `reached_target`.
+        rng: of the bootstrap.
+        draws: of the bootstrap.
+
+    Returns:
+        The fit over the batches where every run reached the target.
+
+    Source:
+        McCandlish et al. 2018, arXiv:1812.06162, equations 2.11 and 2.12.
+    """
+    censored = sorted(
+        int(b) for b in reached.loc[~reached["reached_target"], "global_batch"].unique()
+    )
+    usable = reached[~reached["global_batch"].isin(censored)].assign(outcome="finished")
+    cells = Replicates.of(usable, ["global_batch"], "examples_to_target")
+    batches = cells.points["global_batch"].to_numpy(dtype=float)
+    if len(batches) < 3:
+        msg = (
+            "three or more batches must reach the target in every run; "
+            f"got {len(batches)}. Choose a lower target, or train for longer."
+        )
+        raise ValueError(msg)
+    weights = cells.counts.astype(float)
+    slope, intercept = _line(batches, cells.means[None, :], weights)
+    value, low, high = float(intercept[0] / slope[0]), np.nan, np.nan
+    if cells.num_seeds > 1:
+        means = cells.resampled_means(rng, draws, decisive=2)  # a line hangs on its ends
+        low, high = percentile_interval(_ratio(*_line(batches, means, weights)))
+    fitted = intercept[0] + slope[0] * batches
+    scatter, p = lack_of_fit(cells.values, fitted, num_parameters=2)
+    note = f"left out for runs that did not reach the target: batch {censored}" if censored else ""
+    method = "line through examples to target; 95 % percentile bootstrap over seeds"
+    estimate = Estimate(value, low, high, cells.num_seeds, method, note)
+    return CriticalBatch(
+        estimate, float(slope[0]), float(intercept[0]), scatter, p, tuple(censored)
+    )
+
+
+def critical_batch_of_points(
+    batches: Array, examples: Array, rng: np.random.Generator, draws: int = DRAWS
+) -> tuple[Estimate, float, float]:
+    """As `critical_batch`, for published means: the interval resamples the points.
+
+    Args:
+        batches: global batches [examples].
+        examples: mean examples to target at each [examples, or epochs].
+        rng: of the bootstrap.
+        draws: of the bootstrap.
+
+    Returns:
+        The critical batch, the slope (fewest steps) and the intercept (fewest examples).
+    """
+    ones = np.ones_like(batches)
+    slope, intercept = _line(batches, examples[None, :], ones)
+    picks = rng.integers(len(batches), size=(draws, len(batches)))
+    drawn = np.array([_one_ratio(batches[p], examples[p]) for p in picks])
+    low, high = percentile_interval(drawn)
+    method = "line through examples to target; 95 % percentile bootstrap over points"
+    estimate = Estimate(float(intercept[0] / slope[0]), low, high, 1, method)
+    return estimate, float(slope[0]), float(intercept[0])
+
+
+def lack_of_fit(
+    values: tuple[Array, ...], fitted: Array, num_parameters: int
+) -> tuple[float, float]:
+    """F test of a curve through points with replicates.
+
+    Args:
+        values: replicates of each point.
+        fitted: the curve at each point.
+        num_parameters: of the curve.
+
+    Returns:
+        F, and its probability under the curve; nan if no point has replicates.
+    """
+    n = np.array([len(v) for v in values])
+    free_pure, free_fit = int((n - 1).sum()), len(values) - num_parameters
+    if free_pure == 0 or free_fit < 1:
+        return np.nan, np.nan
+    pure = sum(float(((v - v.mean()) ** 2).sum()) for v in values) / free_pure
+    means = np.array([v.mean() for v in values])
+    f = float((n * (means - fitted) ** 2).sum()) / free_fit / pure
+    return f, float(stats.f.sf(f, free_fit, free_pure))
+
+
+def _line(batches: Array, means: Array, weights: Array) -> tuple[Array, Array]:
+    x = batches - np.average(batches, weights=weights)
+    slope = (means * weights) @ x / (weights @ (x * x))
+    intercept = np.average(means, axis=1, weights=weights) - slope * (batches - x)[0]
+    return slope, intercept
+
+
+def _ratio(slope: Array, intercept: Array) -> Array:
+    return np.where(
+        (slope > 0) & (intercept > 0), intercept / np.where(slope == 0, 1, slope), np.nan
+    )
+
+
+def _one_ratio(batches: Array, examples: Array) -> float:
+    if len(np.unique(batches)) < 2:
+        return np.nan
+    return float(_ratio(*_line(batches, examples[None, :], np.ones_like(batches)))[0])
