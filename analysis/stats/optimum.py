@@ -129,7 +129,10 @@ def _optima(
             _vertex(to_scale(setting[p]), means[:, p], cells.counts[p].astype(float))
             for p in places
         ]
-        return from_scale(np.stack(columns, axis=1)) if columns else np.empty((len(means), 0))
+        if not columns:
+            return np.empty((len(means), 0))
+        with np.errstate(over="ignore"):  # a vertex far beyond the grid is at infinity
+            return from_scale(np.stack(columns, axis=1))
 
     return Optima(
         batches=batches,
