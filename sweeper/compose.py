@@ -66,6 +66,13 @@ def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
         yield templates[chosen].with_values(values)
 
 
+def preset_axes(loader: ConfigLoader, words: Sequence[str]) -> Mapping[str, Any]:
+    """The axes that the preset among the words brings along, from `hydra.sweeper.params`."""
+    fixed = [o.input_line or "" for o in _parsed(words, loader) if not o.is_sweep_override()]
+    params = OmegaConf.select(_compose(loader, fixed), "hydra.sweeper.params")
+    return params or {}
+
+
 def with_preset_axes(params: Mapping[str, Any], words: Sequence[str]) -> list[str]:
     """The words of a command after the axes of its preset, which they replace."""
     named = {word.split("=")[0].lstrip("+~") for word in words}

@@ -1,0 +1,145 @@
+"""`python -m sweeper.plan`: every run of a grid with its numbers; starts nothing, trains nothing."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from sweeper.compose import config_folder, expand, preset_axes, with_preset_axes
+from sweeper.domain.run_spec import RunSpec
+from sweeper.exit_codes import BAD_INPUT
+from sweeper.ledger import Ledger
+from sweeper.planning import Plan, plan
+from sweeper.runs_table import duration
+
+Line = dict[str, Any]
+
+
+def main() -> None:
+    """Print the plan of the words on the command line."""
+    arguments = _parser().parse_args()
+    try:
+        planned, ledger = planned_grid(arguments.words, config_dir=arguments.config_dir)
+    except ValueError as error:
+        print(f"This grid cannot run.\n{error}", file=sys.stderr)  # noqa: T201
+        sys.exit(BAD_INPUT)
+    lines = plan_lines(planned, ledger)
+    if arguments.json:
+        print(json.dumps(lines))  # noqa: T201
+        return
+    _show(planned, lines, Console())
+
+
+def planned_grid(words: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
+    """The plan of a command's words, and the ledger it was looked up in.
+
+    Raises:
+        ValueError: if a word cannot be understood or a point is impossible.
+    """
+    if config_dir:
+        words = [*words, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        loader = GlobalHydra.instance().config_loader()
+        configs = list(expand(loader, with_preset_axes(preset_axes(loader, words), words)))
+    ledger = Ledger(Path(configs[0]["results"]))
+    return plan(configs, ledger), ledger
+
+
+def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
+    """One mapping per run: the batch split, the rates, the steps, the cost, what is known."""
+    speeds = _known_speeds(ledger)
+    return [_line(spec, planned, speeds) for spec in planned.specs]
+
+
+def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
+    config, split = spec.config, spec.split
+    examples = spec.total_steps * split.global_batch
+    speed = speeds.get(_model(config))
+    ended = planned.ended.get(spec.run_id)
+    return {
+        "run_id": spec.run_id,
+        "global_batch": split.global_batch,
+        "warmup_epochs": config["warmup"],
+        "lr_rule": config["lr_rule"]["name"],
+        "seed": config["seed"],
+        "world_size": split.world_size,
+        "micro_batch": split.micro_batch,
+        "accumulation_steps": split.accumulation_steps,
+        "peak_lr": spec.schedule.peak_lr,
+        "steps_per_epoch": spec.steps_per_epoch,
+        "total_steps": spec.total_steps,
+        "warmup_steps": spec.schedule.warmup_steps,
+        "total_examples": examples,
+        "estimated_s": examples / speed if speed else None,
+        "ledger": str(ended.outcome) if ended else "new",
+    }
+
+
+def _model(config: Mapping[str, Any]) -> str:
+    return json.dumps([config["model"], config["data"], config["precision"]], sort_keys=True)
+
+
+def _known_speeds(ledger: Ledger) -> dict[str, float]:
+    """Median examples per second of the models that the ledger has trained."""
+    settled = [run_id for run_id, row in ledger.ended().items() if row.outcome.is_result]
+    rows = ledger.rows(set(settled[:_ROWS_FOR_SPEED]), ["config_json", "examples_per_s"])
+    seen: dict[str, list[float]] = {}
+    for row in rows.values():
+        if row["examples_per_s"]:
+            seen.setdefault(_model(json.loads(row["config_json"])), []).append(
+                row["examples_per_s"]
+            )
+    return {model: median(speeds) for model, speeds in seen.items()}
+
+
+_ROWS_FOR_SPEED = 50
+
+
+def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD, caption="layout: ranks x micro-batch x accumulation steps")
+    for name in ("run", "batch", "warmup", "rule", "seed", "layout", "peak lr"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("steps/epoch", "steps", "warmup steps", "time", "ledger"):
+        table.add_column(name, justify="right")
+    for line in lines:
+        table.add_row(
+            line["run_id"][:8],
+            f"{line['global_batch']:,}",
+            f"{line['warmup_epochs']:g}",
+            line["lr_rule"],
+            str(line["seed"]),
+            f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}",
+            f"{line['peak_lr']:g}",
+            f"{line['steps_per_epoch']:,}",
+            f"{line['total_steps']:,}",
+            f"{line['warmup_steps']:g}",
+            duration(line["estimated_s"]) if line["estimated_s"] else "",
+            line["ledger"],
+        )
+    console.print(table)
+    for warning in planned.warnings:
+        console.print(f"Warning: {warning}", highlight=False, markup=False)
+    new = sum(line["ledger"] == "new" for line in lines)
+    console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.", highlight=False)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sweeper.plan", description=__doc__)
+    parser.add_argument("words", nargs="*", help="the same words as after `python -m sweeper -m`")
+    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, changes nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
+    parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
