@@ -1,4 +1,4 @@
-"""`python -m sweeper.plan`: every run of a grid with its numbers; starts nothing, trains nothing."""
+"""`python -m sweeper.plan`: every run of a grid with its numbers; starts nothing."""
 
 import argparse
 import json
@@ -105,14 +105,17 @@ _ROWS_FOR_SPEED = 50
 
 
 def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
-    table = Table(box=SIMPLE_HEAD, caption="layout: ranks x micro-batch x accumulation steps")
-    for name in ("run", "batch", "warmup", "rule", "seed", "layout", "peak lr"):
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        caption="layout: ranks x micro-batch x accumulation steps",
+    )
+    for name in ("batch", "warmup", "rule", "seed", "layout", "peak lr"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("steps/epoch", "steps", "warmup steps", "time", "ledger"):
+    for name in ("steps/ epoch", "steps", "warmup steps", "time", "ledger"):
         table.add_column(name, justify="right")
     for line in lines:
         table.add_row(
-            line["run_id"][:8],
             f"{line['global_batch']:,}",
             f"{line['warmup_epochs']:g}",
             line["lr_rule"],
@@ -127,7 +130,7 @@ def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         )
     console.print(table)
     for warning in planned.warnings:
-        console.print(f"Warning: {warning}", highlight=False, markup=False)
+        console.print(f"Warning: {warning}", highlight=False, markup=False, soft_wrap=True)
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.", highlight=False)
 

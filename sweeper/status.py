@@ -1,4 +1,4 @@
-"""`python -m sweeper.status`: what is done, running and failed, and why; from anywhere, any time."""
+"""`python -m sweeper.status`: what is done, running and failed, and why; at any time."""
 
 import argparse
 import json
@@ -93,7 +93,7 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
 
 
-def _end_in_words(stands: tuple[Outcome, str] | bool) -> str:
+def _end_in_words(stands: tuple[Outcome, str] | bool) -> str:  # noqa: FBT001  a sum type
     if isinstance(stands, bool):
         return "running" if stands else "abandoned: its launcher has gone; repeat the sweep"
     outcome, reason = stands
