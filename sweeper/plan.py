@@ -112,8 +112,8 @@ def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     )
     for name in ("batch", "warmup", "rule", "seed", "layout", "peak lr"):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("steps/ epoch", "steps", "warmup steps", "time", "ledger"):
-        table.add_column(name, justify="right")
+    for name in ("steps/\nepoch", "steps", "warmup\nsteps", "time", "ledger"):
+        table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(
             f"{line['global_batch']:,}",
