@@ -10,7 +10,6 @@ from typing import Any
 
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +18,7 @@ from sweeper.domain.run_spec import RunSpec
 from sweeper.exit_codes import BAD_INPUT
 from sweeper.ledger import Ledger
 from sweeper.planning import Plan, plan
-from sweeper.runs_table import duration
+from sweeper.runs_table import LAYOUT, duration
 
 Line = dict[str, Any]
 
@@ -105,11 +104,7 @@ _ROWS_FOR_SPEED = 50
 
 
 def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
-    table = Table(
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        caption="layout: ranks x micro-batch x accumulation steps",
-    )
+    table = Table(box=None, padding=(0, 1), pad_edge=False, caption=LAYOUT)
     for name in ("batch", "warmup", "rule", "seed", "layout", "peak lr"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("steps/\nepoch", "steps", "warmup\nsteps", "time", "ledger"):

@@ -10,7 +10,7 @@ from rich.text import Text
 from sweeper.attempt import Attempt
 from sweeper.domain.run_spec import RunSpec
 
-_LAYOUT = "layout: ranks x micro-batch x accumulation steps"
+LAYOUT = "layout: ranks x micro-batch x accumulation steps"
 _COLUMNS = ("batch", "warmup", "rule", "seed", "layout", "state", "epoch", "val acc", "s")
 _STYLE = {
     "waiting": "dim",
@@ -58,7 +58,7 @@ class RunState:
 
 def runs_table(states: Iterable[RunState], *, title: str) -> Table:
     """One line per run."""
-    table = Table(title=title, title_justify="left", caption=_LAYOUT, box=SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", caption=LAYOUT, box=SIMPLE_HEAD)
     for name in _COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for state in states:
