@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from lightning_modules.flat_weights import flattened, unflattened
 from lightning_modules.norm import frozen_statistics
 
 #: Mean loss of a micro-batch from the model's outputs.
@@ -64,8 +65,7 @@ class ConAdv(nn.Module):
     def __init__(self, model: nn.Module, *, radius: float, stale_steps: int) -> None:
         super().__init__()
         self.radius, self.stale_steps = radius, stale_steps
-        now = nn.utils.parameters_to_vector(model.parameters()).detach()
-        self.register_buffer("past_weights", now.repeat(stale_steps, 1))
+        self.register_buffer("past_weights", flattened(model).repeat(stale_steps, 1))
 
     def loss(self, model: nn.Module, inputs: Tensor, loss_of: Loss, clean: Tensor) -> Tensor:
         """The loss to descend on, given the clean loss of the same inputs."""
@@ -86,18 +86,12 @@ class ConAdv(nn.Module):
     def before_step(self, model: nn.Module) -> None:
         """Keep the weights that the step is about to change."""
         if self.stale_steps:
-            now = nn.utils.parameters_to_vector(model.parameters())
-            self.past_weights.copy_(torch.cat([self.past_weights[1:], now[None]]))
+            self.past_weights.copy_(torch.cat([self.past_weights[1:], flattened(model)[None]]))
 
     def _weights(self, model: nn.Module) -> dict[str, Tensor]:
-        named = dict(model.named_parameters())
         if not self.stale_steps:
-            return {name: parameter.detach() for name, parameter in named.items()}
-        parts = self.past_weights[0].split([parameter.numel() for parameter in named.values()])
-        return {
-            name: part.view(parameter.shape)
-            for (name, parameter), part in zip(named.items(), parts, strict=True)
-        }
+            return {name: parameter.detach() for name, parameter in model.named_parameters()}
+        return unflattened(model, self.past_weights[0])
 
 
 def build_ascent(ascent: Mapping[str, Any], model: nn.Module) -> SAM | ConAdv | None:

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lightning_modules.flat_weights import flattened, unflattened
+
 
 class WeightAverage(nn.Module):
     """``average <- decay average + (1 - decay) weights`` after each step, from the initial weights.
@@ -22,20 +24,18 @@ class WeightAverage(nn.Module):
     def __init__(self, model: nn.Module, *, decay: float) -> None:
         super().__init__()
         self.decay = decay
-        now = nn.utils.parameters_to_vector(model.parameters()).detach()
-        self.register_buffer("average", now.clone())
+        self.register_buffer("average", flattened(model))
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Take in the weights after a step."""
-        now = nn.utils.parameters_to_vector(model.parameters())
-        self.average.lerp_(now, 1 - self.decay)
+        self.average.lerp_(flattened(model), 1 - self.decay)
 
     @contextmanager
     def applied(self, model: nn.Module) -> Generator[None, None, None]:
         """The model has the average for weights inside of the block."""
         with torch.no_grad():
-            own = nn.utils.parameters_to_vector(model.parameters()).clone()
+            own = flattened(model)
             _write(model, self.average)
             try:
                 yield
@@ -45,8 +45,5 @@ class WeightAverage(nn.Module):
 
 def _write(model: nn.Module, vector: Tensor) -> None:
     """Set the parameters in place, each in its own memory format."""
-    parameters = list(model.parameters())
-    for parameter, part in zip(
-        parameters, vector.split([p.numel() for p in parameters]), strict=True
-    ):
-        parameter.copy_(part.view(parameter.shape))
+    for name, part in unflattened(model, vector).items():
+        model.get_parameter(name).copy_(part)

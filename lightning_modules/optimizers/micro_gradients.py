@@ -10,6 +10,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class MicroGradients:
     """Means of a statistic over all micro-batches of an optimizer step, on all ranks.
 
     Autograd hands over each micro-batch's gradient on its way into ``.grad``, before accumulation
-    and before ranks exchange anything. All parameters' sums are exchanged in one all-reduce.
+    and before ranks exchange anything; gradients that go elsewhere, as SAM's, are not seen. All
+    parameters' sums are exchanged in one all-reduce.
 
     Args:
         statistic: what to average.
@@ -46,6 +48,7 @@ class MicroGradients:
         self._means: dict[Tensor, Tensor] = {}
         self._accumulation_steps: int | None = None
         self._loss_scale: Callable[[], float] = lambda: 1.0
+        self._nodes: list[Node] = []
 
     def watch(
         self,
@@ -65,7 +68,9 @@ class MicroGradients:
         self._accumulation_steps, self._loss_scale = accumulation_steps, loss_scale
         for parameter in parameters:
             if parameter.requires_grad:
-                parameter.register_hook(partial(self._on_backward, parameter))
+                node = get_gradient_edge(parameter).node
+                node.register_prehook(partial(self._on_backward, parameter))
+                self._nodes.append(node)  # a parameter itself does not keep its node
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Count in the gradient of one micro-batch."""
@@ -103,10 +108,10 @@ class MicroGradients:
         """The means that `gather` made, of these parameters."""
         return [self._means[parameter] for parameter in parameters]
 
-    def _on_backward(self, parameter: Tensor, gradient: Tensor) -> None:
+    def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
         if self._counts.get(parameter) == self._accumulation_steps:
             self._counts[parameter] = 0  # the loss scaler skipped the step that these were for
-        self.add(parameter, gradient.detach())
+        self.add(parameter, gradients[0].detach())
 
 
 def _all_reduced(tensors: list[Tensor]) -> list[Tensor]:

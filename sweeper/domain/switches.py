@@ -43,8 +43,7 @@ def _check_choice(group: str, chosen: Mapping[str, Any], known: tuple[str, ...])
     if chosen["name"] not in known:
         msg = f"{group} must be one of {', '.join(known)}; got {group}={chosen['name']!r}."
         raise ValueError(msg)
-    for name in ("rank", "start_step", "stale_steps"):
-        lowest = 0 if name == "stale_steps" else 1
+    for name, lowest in (("rank", 1), ("start_step", 2), ("stale_steps", 0)):
         value = chosen.get(name, lowest)
         if not _is_count(value, lowest):
             msg = (

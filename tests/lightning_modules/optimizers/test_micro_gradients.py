@@ -1,0 +1,70 @@
+"""The optimizer sees each micro-batch's own gradient, whatever accumulation does with it."""
+
+import pytest
+import torch
+
+from lightning_modules.optimizers.micro_gradients import NORMS, SQUARES, MicroGradients
+
+INPUTS = torch.tensor([[1.0, 2.0], [3.0, -4.0], [0.0, 1.0], [-2.0, 2.0]], dtype=torch.float64)
+
+
+def accumulate(weight, *, loss_scale=1.0, inputs=INPUTS):
+    """Backward passes over micro-batches of one example, as Lightning divides them."""
+    for row in inputs:
+        ((row * weight).sum() * loss_scale / len(inputs)).backward()
+
+
+def watched(statistic, *, loss_scale=1.0):
+    weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    micro = MicroGradients(statistic)
+    micro.watch([weight], accumulation_steps=len(INPUTS), loss_scale=lambda: loss_scale)
+    return weight, micro
+
+
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0])
+def test_squares_and_norms_are_those_of_the_separate_gradients(loss_scale):
+    """The gradient of micro-batch i of a linear loss is its input; 16-mixed multiplies losses."""
+    for statistic, expected in (
+        (SQUARES, INPUTS.square().mean(dim=0)),
+        (NORMS, INPUTS.norm(dim=1).mean()),
+    ):
+        weight, micro = watched(statistic, loss_scale=loss_scale)
+        accumulate(weight, loss_scale=loss_scale)
+
+        micro.gather([weight])
+
+        torch.testing.assert_close(micro.means([weight])[0], expected)
+
+
+def test_each_step_begins_anew():
+    weight, micro = watched(SQUARES)
+    accumulate(weight)
+    micro.gather([weight])
+
+    accumulate(weight, inputs=2 * INPUTS)
+    micro.gather([weight])
+
+    torch.testing.assert_close(micro.means([weight])[0], 4 * INPUTS.square().mean(dim=0))
+
+
+def test_a_step_that_the_loss_scaler_skipped_leaves_nothing_behind():
+    """After an overflow the optimizer is not called; the next step counts its own gradients."""
+    weight, micro = watched(NORMS)
+    accumulate(weight, inputs=torch.full_like(INPUTS, torch.inf))
+
+    accumulate(weight)
+    micro.gather([weight])
+
+    torch.testing.assert_close(micro.means([weight])[0], INPUTS.norm(dim=1).mean())
+
+
+def test_gradients_that_are_not_accumulated_are_not_seen():
+    """SAM's ascent asks for gradients of its own in between."""
+    weight, micro = watched(NORMS)
+    for row in INPUTS:
+        torch.autograd.grad((9 * row * weight).sum(), weight)
+        ((row * weight).sum() / len(INPUTS)).backward()
+
+    micro.gather([weight])
+
+    torch.testing.assert_close(micro.means([weight])[0], INPUTS.norm(dim=1).mean())

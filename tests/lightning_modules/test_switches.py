@@ -1,0 +1,83 @@
+"""Weight average, identity blocks and label smoothing against their definitions."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18, resnet50
+
+from lightning_modules.residual_start import zero_last_norms
+from lightning_modules.score import score
+from lightning_modules.weight_average import WeightAverage
+
+
+def test_a_weight_average_is_the_exponential_one():
+    """From 1, weights 2 then 3, decay 0.9: 1.1, then 1.29."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    average = WeightAverage(model, decay=0.9)
+    for value in (2.0, 3.0):
+        nn.init.constant_(model.weight, value)
+        average.update(model)
+
+    with average.applied(model):
+        inside = model.weight.item()
+
+    assert (inside, model.weight.item()) == pytest.approx((1.29, 3.0))
+
+
+def test_a_weight_average_keeps_memory_formats():
+    model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
+    weights = model.weight.detach().clone()
+    average = WeightAverage(model, decay=0.5)
+
+    with average.applied(model):
+        torch.testing.assert_close(model.weight.detach(), weights)
+        assert model.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(("make", "blocks"), [(resnet18, 8), (resnet50, 16)])
+def test_every_residual_block_begins_as_its_shortcut(make, blocks):
+    """relu(shortcut) exactly, with the last scale of all 16 blocks of a ResNet-50 at zero."""
+    model = make()
+
+    zero_last_norms(model)
+
+    layers = [
+        b for stage in ("layer1", "layer2", "layer3", "layer4") for b in getattr(model, stage)
+    ]
+    assert len(layers) == blocks
+    block = layers[-1]
+    inputs = torch.randn(
+        2, block.conv1.in_channels, 4, 4, generator=torch.Generator().manual_seed(0)
+    )
+    torch.testing.assert_close(block(inputs), inputs.relu())
+
+
+def test_a_model_without_residual_blocks_is_refused():
+    with pytest.raises(
+        ValueError, match=r"^zero_init_last_norm must be given a model with residual"
+    ):
+        zero_last_norms(nn.Sequential(nn.Linear(2, 2)))
+
+
+def test_label_smoothing_spreads_the_target_over_all_classes():
+    """Logits (log 3, 0, 0, 0), target 0, smoothing 0.2: -0.85 log(1/2) - 0.15 log(1/6)."""
+    logits = torch.tensor([[math.log(3), 0.0, 0.0, 0.0]])
+
+    loss, _ = score(nn.Identity(), logits, torch.tensor([0]), label_smoothing=0.2)
+
+    assert loss.item() == pytest.approx(0.85 * math.log(2) + 0.15 * math.log(6))
+
+
+class OwnLoss(nn.Module):
+    def score(self, outputs, labels):
+        return outputs.mean(), labels.sum()
+
+
+def test_a_loss_of_the_models_own_is_not_smoothed():
+    with pytest.raises(
+        ValueError, match=r"^label_smoothing must be 0 with a model that has its own"
+    ):
+        score(OwnLoss(), torch.ones(1), torch.ones(1), label_smoothing=0.1)
