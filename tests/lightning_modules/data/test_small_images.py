@@ -1,0 +1,271 @@
+"""Small images in memory: read from either layout, augmented by draws of their own."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from pictures import encoded, noise_image
+
+from lightning_modules.build import build
+from lightning_modules.data.augment import shifted_and_flipped
+from sweeper.compose import config_folder
+
+CIFAR10 = Path(__file__).parents[3] / "../shared/data/cifar10"
+
+SETTINGS = {
+    "_target_": "lightning_modules.data.small_images.SmallImages",
+    "name": "MNIST",
+    "source": "parquet",
+    "download": False,
+    "shape": [3, 6, 5],
+    "num_classes": 3,
+    "num_train_examples": 9,
+    "num_val_examples": 3,
+    "padding": 2,
+    "flip": True,
+    "mean": [0.5, 0.25, 0.0],
+    "std": [0.25, 0.5, 1.0],
+}
+
+
+@pytest.fixture
+def images():
+    return [noise_image(i, width=5, height=6) for i in range(9)]
+
+
+@pytest.fixture
+def root(tmp_path, images, write_parquet):
+    pngs = [encoded(image, "PNG") for image in images]
+    labels = [i % 3 for i in range(9)]
+    write_parquet(tmp_path / "data/train-00000-of-00002.parquet", pngs[:5], labels[:5])
+    write_parquet(tmp_path / "data/train-00001-of-00002.parquet", pngs[5:], labels[5:])
+    write_parquet(tmp_path / "data/test-00000-of-00001.parquet", pngs[:3], [0, 1, 2])
+    return tmp_path
+
+
+def opened(root, **changes):
+    return build({**SETTINGS, "root": str(root), **changes})
+
+
+def test_validation_images_are_the_normalised_pixels(root, images):
+    inputs, labels = opened(root).val_examples(1, 3)
+
+    fractions = np.stack([np.asarray(image) for image in images[1:3]]) / 255
+    expected = (fractions - [0.5, 0.25, 0.0]) / [0.25, 0.5, 1.0]
+    assert labels.tolist() == [1, 2]
+    torch.testing.assert_close(inputs, torch.tensor(expected).permute(0, 3, 1, 2).float())
+
+
+def test_rows_of_many_files_are_in_the_order_of_the_files(root, images):
+    data = opened(root, padding=0, flip=False)
+    data.set_epoch(0, 0)
+
+    inputs, labels = data.train_examples(torch.arange(9))
+
+    assert labels.tolist() == [0, 1, 2] * 3
+    blue = torch.tensor(np.stack([np.asarray(image)[..., 2] for image in images]) / 255)
+    torch.testing.assert_close(inputs[:, 2], blue.float())
+
+
+def test_a_view_is_a_window_of_the_zero_padded_image_mirrored_or_not():
+    images = torch.arange(1, 3 * 4 * 5 * 2 + 1, dtype=torch.uint8).view(3, 4, 5, 2)
+    draws = torch.tensor([[0.0, 0.99, 0.9], [0.5, 0.5, 0.9], [0.99, 0.0, 0.1]], dtype=torch.double)
+
+    views = shifted_and_flipped(images, draws, padding=1, flip=True)
+
+    padded = np.pad(images.numpy(), ((0, 0), (1, 1), (1, 1), (0, 0)))
+    np.testing.assert_array_equal(views[0], padded[0, 0:4, 2:7])
+    np.testing.assert_array_equal(views[1], images[1])
+    np.testing.assert_array_equal(views[2], padded[2, 2:6, 0:5][:, ::-1])
+
+
+def test_each_shift_and_each_mirroring_occurs_about_equally_often():
+    num = 9 * 2 * 500
+    images = torch.zeros(num, 3, 3, 1, dtype=torch.uint8)
+    images[:, 1, 1] = 1
+    draws = torch.rand(num, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
+
+    views = shifted_and_flipped(images, draws, padding=1, flip=True)
+
+    counts = views.flatten(1).sum(0)  # the marked pixel lands on each of nine places
+    assert counts.sum() == num
+    assert (abs(counts - num / 9) < 5 * (num / 9) ** 0.5).all()
+
+
+def test_augmentation_does_not_depend_on_which_examples_come_together(root):
+    data = opened(root)
+    data.set_epoch(3, 2)
+
+    together, _ = data.train_examples(torch.tensor([4, 0, 7]))
+    alone, _ = data.train_examples(torch.tensor([7]))
+
+    assert torch.equal(together[2:], alone)
+
+
+def test_augmentation_follows_the_seed_and_the_epoch(root):
+    data = opened(root)
+    views = []
+    for seed, epoch in [(0, 0), (0, 1), (1, 0), (0, 0)]:
+        data.set_epoch(seed, epoch)
+        views.append(data.train_examples(torch.arange(9))[0])
+
+    assert torch.equal(views[0], views[3])
+    assert not torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], views[2])
+
+
+def test_decoded_images_are_shared_by_the_runs_of_a_sweep(root, tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setenv("SWEEPER_SHARED", str(shared))
+
+    first = opened(root)
+    again = opened(root)
+
+    assert len(list(shared.glob("images-*.npy"))) == 2
+    assert torch.equal(first.val_examples(0, 3)[0], again.val_examples(0, 3)[0])
+
+
+def test_a_corrupt_image_is_named_by_file_and_row(root, write_parquet, images):
+    pngs = [encoded(image, "PNG") for image in images]
+    path = root / "data/train-00001-of-00002.parquet"
+    write_parquet(path, [pngs[5], pngs[6][:40], *pngs[7:]], [2, 0, 1, 2])
+
+    with pytest.raises(ValueError, match=rf"image file; row 1 of {path} cannot be decoded"):
+        opened(root)
+
+
+def test_a_row_without_an_image_is_named(root, write_parquet, images):
+    path = root / "data/test-00000-of-00001.parquet"
+    write_parquet(path, [encoded(images[0], "PNG"), None, None], [0, 1, 2])
+
+    with pytest.raises(ValueError, match=rf"must hold an image; row 1 of {path} has none"):
+        opened(root)
+
+
+def test_a_label_out_of_range_is_named_by_file_and_row(root, write_parquet, images):
+    path = root / "data/train-00001-of-00002.parquet"
+    write_parquet(path, [encoded(image, "PNG") for image in images[5:]], [2, 0, 3, 2])
+
+    with pytest.raises(ValueError, match=rf"labels must be 0 to 2; {path} has label 3 in row 2"):
+        opened(root)
+
+
+def test_a_class_without_examples_is_refused(root):
+    with pytest.raises(ValueError, match=r"has none of 1 of 4 classes: 3\. Complete the data"):
+        opened(root, num_classes=4)
+
+
+def test_an_image_of_another_shape_is_named(root):
+    with pytest.raises(ValueError, match=r"must be 6 x 6 pixels; row 0 of .* is 5 x 6"):
+        opened(root, shape=[3, 6, 6])
+
+
+def test_a_wrong_number_of_examples_is_answered_with_the_right_one(root):
+    with pytest.raises(ValueError, match=r"Set data\.num_train_examples=9 if this is the data"):
+        opened(root, num_train_examples=50_000)
+
+
+def test_a_file_that_is_no_parquet_is_named(root):
+    path = root / "data/train-00000-of-00002.parquet"
+    path.write_bytes(path.read_bytes()[:-10])
+
+    with pytest.raises(ValueError, match=rf"must be a whole parquet file; {path} is not"):
+        opened(root)
+
+
+def test_a_file_without_an_image_column_is_named_with_its_columns(root, write_parquet):
+    path = root / "data/test-00000-of-00001.parquet"
+    write_parquet(path, [b"", b"", b""], [0, 1, 2], columns=("picture", "label"))
+
+    with pytest.raises(ValueError, match=rf"{path} must have a column image or img; it has pict"):
+        opened(root)
+
+
+def test_cifar_100_is_read_by_its_fine_labels(root, write_parquet, images):
+    pngs = [encoded(image, "PNG") for image in images]
+    for path in (root / "data").iterdir():
+        path.unlink()
+    write_parquet(root / "train.parquet", pngs, [0, 1, 2] * 3, columns=("img", "fine_label"))
+    write_parquet(root / "test.parquet", pngs[:3], [1, 2, 0], columns=("img", "fine_label"))
+
+    assert opened(root).val_examples(0, 3)[1].tolist() == [1, 2, 0]
+
+
+def test_an_empty_folder_is_answered_with_what_to_put_there(tmp_path):
+    with pytest.raises(ValueError, match=r"has no train\*\.parquet\. Put the files there"):
+        opened(tmp_path)
+
+
+@pytest.fixture
+def mnist_files(tmp_path):
+    """Three training and two validation images in MNIST's own format."""
+    folder = tmp_path / "MNIST/raw"
+    folder.mkdir(parents=True)
+    for prefix, num in (("train", 3), ("t10k", 2)):
+        pixels = np.arange(num * 6 * 5, dtype=np.uint8)
+        header = struct.pack(">4i", 0x803, num, 6, 5)
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(header + pixels.tobytes())
+        labels = struct.pack(">2i", 0x801, num) + bytes(range(num))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(labels)
+    return tmp_path
+
+
+GREY = {
+    "source": "torchvision",
+    "shape": [1, 6, 5],
+    "num_train_examples": 3,
+    "num_val_examples": 2,
+    "mean": [0.0],
+    "std": [1.0],
+}
+
+
+def test_torchvisions_own_files_are_read(mnist_files):
+    inputs, labels = opened(mnist_files, **GREY).val_examples(0, 2)
+
+    assert labels.tolist() == [0, 1]
+    torch.testing.assert_close(inputs.flatten(), torch.arange(60) / 255)
+
+
+def test_missing_torchvision_files_are_answered_with_what_to_put_there(tmp_path):
+    message = (
+        r"must hold torchvision's files of MNIST; got data\.root=.* with data\.download=false: .*"
+        r"Put MNIST/raw/ with train-images-idx3-ubyte\.gz and the three other archives there, "
+        r"or set data\.download=true"
+    )
+    with pytest.raises(ValueError, match=message):
+        opened(tmp_path, **GREY)
+
+
+def test_without_a_network_a_download_is_answered_with_what_to_put_there(tmp_path, monkeypatch):
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+
+    with pytest.raises(ValueError, match=r"data\.download=true: .* Put MNIST/raw/ with .* there"):
+        opened(tmp_path, **GREY, download=True)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion_mnist"])
+def test_each_configured_set_says_what_is_missing(name, tmp_path):
+    node = yaml.safe_load((config_folder() / "data" / f"{name}.yaml").read_text())
+
+    for source in ("parquet", "torchvision"):
+        with pytest.raises(ValueError, match=r"data\.root must hold"):
+            build({**node, "root": str(tmp_path), "source": source})
+
+
+@pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs CIFAR-10 in ../shared/data/cifar10")
+def test_cifar_10_has_the_mean_and_deviation_that_its_config_states():
+    node = yaml.safe_load((config_folder() / "data/cifar10.yaml").read_text())
+    data = build({**node, "root": str(CIFAR10), "padding": 0, "flip": False})
+    data.set_epoch(0, 0)
+
+    inputs, labels = data.train_examples(torch.arange(50_000))
+
+    assert labels.bincount().tolist() == [5000] * 10
+    assert inputs.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=0.01)
+    assert inputs.std(dim=(0, 2, 3)).tolist() == pytest.approx([1, 1, 1], abs=0.01)

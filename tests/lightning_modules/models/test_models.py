@@ -1,0 +1,142 @@
+"""Models: the sizes of the papers, small images, and what each refuses."""
+
+import math
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from lightning_modules.build import build
+from lightning_modules.models.byte_transformer import ByteTransformer
+from lightning_modules.score import score
+from sweeper.compose import config_folder
+
+CIFAR, IMAGENET, MNIST = (3, 32, 32), (3, 224, 224), (1, 28, 28)
+
+
+def model(config, input_shape, num_classes=10, **changes):
+    node = yaml.safe_load((config_folder() / "model" / f"{config}.yaml").read_text())
+    return build({**node, **changes}, input_shape, num_classes)
+
+
+def num_parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_resnet_50_has_its_25_557_032_parameters():
+    assert num_parameters(model("resnet50", IMAGENET, 1000)) == 25_557_032
+
+
+def test_resnet_20_has_the_papers_0_27_million_parameters_and_19_convolutions():
+    resnet = model("resnet20", CIFAR)
+
+    assert num_parameters(resnet) / 1e6 == pytest.approx(0.27, abs=0.005)
+    main = [m for m in resnet.modules() if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)]
+    assert len(main) == 19
+
+
+@pytest.mark.parametrize(("stride", "size"), [(1, 8), (2, 4)])
+def test_a_stem_of_stride_2_halves_the_resolution(stride, size):
+    resnet = model("resnet8", CIFAR, stem_stride=stride)
+
+    features = resnet.blocks(resnet.stem(torch.zeros(2, *CIFAR)))
+
+    assert features.shape == (2, 64, size, size)
+
+
+def test_a_resnet_on_small_images_keeps_their_resolution():
+    resnet = model("resnet18", CIFAR)
+
+    assert (resnet.conv1.kernel_size, resnet.conv1.stride) == ((3, 3), (1, 1))
+    assert isinstance(resnet.maxpool, nn.Identity)
+    assert resnet(torch.zeros(2, *CIFAR)).shape == (2, 10)
+
+
+def test_a_resnet_on_large_images_begins_as_torchvisions():
+    resnet = model("resnet18", IMAGENET)
+
+    assert (resnet.conv1.kernel_size, resnet.conv1.stride) == ((7, 7), (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("resnet18", MNIST), ("vgg11_bn", (1, 32, 32)), ("mobilenet_v3_small", (1, 64, 64))],
+)
+def test_torchvisions_models_take_grey_images(name, shape):
+    built = model("torchvision", shape, name=name).eval()
+
+    assert built(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_a_vision_transformer_takes_small_images():
+    assert model("vit_b_16", CIFAR).eval()(torch.zeros(1, *CIFAR)).shape == (1, 10)
+
+
+def test_the_last_layer_may_start_as_goyals():
+    resnet = model("resnet50", CIFAR, 1000, head_std=0.01)
+
+    assert resnet.fc.weight.std().item() == pytest.approx(0.01, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"name": "resnet5"},
+            r"must be a model of torchvision; got .*'resnet5'\. Did you",
+        ),
+        ({"name": "alexnet", "stem": "small"}, r"model\.stem=small is for ResNets; got .*alexnet"),
+        ({"name": "alexnet", "head_std": 0.1}, r"model\.head_std is for ResNets"),
+        ({"name": "resnet18", "stem": "tiny"}, r"must be one of auto, imagenet, small; got model"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        model("torchvision", IMAGENET, **changes)
+
+
+def test_timm_models_take_the_images_and_classes_of_the_data():
+    pytest.importorskip("timm")
+
+    assert model("timm", MNIST, name="resnet10t").eval()(torch.zeros(2, *MNIST)).shape == (2, 10)
+    with pytest.raises(ValueError, match=r"must be a model of timm; got model\.name='no_such'"):
+        model("timm", MNIST, name="no_such")
+
+
+@pytest.fixture
+def transformer():
+    torch.manual_seed(0)
+    return ByteTransformer((16,), 256, width=32, depth=2, heads=4)
+
+
+def test_no_byte_sees_those_after_it(transformer):
+    symbols = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+    changed = symbols.clone()
+    changed[:, 9:] += 1
+
+    before, after = transformer(symbols), transformer(changed % 256)
+
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+def test_an_untrained_transformer_knows_nothing_of_256_bytes(transformer):
+    symbols = torch.randint(256, (64, 16), generator=torch.Generator().manual_seed(0))
+
+    loss, _ = score(transformer, transformer(symbols), symbols.roll(1))
+
+    assert loss.item() == pytest.approx(math.log(256), rel=0.02)
+
+
+def test_a_transformer_learns_a_text_that_repeats_itself(transformer):
+    symbols = (torch.arange(17) % 4).expand(8, 17)
+    optimizer = torch.optim.Adam(transformer.parameters(), lr=0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss, correct = score(transformer, transformer(symbols[:, :-1]), symbols[:, 1:])
+        loss.backward()
+        optimizer.step()
+
+    assert loss.item() < 0.1
+    assert correct.item() == pytest.approx(8)
