@@ -40,6 +40,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_results(figures)
     figures.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
     figures.set_defaults(command=_figures)
+    paper = commands.add_parser("paper", help="redraw a paper's figures")
+    paper.add_argument("name", choices=("mccord2021", "goyal2017", "limit2020"))
+    _add_results(paper)
+    paper.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
+    paper.set_defaults(command=_paper)
+    claims = commands.add_parser("claims", help="judge a paper's claims on the runs")
+    _add_results(claims)
+    claims.add_argument("--out", type=Path, help="write the table there as CSV")
+    claims.set_defaults(command=_claims)
     return parser
 
 
@@ -59,6 +68,38 @@ def _figures(options: argparse.Namespace) -> int:
     curves = _loaded(read_curves(options.results, runs, ["val_accuracy"]))
     for path in draw_all(runs, curves, options.out):
         say(f"wrote {path}")
+    return 0
+
+
+def _paper(options: argparse.Namespace) -> int:
+    from analysis.paper import draw_paper
+
+    runs = _loaded(read_runs(options.results, COLUMNS))
+    if not len(runs):
+        say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
+        return 2
+    curves = _loaded(read_curves(options.results, runs, ["val_accuracy", "val_loss"]))
+    for line in draw_paper(options.name, runs, curves, options.out, options.results[0]):
+        say(line)
+    return 0
+
+
+def _claims(options: argparse.Namespace) -> int:
+    from analysis.claims import in_words, judge_all, preflight, table
+
+    runs = _loaded(read_runs(options.results))
+    if not len(runs):
+        say(f"No runs in {', '.join(options.results)}: nothing to judge. Run a sweep first.")
+        return 2
+    study, verdicts = judge_all(runs)
+    say(f"McCord & Dash 2021, judged on {study.title}. {study.about}")
+    for finding in preflight(study.runs):
+        say(f"  {'refusal' if finding.is_refusal else 'remark'}: {finding.text}")
+    for verdict in verdicts:
+        say(f"{verdict.verdict:>14}  {in_words(verdict)}")
+    if options.out:
+        table(verdicts).to_csv(options.out, index=False)
+        say(f"wrote {options.out}")
     return 0
 
 

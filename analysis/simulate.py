@@ -85,7 +85,7 @@ def _row(number: int, batch: int, warmup: float, rule: str, seed: int) -> dict[s
         "data": "Simulated",
         "data_about": "drawn from a formula, nothing was trained",
         "num_train_examples": NUM_TRAIN_EXAMPLES,
-        "lr_series_hash": f"{batch}-{warmup}-{rule}",
+        "lr_series_hash": f"{batch}-{warmup:g}-{rule}",
         "config_json": json.dumps(config),
     }
 

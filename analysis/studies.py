@@ -35,6 +35,10 @@ COLUMNS = (
     "data_about",
     "epochs",
     "val_accuracy",
+    "val_loss",
+    "num_train_examples",
+    "optimizer",
+    "base_lr",
     "config_json",
 )
 

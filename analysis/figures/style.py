@@ -1,5 +1,6 @@
 """How all figures look: colours, axes and words. Needs no display."""
 
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -10,6 +11,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 #: Colour of what diverged, in every figure.
 DIVERGED = "#c1272d"
+#: Characters in a line of the note under a figure.
+_NOTE_WIDTH = 120
 _LINE_STYLES = ("-", "--", ":", "-.")
 
 
@@ -59,8 +62,8 @@ def titles(figure: Figure, title: str, about: str, note: str) -> None:
         note: how bands and marks are to be read.
     """
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
-    lines = "\n".join(text for text in (about, note) if text)
-    figure.supxlabel(lines, fontsize=7.5, color="#555555", x=0.01, ha="left", wrap=True)
+    lines = "\n".join(textwrap.fill(text, _NOTE_WIDTH) for text in (about, note) if text)
+    figure.supxlabel(lines, fontsize=7.5, color="#555555", x=0.01, ha="left")
 
 
 def batch_axis(axes: Axes, batches: Sequence[int]) -> None:

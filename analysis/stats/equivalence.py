@@ -84,6 +84,8 @@ def seeds_to_see(effect: float, spread: float, *, power: float = 0.8, level: flo
     Returns:
         The smallest number, 2 to 1,000.
     """
+    if spread == 0 or effect == 0:
+        return 1000 if effect == 0 else 2
     for n in range(2, 1001):
         freedom = 2 * (n - 1)
         shift = abs(effect) / (spread * np.sqrt(2 / n))
