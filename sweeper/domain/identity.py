@@ -48,6 +48,7 @@ INCIDENTAL = frozenset(
         "memory_limit_gib",
         "micro_batch",
         "micro_batch_limit",
+        "n_trials",
         "num_nodes",
         "rerun",
         "results",
