@@ -1,0 +1,128 @@
+"""Whole small runs of the techniques that keep state or look inside of the batch."""
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+
+from lightning_modules.train import Place, train
+from sweeper.domain.run_spec import run_spec
+
+SMALL = ("batch=3840", "epochs=2", "warmup=0", "schedule=constant", "base_lr=0.02")
+
+
+class Stopped(Exception):
+    """The run was stopped after an epoch."""
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    store = dist.FileStore(str(tmp_path / "rendezvous"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    torch.set_num_threads(1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def run(grid, tmp_path, process_group):
+    """Train a small run, from its checkpoint if it has one; optionally stop it after an epoch."""
+    del process_group
+
+    def go(*words, name="run", stop_after=None):
+        (config,) = grid(*SMALL, *words)
+        config["data"]["num_train_examples"] = 7680
+
+        def on_epoch(rows):
+            if stop_after is not None and any(row["epoch"] == stop_after for row in rows):
+                raise Stopped
+
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        place = Place(
+            rank=0, folder=folder, checkpoint=folder / "checkpoint.ckpt", on_epoch=on_epoch
+        )
+        return train(run_spec(config), place)
+
+    return go
+
+
+STATEFUL = {
+    "vr_lamb and weight average": ("optimizer=vr_lamb", "lr_rule=sqrt", "ema_decay=0.9"),
+    "lans and stale adversaries": ("optimizer=lans", "lr_rule=sqrt", "ascent=conadv"),
+    "clars and sam": ("optimizer=clars", "base_lr=0.3", "ascent=sam"),
+    "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
+}
+
+
+@pytest.mark.parametrize("words", STATEFUL.values(), ids=STATEFUL)
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(run, words):
+    whole = run(*words, name="whole")
+    with pytest.raises(Stopped):
+        run(*words, name="stopped", stop_after=1)
+
+    resumed = run(*words, name="stopped")
+
+    assert resumed["lr_series_hash"] == whole["lr_series_hash"]
+    for column in ("train_loss", "val_loss", "val_accuracy"):
+        series = [[row[column] for row in record["curve"]] for record in (resumed, whole)]
+        assert series[0] == pytest.approx(series[1], rel=1e-6)
+
+
+SWITCHES = {
+    "exemptions": ("no_decay_on_norm_and_bias=true", "optimizer=lars", "base_lr=0.3"),
+    "label smoothing": ("label_smoothing=0.2",),
+    "clipping": ("gradient_clip=0.01",),
+    "weight average": ("ema_decay=0.5",),
+    "sam": ("ascent=sam",),
+    "conadv": ("ascent=conadv",),
+    "fp16": ("exchange=fp16",),
+    "powersgd": ("exchange=powersgd", "exchange.start_step=2"),
+}
+
+
+@pytest.fixture
+def plain(run):
+    return {
+        "sgd": run("epochs=1", name="sgd"),
+        "lars": run("optimizer=lars", "base_lr=0.3", "epochs=1", name="lars"),
+    }
+
+
+def test_every_switch_changes_the_training(run, plain):
+    """A switch that reaches nothing would train the default run under another name."""
+    for name, words in SWITCHES.items():
+        default = plain["lars" if "optimizer=lars" in words else "sgd"]
+
+        switched = run(*words, "epochs=1", name=name.replace(" ", "_"))
+
+        assert switched["outcome"] == "finished"
+        assert switched["curve"][-1]["val_loss"] != default["curve"][-1]["val_loss"], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("optimizer=clars", "ascent=sam", "base_lr=0.3"),
+        ("optimizer=vr_sgd",),
+        ("optimizer=vr_lars", "base_lr=0.3"),
+        ("optimizer=vr_lamb", "lr_rule=sqrt"),
+        ("ascent=conadv", "ema_decay=0.5", "gradient_clip=1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(tmp_path, words):
+    """The parts are gradient_span examples, wherever they are computed."""
+    curves = []
+    for devices in (1, 2):
+        results = tmp_path / f"on-{devices}"
+        command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, f"devices={devices}"]
+        subprocess.run([*command, f"results={results}"], check=True, timeout=300)
+        curves.append(pd.read_parquet(results / "curves").sort_values("epoch"))
+
+    for column in ("train_loss", "val_loss"):
+        assert list(curves[0][column]) == pytest.approx(list(curves[1][column]), rel=1e-3)
