@@ -25,7 +25,7 @@ def breaking_batch(
     Returns:
         The breaking batch [examples]; infinite if accuracy holds up to the largest batch.
     """
-    cells = Replicates.of(runs, ["global_batch"], "val_accuracy")
+    cells, left_out = Replicates.of(runs, ["global_batch"], "val_accuracy").replicated()
     batches = cells.points["global_batch"].to_numpy(dtype=float)
     method = (
         f"isotonic in log batch, margin {100 * margin:g} points below batch {batches[0]:,.0f}; "
@@ -34,6 +34,7 @@ def breaking_batch(
     weights = cells.counts.astype(float)
     value = _crossing(batches, cells.means, weights, margin)
     note = "" if np.isfinite(value) else f"accuracy holds up to batch {batches[-1]:,.0f}"
+    note = "; ".join(text for text in (note, left_out) if text)
     if cells.num_seeds < 2:
         note = f"{note}; one seed: no interval".strip("; ")
         return Estimate(value, np.nan, np.nan, cells.num_seeds, method, note)

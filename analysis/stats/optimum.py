@@ -24,6 +24,7 @@ class Optima:
         high_edge: largest setting tried at each batch.
         num_seeds: fewest replicates of a point.
         num_diverged: runs left out because they diverged.
+        note: points that were left out.
     """
 
     batches: Array
@@ -33,6 +34,7 @@ class Optima:
     high_edge: Array
     num_seeds: int
     num_diverged: int
+    note: str
 
     def table(self) -> pd.DataFrame:
         """One row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
@@ -116,7 +118,7 @@ def _optima(
     rng: np.random.Generator,
     draws: int,
 ) -> Optima:
-    cells = Replicates.of(runs, ["global_batch", column], "val_accuracy")
+    cells, note = Replicates.of(runs, ["global_batch", column], "val_accuracy").replicated()
     drawn = cells.resampled_means(rng, draws) if cells.num_seeds > 1 else None
     batch = cells.points["global_batch"].to_numpy(dtype=float)
     setting = cells.points[column].to_numpy(dtype=float)
@@ -142,6 +144,7 @@ def _optima(
         high_edge=np.array([setting[p].max() for p in places]),
         num_seeds=cells.num_seeds,
         num_diverged=int((runs["outcome"] == "diverged").sum()),
+        note=note,
     )
 
 
@@ -173,7 +176,7 @@ def exponent(optima: Optima) -> Estimate:
         note = "two or more batches, each with three or more settings, are needed"
         return Estimate(np.nan, np.nan, np.nan, optima.num_seeds, method, note)
     value = float(_slopes(optima.batches, optima.best[None, :])[0])
-    notes: list[str] = []
+    notes = [optima.note] if optima.note else []
     table = optima.table()
     if not table["is_interior"].all():
         edges = ", ".join(f"{b:,}" for b in table.loc[~table["is_interior"], "global_batch"])

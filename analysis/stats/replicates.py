@@ -68,6 +68,16 @@ class Replicates:
         points = groups.size().reset_index()[list(by)]
         return cls(points=points, values=values)
 
+    def replicated(self) -> "tuple[Replicates, str]":
+        """Without the points that have one replicate, if any point has more; and a note of it."""
+        keep = self.counts > 1
+        if keep.all() or not keep.any():
+            return self, ""
+        values = tuple(v for v, kept in zip(self.values, keep, strict=True) if kept)
+        points = self.points[keep].reset_index(drop=True)
+        note = f"{int((~keep).sum())} points with one finished seed are not in the fit"
+        return Replicates(points=points, values=values), note
+
     @property
     def counts(self) -> NDArray[np.int64]:
         """Replicates of each point."""

@@ -300,3 +300,22 @@ def test_bootstrapped_means_spread_as_means_do():
     drawn = cells.resampled_means(np.random.default_rng(0), 20_000)
 
     assert drawn.std() == pytest.approx(1.154 / np.sqrt(10), rel=0.02)
+
+
+def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest():
+    runs = simulated_runs(
+        [256, 1024],
+        [0, 5, 10, 20],
+        3,
+        accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
+        noise=1e-3,
+        rng=np.random.default_rng(0),
+    )
+    runs.loc[[0, 1], "outcome"] = "diverged"
+
+    found = exponent(best_warmups(runs, np.random.default_rng(0)))
+
+    assert found.has_interval
+    assert found.note == (
+        "1 points with one finished seed are not in the fit; 2 diverged runs are not in the fit"
+    )
