@@ -87,8 +87,8 @@ SWITCHES = {
 @pytest.fixture
 def plain(run):
     return {
-        "sgd": run("epochs=1", name="sgd"),
-        "lars": run("optimizer=lars", "base_lr=0.3", "epochs=1", name="lars"),
+        "sgd": run(name="sgd"),
+        "lars": run("optimizer=lars", "base_lr=0.3", name="lars"),
     }
 
 
@@ -97,7 +97,7 @@ def test_every_switch_changes_the_training(run, plain):
     for name, words in SWITCHES.items():
         default = plain["lars" if "optimizer=lars" in words else "sgd"]
 
-        switched = run(*words, "epochs=1", name=name.replace(" ", "_"))
+        switched = run(*words, name=name.replace(" ", "_"))
 
         assert switched["outcome"] == "finished"
         assert switched["curve"][-1]["val_loss"] != default["curve"][-1]["val_loss"], name
