@@ -85,6 +85,17 @@ class Attempt:
         os.utime(self.folder / "owner.json")
         return True
 
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask whoever holds this attempt to end it, as preempted for this reason."""
+        _write_text(self.folder / "stop.txt", reason)
+
+    def stop_reason(self) -> str | None:
+        """Why this attempt was asked to stop; None if it was not."""
+        try:
+            return (self.folder / "stop.txt").read_text()
+        except FileNotFoundError:
+            return None
+
     def end(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
         """Publish the attempt's row and curve, then let go of it."""
         ledger.publish(self.row(outcome, reason, ledger.results), self.curve())

@@ -56,7 +56,7 @@ def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
     Raises:
         ValueError: if a word cannot be understood or its key does not exist.
     """
-    axes = [_axis(override, loader) for override in _parsed(words, loader)]
+    axes = [values_of(override, loader) for override in parsed(words, loader)]
     templates: dict[tuple[str, ...], _Template] = {}
     for point in itertools.product(*axes):
         chosen = tuple(o.input_line or "" for o in point if not _is_value(o, loader))
@@ -68,7 +68,7 @@ def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
 
 def preset_axes(loader: ConfigLoader, words: Sequence[str]) -> Mapping[str, Any]:
     """The axes that the preset among the words brings along, from `hydra.sweeper.params`."""
-    fixed = [o.input_line or "" for o in _parsed(words, loader) if not o.is_sweep_override()]
+    fixed = [o.input_line or "" for o in parsed(words, loader) if not o.is_sweep_override()]
     params = OmegaConf.select(_compose(loader, fixed), "hydra.sweeper.params")
     return params or {}
 
@@ -116,15 +116,24 @@ def _compose(loader: ConfigLoader, words: Sequence[str]) -> DictConfig:
         raise ValueError(in_users_words(str(error))) from error
 
 
-def _parsed(words: Sequence[str], loader: ConfigLoader) -> list[Override]:
+def parsed(words: Sequence[str], loader: ConfigLoader) -> list[Override]:
+    """The words in Hydra's grammar.
+
+    Raises:
+        ValueError: if one cannot be understood.
+    """
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(words))
     except HydraException as error:
         raise ValueError(in_users_words(str(error))) from error
 
 
-def _axis(override: Override, loader: ConfigLoader) -> list[Override]:
-    """The overrides, one value each, that a word stands for."""
+def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
+    """The overrides, one value each, that a word of a grid stands for.
+
+    Raises:
+        ValueError: if it does not list its values.
+    """
     if not override.is_sweep_override():
         return [override]
     if not override.is_discrete_sweep():
@@ -134,7 +143,7 @@ def _axis(override: Override, loader: ConfigLoader) -> list[Override]:
         )
         raise ValueError(msg)
     key = override.get_key_element()
-    return _parsed([f"{key}={value}" for value in override.sweep_string_iterator()], loader)
+    return parsed([f"{key}={value}" for value in override.sweep_string_iterator()], loader)
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:

@@ -1,6 +1,6 @@
 """What a place to run reports while it runs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sweeper.attempt import Attempt
@@ -21,6 +21,11 @@ class Task:
     spec: RunSpec
     number: int
     from_scratch: bool = False
+
+
+#: What a place to run is given: tasks in their order, taken one by one as room appears. None means
+#: that there is no task just now: what has ended is reported first, then asked again.
+Tasks = Iterable[Task | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

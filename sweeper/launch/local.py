@@ -3,14 +3,15 @@
 import multiprocessing
 import signal
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.attempt import Attempt, recover, standing
 from sweeper.domain.outcomes import Outcome
-from sweeper.launch.events import End, Event, Task
+from sweeper.launch.events import End, Event, Task, Tasks
 from sweeper.launch.processes import Running, end_of, start, stop
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.slots import Machine, Slots
@@ -21,13 +22,13 @@ _TICK_S = 0.02
 _POLL_ELSEWHERE_S = 0.5
 
 
-def run_here(tasks: Sequence[Task], ledger: Ledger, machine: Machine) -> Iterator[Event]:
+def run_here(tasks: Tasks, ledger: Ledger, machine: Machine) -> Iterator[Event]:
     """Make all runs, publishing each attempt's row as it ends.
 
     A run that another process is making is waited for, and taken over if that process dies.
 
     Args:
-        tasks: what to run, in this order.
+        tasks: what to run, in this order; taken as room appears.
         ledger: where the rows go.
         machine: what the runs may use.
 
@@ -37,12 +38,9 @@ def run_here(tasks: Sequence[Task], ledger: Ledger, machine: Machine) -> Iterato
     Raises:
         ValueError: if a run needs more nodes than this one.
     """
-    if several := next((t.spec for t in tasks if t.spec.config["num_nodes"] > 1), None):
-        msg = (
-            "num_nodes must be 1 with hydra/launcher=local; "
-            f"got num_nodes={several.config['num_nodes']}. Use hydra/launcher=slurm."
-        )
-        raise ValueError(msg)
+    if isinstance(tasks, list | tuple):
+        for task in tasks:
+            _check_nodes(task)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sweeper.worker"])
     with shared_folder() as shared, _terminable():
@@ -56,18 +54,29 @@ def run_here(tasks: Sequence[Task], ledger: Ledger, machine: Machine) -> Iterato
             runs.stop()
 
 
+def _check_nodes(task: Task | None) -> None:
+    if task and task.spec.config["num_nodes"] > 1:
+        msg = (
+            "num_nodes must be 1 with hydra/launcher=local; "
+            f"got num_nodes={task.spec.config['num_nodes']}. Use hydra/launcher=slurm."
+        )
+        raise ValueError(msg)
+
+
 class _Runs:
     """The runs of one call: waiting, running here, or under way in another process."""
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Tasks,
         ledger: Ledger,
         slots: Slots,
         context: ForkServerContext,
         shared: Path,
     ) -> None:
-        self._waiting = list(tasks)
+        self._source = iter(tasks)
+        self._source_is_empty = False
+        self._waiting: deque[Task] = deque()
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
         self._ledger, self._slots, self._context = ledger, slots, context
@@ -77,15 +86,31 @@ class _Runs:
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        return bool(self._waiting or self._running or self._elsewhere)
+        under_way = self._waiting or self._running or self._elsewhere
+        return bool(under_way or not self._source_is_empty)
+
+    def _refill(self) -> None:
+        """Take the next task of the source, if there is one and room for it."""
+        if self._waiting or self._source_is_empty or not self._slots.has_room:
+            return
+        try:
+            task = next(self._source)
+        except StopIteration:
+            self._source_is_empty = True
+            return
+        _check_nodes(task)
+        if task:
+            self._waiting.append(task)
 
     def started(self) -> Event:
         """Start what there is room for."""
         began: list[Attempt] = []
         elsewhere: list[Attempt] = []
+        self._refill()
         while self._waiting and (place := self._slots.take(self._waiting[0].spec)) is not None:
-            task = self._waiting.pop(0)
+            task = self._waiting.popleft()
             attempt = self._start(task, place)
+            self._refill()
             if attempt:
                 began.append(attempt)
                 continue
@@ -108,10 +133,17 @@ class _Runs:
         self._beat()
         ends: list[End] = []
         for run in list(self._running):
-            if end := end_of(run):
+            if end := end_of(run) or self._stopped_on_request(run):
                 self._drop(run)
                 ends.append(_publish(run.attempt, *end, self._ledger))
         return Event(ended=[*ends, *self._ended_elsewhere()])
+
+    def _stopped_on_request(self, run: Running) -> tuple[Outcome, str] | None:
+        reason = run.attempt.stop_reason()
+        if reason is None:
+            return None
+        stop([run])
+        return Outcome.PREEMPTED, reason
 
     def _drop(self, run: Running) -> None:
         self._running.remove(run)

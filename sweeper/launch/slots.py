@@ -37,6 +37,14 @@ class Slots:
     machine: Machine
     _taken: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the smallest run would find a place."""
+        if not self._taken:
+            return True
+        on_gpus = bool(self.machine.gpus)
+        return self._fits(0 if on_gpus else 1, self._free_gpus(1), int(on_gpus))
+
     def take(self, spec: RunSpec) -> Mapping[str, str] | None:
         """Room for a run: the environment it must see, or None while there is none.
 
@@ -66,7 +74,7 @@ class Slots:
         load = Counter(gpu for _, gpus in self._taken.values() for gpu in gpus)
         free = [gpu for gpu in self.machine.gpus if load[gpu] < self.machine.runs_per_gpu]
         chosen = sorted(free, key=lambda gpu: load[gpu])[:ranks]
-        return tuple(chosen) if chosen else tuple(self.machine.gpus[:ranks])
+        return tuple(chosen if self._taken else chosen or self.machine.gpus[:ranks])
 
 
 def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
