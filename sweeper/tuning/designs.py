@@ -1,0 +1,122 @@
+"""Samplers whose n-th trial is known beforehand: quasi-random points, and a grid."""
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+from scipy.stats import qmc
+
+from sweeper.tuning.space import from_json
+
+SPACE_KEY = "space"  # of the study's user attributes
+
+
+class _Design(BaseSampler):
+    """A fixed list of trials, so that a study cut short goes on where it stopped."""
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        del trial
+        return from_json(study.user_attrs[SPACE_KEY])
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        space = self.infer_relative_search_space(study, trial)
+        assert space[param_name] == param_distribution
+        return self.sample_relative(study, trial, space)[param_name]
+
+
+class QuasiRandom(_Design):
+    """Scrambled Halton points.
+
+    Args:
+        seed: of the scrambling.
+
+    Source:
+        Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        del study
+        points = qmc.Halton(len(search_space), scramble=True, rng=self._seed)
+        points.fast_forward(trial.number)
+        place = points.random(1)[0]
+        return {
+            key: value_at(search_space[key], float(place[i])) for i, key in enumerate(search_space)
+        }
+
+
+class Grid(_Design):
+    """Every combination of the values, in order; intervals are cut into levels.
+
+    Args:
+        levels: of an interval [count].
+        seed: does not matter here.
+    """
+
+    def __init__(self, levels: int, seed: int = 0) -> None:
+        del seed
+        self._levels = levels
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        del study
+        points = self.points(search_space)
+        return points[trial.number % len(points)]
+
+    def points(self, space: Mapping[str, BaseDistribution]) -> list[dict[str, Any]]:
+        """Every combination."""
+        values = [_levels(distribution, self._levels) for distribution in space.values()]
+        return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
+
+
+def value_at(distribution: BaseDistribution, place: float) -> Any:
+    """The value at a place from 0 to below 1 along a distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(place * len(distribution.choices))]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = float(distribution.low), float(distribution.high)
+    if isinstance(distribution, IntDistribution) and distribution.log:
+        at = math.exp(math.log(low - 0.5) + place * math.log((high + 0.5) / (low - 0.5)))
+        return min(max(round(at), distribution.low), distribution.high)
+    if distribution.step is not None:
+        count = round((high - low) / distribution.step) + 1
+        return distribution.low + int(place * count) * distribution.step
+    if distribution.log:
+        return math.exp(math.log(low) + place * math.log(high / low))
+    return low + place * (high - low)
+
+
+def _levels(distribution: BaseDistribution, levels: int) -> list[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    if distribution.step is not None and not distribution.log:
+        count = round((distribution.high - distribution.low) / distribution.step) + 1
+        return [distribution.low + i * distribution.step for i in range(count)]
+    places = [i / (levels - 1) for i in range(levels)]
+    low, high = float(distribution.low), float(distribution.high)
+    if distribution.log:
+        values = [low * (high / low) ** place for place in places]
+    else:
+        values = [low + place * (high - low) for place in places]
+    whole = isinstance(distribution, IntDistribution)
+    return sorted({round(value) for value in values}) if whole else values
