@@ -1,9 +1,12 @@
 """What `python -m analysis` understands, and what it prints."""
 
 import argparse
+import contextlib
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -49,7 +52,24 @@ def _parser() -> argparse.ArgumentParser:
     _add_results(claims)
     claims.add_argument("--out", type=Path, help="write the table there as CSV")
     claims.set_defaults(command=_claims)
+    _add_report_commands(commands)
     return parser
+
+
+def _add_report_commands(commands: Any) -> None:
+    estimates = commands.add_parser("estimates", help="answer the open questions with intervals")
+    _add_results(estimates)
+    estimates.add_argument("--target", type=float, help="accuracy that counts as trained, 0 to 1")
+    estimates.set_defaults(command=_estimates)
+    report = commands.add_parser("report", help="one interactive page that opens offline")
+    _add_results(report)
+    report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
+    report.set_defaults(command=_report)
+    watch = commands.add_parser("watch", help="serve the page while a sweep runs")
+    _add_results(watch)
+    watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    watch.add_argument("--port", type=int, default=8765, help="port to listen on")
+    watch.set_defaults(command=_watch)
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:
@@ -100,6 +120,41 @@ def _claims(options: argparse.Namespace) -> int:
     if options.out:
         table(verdicts).to_csv(options.out, index=False)
         say(f"wrote {options.out}")
+    return 0
+
+
+def _estimates(options: argparse.Namespace) -> int:
+    from analysis.answers import answers
+
+    runs = _loaded(read_runs(options.results))
+    if not len(runs):
+        say(f"No runs in {', '.join(options.results)}: nothing to estimate. Run a sweep first.")
+        return 2
+    curves = _loaded(read_curves(options.results, runs))
+    for answer in answers(runs, curves, options.target):
+        say(f"{answer.question}\n  {answer.words}")
+        if len(answer.table):
+            say(textwrap.indent(answer.table.to_string(index=False), "  "))
+    return 0
+
+
+def _report(options: argparse.Namespace) -> int:
+    from analysis.report import page, report_data
+
+    command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
+    options.out.write_text(page(report_data(options.results, command)), encoding="utf-8")
+    say(f"wrote {options.out}")
+    return 0
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from analysis.report.watch import Watcher, make_server
+
+    command = f"python -m analysis watch {' '.join(options.results)}"
+    server = make_server(Watcher(options.results, command), options.host, options.port)
+    say(f"http://{options.host}:{server.server_address[1]}/ shows the runs; Ctrl-C ends")
+    with contextlib.suppress(KeyboardInterrupt), server:
+        server.serve_forever()
     return 0
 
 

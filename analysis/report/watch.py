@@ -1,0 +1,100 @@
+"""The report page served while a sweep runs. Reads results, writes nothing."""
+
+import hashlib
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+
+from analysis.files import listing
+from analysis.load import folders
+from analysis.report.data import report_data
+from analysis.report.page import as_json, page
+
+
+class Watcher:
+    """Results folders, read again only when their files changed.
+
+    Args:
+        results: results folders.
+        command: shown on the page.
+    """
+
+    def __init__(self, results: Sequence[str], command: str) -> None:
+        folders(results)
+        self._results, self._command = list(results), command
+        self._lock, self._version, self._json = Lock(), "", ""
+
+    def version(self) -> str:
+        """A text that changes when a file of the tables appears, changes or goes."""
+        digest = hashlib.sha256()
+        for folder in self._results:
+            for kind in ("runs", "curves"):
+                for path in listing(Path(folder) / kind):
+                    digest.update(f"{path} {_stamp(path)}\n".encode())
+        return digest.hexdigest()
+
+    def data_json(self) -> str:
+        """The data of the page now."""
+        with self._lock:
+            version = self.version()
+            if version != self._version:
+                self._json = as_json(report_data(self._results, self._command))
+                self._version = version
+            return self._json
+
+
+def _stamp(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:  # superseded since it was listed
+        return 0
+
+
+def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
+    """A server of the live page; `serve_forever` runs it.
+
+    Only requests that name this host are answered, so that no other site's page can read the
+    results through a name that it points here.
+
+    Args:
+        watcher: what is served.
+        host: address to listen on.
+        port: to listen on; 0 for any that is free.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not _is_named_here(self.headers.get("Host", ""), host):
+                self._answer(403, "text/plain", "this server answers to its own address only")
+                return
+            pages = {
+                "/": ("text/html", lambda: page(None, live=True)),
+                "/version": ("text/plain", watcher.version),
+                "/data.json": ("application/json", watcher.data_json),
+            }
+            kind, body = pages.get(self.path, ("text/plain", None))
+            if body is None:
+                self._answer(404, kind, "not here")
+            else:
+                self._answer(200, kind, body())
+
+        def _answer(self, code: int, kind: str, text: str) -> None:
+            body = text.encode()
+            self.send_response(code)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Stay quiet: the terminal may show a sweep."""
+
+    return ThreadingHTTPServer((host, port), Handler)
+
+
+def _is_named_here(named: str, host: str) -> bool:
+    name = named.rsplit(":", 1)[0]
+    return host not in ("127.0.0.1", "localhost") or name in ("127.0.0.1", "localhost")
