@@ -111,10 +111,13 @@ class MicroBatches:
         return self._steps * self._split.accumulation_steps
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
+        # the iterator first and calls `set_epoch` later.
         self._data.set_epoch(self._seed, self._epoch)
         if isinstance(self._data, Streamed):
-            return self._data.train_stream(self.positions())
-        return map(self._data.train_examples, self.positions())
+            yield from self._data.train_stream(self.positions())
+        else:
+            yield from map(self._data.train_examples, self.positions())
 
     def positions(self) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch, shape (micro_batch,)."""

@@ -61,7 +61,8 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     data: Data = build(spec.config["data"])
     _check_data(data, spec)
     module = _module(spec, data, place.rank)
-    trainer = _trainer(spec, place)
+    progress = _Progress(place)
+    trainer = _trainer(spec, place, progress)
     _check_trainer(trainer, spec.split.world_size)
     batches = MicroBatches(
         data,
@@ -77,6 +78,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
         outcome, reason = Outcome.DIVERGED, str(diverged)
     else:
         outcome, reason = Outcome.FINISHED, f"trained {spec.epochs} epochs"
+    progress.tell(module)  # a run resumed after its last epoch has not told of its curve yet
     return {
         "outcome": outcome,
         "reason": reason,
@@ -99,6 +101,9 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     if spec.config["precision"] == "64-true":  # Lightning does so after loading a checkpoint
         model = model.double()
 
+    if spec.config["precision"] == "64-true":
+        model = model.double()  # Lightning does so after it has loaded a checkpoint: too late
+
     def make_optimizer(model: nn.Module) -> Optimizer:
         exempt = spec.config["no_decay_on_norm_and_bias"]
         groups = parameter_groups(model, exempt_norm_and_bias=exempt)
@@ -114,7 +119,7 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     )
 
 
-def _trainer(spec: RunSpec, place: Place) -> pl.Trainer:
+def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
     return pl.Trainer(
         accelerator=spec.config["accelerator"],
         devices=spec.config["devices"],
@@ -126,7 +131,7 @@ def _trainer(spec: RunSpec, place: Place) -> pl.Trainer:
         precision=spec.config["precision"],
         gradient_clip_val=spec.config["gradient_clip"],  # after accumulation, of the whole gradient
         default_root_dir=place.folder,
-        callbacks=[_Progress(place)],
+        callbacks=[progress],
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         logger=False,
@@ -140,11 +145,19 @@ class _Progress(Checkpoint):
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._told = 0
+
+    def tell(self, module: Classifier) -> None:
+        """Report the rows of the curve that have not been reported by this process."""
+        curve = module.recorder.curve
+        if self._place.rank == 0 and len(curve) > self._told:
+            self._place.on_epoch(curve[self._told :])
+            self._told = len(curve)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        del trainer
         assert isinstance(pl_module, Classifier)
-        if trainer.is_global_zero:
-            self._place.on_epoch(pl_module.recorder.curve)
+        self.tell(pl_module)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
@@ -152,7 +165,7 @@ class _Progress(Checkpoint):
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
             partial.replace(self._place.checkpoint)
-            self._place.on_epoch(pl_module.recorder.curve[-1:])
+        self.tell(pl_module)
 
 
 # Running statistics are merged once an epoch (norm.py), so nothing is broadcast at each step.

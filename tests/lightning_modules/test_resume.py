@@ -1,0 +1,80 @@
+"""A run cut off goes on as if nothing had happened, on the same layout or another."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sweeper.launch.local import run_here
+from sweeper.launch.slots import Machine
+from sweeper.ledger import Ledger
+from sweeper.planning import plan, tasks
+
+MEASURED = ["train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "step"]
+
+
+@pytest.fixture
+def train(config):
+    """Train a short run on a layout until some epochs are done; its curve so far."""
+
+    def run(results: Path, until: int | None = None, **layout) -> pd.DataFrame:
+        ledger = Ledger(results)
+        ledger.prepare()
+        short = {"batch": 7680, "warmup": 1, "epochs": 3, "schedule": {"name": "constant"}}
+        planned = plan([config(**short | layout)], ledger)
+        runs = run_here(tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=2))
+        attempt = None
+        for event in runs:
+            attempt = event.began[0] if event.began else attempt
+            checkpoint = attempt.checkpoint if attempt else None
+            if checkpoint and checkpoint.exists():
+                shutil.copy(checkpoint, results / "latest.ckpt")
+            if until and attempt and len(attempt.curve()) >= until:
+                break
+        runs.close()
+        return pd.read_parquet(results / "curves").sort_values("epoch", ignore_index=True)
+
+    return run
+
+
+def test_on_the_same_layout_to_the_last_bit(train, tmp_path):
+    whole = train(tmp_path / "whole")
+
+    train(tmp_path / "parts", until=1)
+    train(tmp_path / "parts", until=2)
+    parts = train(tmp_path / "parts")
+
+    assert list(parts.attempt) == [3, 3, 3]
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"devices": 2}, {"devices": 1}),
+        ({"devices": 1}, {"devices": 4}),
+        ({"micro_batch": 256}, {"micro_batch": 640}),
+    ],
+    ids=["2 ranks to 1", "1 rank to 4", "another micro-batch"],
+)
+def test_on_another_layout_up_to_rounding(train, tmp_path, first, then):
+    whole = train(tmp_path / "whole", precision="64-true")
+
+    train(tmp_path / "parts", until=1, precision="64-true", **first)
+    parts = train(tmp_path / "parts", precision="64-true", **then)
+
+    assert list(parts.attempt) == [2, 2, 2]
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], rtol=1e-10, atol=0)
+
+
+def test_cut_off_after_the_last_epoch_only_the_row_is_missing(train, tmp_path):
+    whole = train(tmp_path / "whole")
+    run_id = whole.run_id[0]
+    folder = Ledger(tmp_path / "late").run_folder(run_id)
+    folder.mkdir(parents=True)
+    shutil.copy(tmp_path / "whole/latest.ckpt", folder / "checkpoint.ckpt")
+
+    late = train(tmp_path / "late")
+
+    pd.testing.assert_frame_equal(late[MEASURED], whole[MEASURED], check_exact=True)
