@@ -127,9 +127,7 @@ def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     """What all configs share, and a column for each setting in which they differ."""
     leaves = [dict(flat(json.loads(text))) for text in runs["config_json"].fillna("{}")]
     names = list(dict.fromkeys(name for leaf in leaves for name in leaf))
-    common = {
-        n: leaves[0].get(n) for n in names if len({repr(leaf.get(n)) for leaf in leaves}) == 1
-    }
+    common = {n: leaves[0].get(n) for n in names if _is_shared(leaves, n)}
     known = {"batch", "warmup", "seed", "lr_rule.name", *RUNS}
     own = [n for n in names if n not in common and n not in known and n not in PLACES]
     columns = {n: pd.Series([leaf.get(n) for leaf in leaves]) for n in own}

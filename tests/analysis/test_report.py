@@ -34,10 +34,10 @@ def some_runs():
 def results(tmp_path: Path) -> Path:
     runs = some_runs()
     runs.loc[0, ["outcome", "reason"]] = ["diverged", "the loss became nan"]
-    runs.loc[0, "log_path"] = "attempts/log.txt"
+    runs["log_path"] = [f"attempts/log-{i}.txt" for i in range(len(runs))]
     write_results(tmp_path / "results", runs, simulated_curves(runs, 4))
     (tmp_path / "results" / "attempts").mkdir()
-    (tmp_path / "results" / "attempts" / "log.txt").write_text("step 7\nloss nan at step 8\n")
+    (tmp_path / "results" / "attempts" / "log-0.txt").write_text("step 7\nloss nan at step 8\n")
     return tmp_path / "results"
 
 
@@ -153,7 +153,7 @@ def test_markup_in_a_config_is_text(browser, tmp_path):
     assert EVIL in find(browser, "#summary").text
 
 
-def test_a_live_page_shows_runs_that_end_while_it_is_open(browser, tmp_path, results):
+def test_a_live_page_shows_runs_that_end_while_it_is_open(browser, results):
     server = make_server(Watcher([str(results)], "watch"), "127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     browser.get(f"http://127.0.0.1:{server.server_address[1]}/")
