@@ -10,8 +10,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_modules.local_steps import LocalSteps
 
-def exchange_gradients(model: DistributedDataParallel, exchange: Mapping[str, Any]) -> None:
+
+def exchange_gradients(
+    model: DistributedDataParallel, exchange: Mapping[str, Any], local: LocalSteps | None
+) -> None:
     """Make DDP exchange gradients as an `exchange` group says; before the first backward pass.
 
     The hooks act on a single rank as well, so that compression rounds on every layout. Lightning
@@ -20,8 +24,11 @@ def exchange_gradients(model: DistributedDataParallel, exchange: Mapping[str, An
     Args:
         model: wrapped by DDP.
         exchange: the group: `name` and its settings.
+        local: of post-local SGD.
     """
     name = exchange["name"]
+    if local is not None:
+        model.register_comm_hook(local, LocalSteps.exchange)
     if name == "fp16":
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif name == "bf16":

@@ -17,3 +17,9 @@ def unflattened(model: nn.Module, vector: Tensor) -> dict[str, Tensor]:
         name: part.view(parameter.shape)
         for (name, parameter), part in zip(named.items(), parts, strict=True)
     }
+
+
+def set_weights(model: nn.Module, vector: Tensor) -> None:
+    """Set the parameters in place, each in its own memory format."""
+    for name, part in unflattened(model, vector).items():
+        model.get_parameter(name).copy_(part)

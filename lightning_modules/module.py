@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from lightning_modules.ascent import build_ascent
 from lightning_modules.batches import Data, Settled, val_batches
 from lightning_modules.exchange import exchange_gradients
+from lightning_modules.local_steps import LocalSteps, average_weights, states_of_all_ranks
 from lightning_modules.norm import StepPosition, span_batchnorms
 from lightning_modules.optimizers.foreach import ForeachOptimizer
 from lightning_modules.recorder import EpochSums, Recorder, all_reduced
@@ -61,6 +62,7 @@ class Classifier(pl.LightningModule):
         self._ascent = build_ascent(spec.config["ascent"], model)
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
+        self._local = _local_steps(spec)
         self._examples = 0
         self._examples_of_steps: list[int] = []
         self._channels_last = len(data.input_shape) == 3  # images
@@ -85,7 +87,7 @@ class Classifier(pl.LightningModule):
         """Settle how ranks exchange gradients."""
         wrapped = self.trainer.strategy.model
         assert isinstance(wrapped, DistributedDataParallel)
-        exchange_gradients(wrapped, self._spec.config["exchange"])
+        exchange_gradients(wrapped, self._spec.config["exchange"], self._local)
 
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch."""
@@ -118,6 +120,8 @@ class Classifier(pl.LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         if self._average is not None:
             self._average.update(self.model)
+        if self._local is not None:
+            self._local.after_step(self.model)
         self.recorder.count_step(optimizer.param_groups[0]["lr"])
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
@@ -128,6 +132,8 @@ class Classifier(pl.LightningModule):
             self._ascent.before_step(self.model)
         if self._spec.config["precision"] == "16-mixed":
             return  # the loss scaler provokes overflows on purpose and skips those steps
+        if self._local is not None and self._local.is_local:
+            return  # ranks have gradients of their own; the epoch's loss tells
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         if not math.isfinite(norm):
@@ -141,6 +147,8 @@ class Classifier(pl.LightningModule):
         self._check_batches()
         self._merge_running_statistics()
         self._check_loss(train_loss)
+        if self._local is not None and self._local.is_local:
+            average_weights(self.model)
         with self._average.applied(self.model) if self._average else nullcontext():
             val_loss, val_accuracy = self._evaluate()
         recorder.elapsed_s += self._sums.seconds
@@ -161,10 +169,17 @@ class Classifier(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
+        if self._local is not None:
+            checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
+                checkpoint["optimizer_states"][0]
+            )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on measuring where the checkpoint left off."""
         self.recorder = Recorder.from_state(checkpoint["recorder"])
+        if self._local is not None:
+            self._local.steps_taken = self.recorder.steps
+            checkpoint["optimizer_states"] = [checkpoint["optimizers_of_ranks"][self._rank]]
 
     @torch.no_grad()
     def _evaluate(self) -> tuple[float, float]:
@@ -236,3 +251,14 @@ class Classifier(pl.LightningModule):
         epoch = self.current_epoch + 1
         msg = f"{reason} at step {self.recorder.steps} of epoch {epoch}, lr={lr:.6g}"
         raise Diverged(msg)
+
+
+def _local_steps(spec: RunSpec) -> LocalSteps | None:
+    exchange = spec.config["exchange"]
+    if exchange["name"] != "post_local_sgd":
+        return None
+    return LocalSteps(
+        local_steps=exchange["local_steps"],
+        start_epoch=exchange["start_epoch"],
+        steps_per_epoch=spec.steps_per_epoch,
+    )

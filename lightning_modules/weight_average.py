@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.flat_weights import flattened, unflattened
+from lightning_modules.flat_weights import flattened, set_weights
 
 
 class WeightAverage(nn.Module):
@@ -36,14 +36,8 @@ class WeightAverage(nn.Module):
         """The model has the average for weights inside of the block."""
         with torch.no_grad():
             own = flattened(model)
-            _write(model, self.average)
+            set_weights(model, self.average)
             try:
                 yield
             finally:
-                _write(model, own)
-
-
-def _write(model: nn.Module, vector: Tensor) -> None:
-    """Set the parameters in place, each in its own memory format."""
-    for name, part in unflattened(model, vector).items():
-        model.get_parameter(name).copy_(part)
+                set_weights(model, own)

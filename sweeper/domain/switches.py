@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-EXCHANGES = ("all_reduce", "bf16", "fp16", "powersgd")
+EXCHANGES = ("all_reduce", "bf16", "fp16", "post_local_sgd", "powersgd")
 ASCENTS = ("conadv", "none", "sam")
 
 
@@ -37,13 +37,15 @@ def check_switches(config: Mapping[str, Any]) -> None:
     _check_choice("ascent", config["ascent"], ASCENTS)
     if (span := gradient_span(config)) is not None:
         _check_gradient_span(span, config)
+    if config["exchange"]["name"] == "post_local_sgd":
+        _check_local_steps(config)
 
 
 def _check_choice(group: str, chosen: Mapping[str, Any], known: tuple[str, ...]) -> None:
     if chosen["name"] not in known:
         msg = f"{group} must be one of {', '.join(known)}; got {group}={chosen['name']!r}."
         raise ValueError(msg)
-    for name, lowest in (("rank", 1), ("start_step", 2), ("stale_steps", 0)):
+    for name, lowest in _LEAST:
         value = chosen.get(name, lowest)
         if not _is_count(value, lowest):
             msg = (
@@ -56,6 +58,41 @@ def _check_choice(group: str, chosen: Mapping[str, Any], known: tuple[str, ...])
         if not (_is_number(value) and value > 0):
             msg = f"{group}.{name} must be a number above 0; got {group}.{name}={value!r}."
             raise ValueError(msg)
+
+
+_LEAST = (("rank", 1), ("start_step", 2), ("stale_steps", 0), ("workers", 1), ("local_steps", 1))
+
+
+def _check_local_steps(config: Mapping[str, Any]) -> None:
+    exchange = config["exchange"]
+    ranks = config["devices"] * config["num_nodes"]
+    if ranks != exchange["workers"]:
+        msg = (
+            "devices x num_nodes must be exchange.workers, each of which trains on its own; got "
+            f"devices={config['devices']}, num_nodes={config['num_nodes']}, "
+            f"exchange.workers={exchange['workers']}. Train on {exchange['workers']} ranks."
+        )
+        raise ValueError(msg)
+    if not _is_number(exchange["start_epoch"]) or exchange["start_epoch"] < 0:
+        msg = (
+            "exchange.start_epoch must be a number of epochs, 0 or more; "
+            f"got exchange.start_epoch={exchange['start_epoch']!r}."
+        )
+        raise ValueError(msg)
+    beside = {
+        "ema_decay": config["ema_decay"] is not None,
+        "ascent": config["ascent"]["name"] == "conadv",
+        "precision": config["precision"] == "16-mixed",
+        "optimizer": "gradient_span" in config["optimizer"],
+    }
+    if any(beside.values()):
+        names = ", ".join(name for name, is_set in beside.items() if is_set)
+        msg = (
+            "exchange=post_local_sgd must be without what keeps one state for all ranks: "
+            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span; "
+            f"got a setting of {names}. Remove it, or use exchange=all_reduce."
+        )
+        raise ValueError(msg)
 
 
 def _check_gradient_span(span: Any, config: Mapping[str, Any]) -> None:

@@ -121,8 +121,24 @@ def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(tmp
     for devices in (1, 2):
         results = tmp_path / f"on-{devices}"
         command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, f"devices={devices}"]
-        subprocess.run([*command, f"results={results}"], check=True, timeout=300)
+        command += ["precision=64-true", "data.num_train_examples=15360", f"results={results}"]
+        subprocess.run(command, check=True, timeout=300)
         curves.append(pd.read_parquet(results / "curves").sort_values("epoch"))
 
     for column in ("train_loss", "val_loss"):
-        assert list(curves[0][column]) == pytest.approx(list(curves[1][column]), rel=1e-3)
+        assert list(curves[0][column]) == pytest.approx(list(curves[1][column]), rel=1e-6)
+
+
+@pytest.mark.slow
+def test_one_local_step_is_plain_data_parallelism(tmp_path):
+    """Averaging weights after every step is averaging gradients, momentum and all."""
+    local = ["exchange=post_local_sgd", "exchange.workers=2", "exchange.start_epoch=0"]
+    curves = []
+    for name, words in (("plain", []), ("local", [*local, "exchange.local_steps=1"])):
+        command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, "devices=2"]
+        command += ["precision=64-true", "data.num_train_examples=15360"]
+        subprocess.run([*command, f"results={tmp_path / name}"], check=True, timeout=300)
+        curves.append(pd.read_parquet(tmp_path / name / "curves").sort_values("epoch"))
+
+    for column in ("train_loss", "val_loss"):
+        assert list(curves[0][column]) == pytest.approx(list(curves[1][column]), rel=1e-9)
