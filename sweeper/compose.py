@@ -46,6 +46,14 @@ def plain(config: DictConfig) -> Config:
     return {str(key): value for key, value in container.items()}
 
 
+def resolved(settings: Mapping[str, Any]) -> Config:
+    """The settings of a plugin, which Hydra hands over as config nodes, as plain values."""
+    return {
+        key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        for key, value in settings.items()
+    }
+
+
 def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
     """The resolved config of every point of a grid, in the order of its words.
 

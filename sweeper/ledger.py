@@ -88,6 +88,13 @@ class Ledger:
                     found[row["run_id"]] = row
         return found
 
+    def curve(self, run_id: str, column: str) -> list[dict[str, Any]]:
+        """A column of a run's current curve, by epoch; empty if it is not in a file of its own."""
+        from sweeper.parquet import read_columns  # pyarrow: 0.2 s
+
+        paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))
+        return read_columns(paths[-1], ["epoch", column]).to_pylist() if paths else []
+
     def run_folder(self, run_id: str) -> Path:
         """Where a run keeps its checkpoint and its attempts."""
         return self.results / "attempts" / run_id

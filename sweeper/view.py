@@ -52,6 +52,18 @@ class View:
         results = {Outcome.FINISHED, Outcome.DIVERGED}
         return all(state.status in results for state in self._states.values())
 
+    def expect(self, spec: RunSpec, status: str) -> None:
+        """A run that was not in the grid from the start.
+
+        Args:
+            spec: the run.
+            status: waiting, or the outcome that the ledger has of it.
+        """
+        if spec.run_id not in self._states:
+            self._states[spec.run_id] = state = RunState(spec)
+            state.status = status
+            self._to_do += spec.epochs if status == "waiting" else 0
+
     def say(self, text: str) -> None:
         """A line of its own, above the table."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)

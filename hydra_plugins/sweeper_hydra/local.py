@@ -9,7 +9,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from sweeper.launch.events import Event, Task
+    from sweeper.launch.events import Event, Tasks
     from sweeper.ledger import Ledger
 
 
@@ -39,7 +39,7 @@ class LocalLauncher(Launcher):
         msg = "hydra/launcher=local needs hydra/sweeper=grid. Use hydra/launcher=basic instead."
         raise NotImplementedError(msg)
 
-    def launch_runs(self, tasks: "Sequence[Task]", ledger: "Ledger") -> "Iterator[Event]":
+    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
         """Make runs here; see `sweeper.launch.local.run_here`."""
         from sweeper.launch.local import run_here  # Hydra imports plugins at every start
         from sweeper.launch.slots import this_machine

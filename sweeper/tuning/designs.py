@@ -31,7 +31,11 @@ class _Design(BaseSampler):
         return from_json(study.user_attrs[SPACE_KEY])
 
     def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
     ) -> Any:
         space = self.infer_relative_search_space(study, trial)
         assert space[param_name] == param_distribution
@@ -100,9 +104,7 @@ def value_at(distribution: BaseDistribution, place: float) -> Any:
     if distribution.step is not None:
         count = round((high - low) / distribution.step) + 1
         return distribution.low + int(place * count) * distribution.step
-    if distribution.log:
-        return math.exp(math.log(low) + place * math.log(high / low))
-    return low + place * (high - low)
+    return _between(low, high, place, log=distribution.log)
 
 
 def _levels(distribution: BaseDistribution, levels: int) -> list[Any]:
@@ -114,9 +116,12 @@ def _levels(distribution: BaseDistribution, levels: int) -> list[Any]:
         return [distribution.low + i * distribution.step for i in range(count)]
     places = [i / (levels - 1) for i in range(levels)]
     low, high = float(distribution.low), float(distribution.high)
-    if distribution.log:
-        values = [low * (high / low) ** place for place in places]
-    else:
-        values = [low + place * (high - low) for place in places]
+    values = [_between(low, high, place, log=distribution.log) for place in places]
     whole = isinstance(distribution, IntDistribution)
     return sorted({round(value) for value in values}) if whole else values
+
+
+def _between(low: float, high: float, place: float, *, log: bool) -> float:
+    """The value at a place from 0 to 1; rounding must not leave the range."""
+    value = low * (high / low) ** place if log else low + place * (high - low)
+    return min(max(value, low), high)

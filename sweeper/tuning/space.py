@@ -63,7 +63,9 @@ def steps(key: str, values: Sequence[float], *, log: bool, given: str) -> BaseDi
             _refuse(key, "in steps of 1 to be tagged log", given)
         return IntDistribution(low, high, log=log, step=step)
     if log:
-        _refuse(key, "an interval() to be tagged log; a range() of fractions has fixed steps", given)
+        _refuse(
+            key, "an interval() to be tagged log; a range() of fractions has fixed steps", given
+        )
     return FloatDistribution(low, high, step=step)
 
 
@@ -101,6 +103,11 @@ def word(key: str, value: Any) -> str:
     return f"{key}={value if isinstance(value, str) else repr(value)}"
 
 
+def short(key: str, value: Any) -> str:
+    """A value as people read it."""
+    return f"{key}={value:.4g}" if isinstance(value, float) else word(key, value)
+
+
 def ends(key: str, distribution: BaseDistribution) -> str:
     """A word that sweeps over the ends of a range, or over every choice."""
     if isinstance(distribution, FloatDistribution | IntDistribution):
@@ -128,7 +135,9 @@ def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
     if distribution.log:
         low, high, at = math.log(low), math.log(high), math.log(at)
     place = (at - low) / (high - low)
-    continuous = distribution.step is None or isinstance(distribution.step, int) and distribution.log
+    continuous = distribution.step is None or (
+        isinstance(distribution.step, int) and distribution.log
+    )
     margin = EDGE if continuous else 1e-9
     if place <= margin and distribution.low != 0:
         end, direction = "low", "down"

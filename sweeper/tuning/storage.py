@@ -1,0 +1,67 @@
+"""Where studies are kept: a journal file, or a database by URL."""
+
+import os
+from pathlib import Path
+
+import optuna
+from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+#: In the results folder.
+JOURNAL = "tuning.journal"
+
+
+def open_storage(storage: str | None, results: Path) -> BaseStorage:
+    """The storage of a command.
+
+    Args:
+        storage: a URL such as sqlite:///tuning.db, the path of a journal file, or None for the
+            journal in the results folder.
+        results: the results folder.
+
+    Raises:
+        ValueError: if it cannot be opened.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if storage and "://" in storage:
+        return _database(storage)
+    path = Path(storage) if storage else results / JOURNAL
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _end_last_line(path)
+        return JournalStorage(JournalFileBackend(str(path)))
+    except (OSError, ValueError) as error:
+        msg = f"hydra.sweeper.storage must be a journal file or a URL; got {path}: {error}."
+        raise ValueError(msg) from error
+
+
+def _end_last_line(path: Path) -> None:
+    """Cut off what a writer killed in the middle of a line left; nobody has read it."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - (1 << 20)))
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
+
+
+def _database(url: str) -> BaseStorage:
+    from sqlalchemy.exc import SQLAlchemyError  # only where a database is asked for
+
+    try:
+        return RDBStorage(url)
+    except (SQLAlchemyError, ImportError, OSError, ValueError, RuntimeError) as error:
+        cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        msg = (
+            f"hydra.sweeper.storage must be a database that can be reached; got {_shown(url)}: "
+            f"{cause}. Start it, correct the URL, or leave it out for a journal file."
+        )
+        raise ValueError(msg) from error
+
+
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    before, at, after = url.rpartition("@")
+    return f"{before.rpartition(':')[0]}:...@{after}" if at else url

@@ -1,0 +1,160 @@
+"""A tuned sweep: one study for each compared point, with equal budgets."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from optuna.trial import TrialState
+
+from sweeper import exit_codes
+from sweeper.domain.identity import scientific_part
+from sweeper.launch.events import Event, Tasks
+from sweeper.ledger import Ledger
+from sweeper.planning import plan
+from sweeper.tuning.design import Design
+from sweeper.tuning.report import outlook
+from sweeper.tuning.space import Space, ends
+from sweeper.tuning.storage import open_storage
+from sweeper.tuning.study import PointStudy
+from sweeper.tuning.tuner import ConfigsOf, Tuner
+from sweeper.view import View, view
+
+Launch = Callable[[Tasks, Ledger], Iterator[Event]]
+
+
+def run_tuning(
+    points: Sequence[Sequence[str]],
+    design: Design,
+    settings: Mapping[str, Any],
+    configs_of: ConfigsOf,
+    launch: Launch,
+) -> int:
+    """Tune at every point.
+
+    Args:
+        points: the compared words of each study.
+        design: how trials are chosen and judged.
+        settings: `results`, `retry`, `n_trials` of the command; `storage`, `study` and `tries` of
+            `hydra.sweeper`.
+        configs_of: the runs that words stand for.
+        launch: makes attempts at some place.
+
+    Returns:
+        The exit code: 0 if every trial has a result, 1 if any has none, 2 for bad input.
+    """
+    ledger = Ledger(Path(settings["results"]))
+    try:
+        _check_budget(settings, design)
+        warnings = _check_space(points, design.space, configs_of, ledger)
+        ledger.prepare()
+        storage = open_storage(settings["storage"], ledger.results)
+        names = [_name(words, design, settings["study"], configs_of) for words in points]
+        studies = [
+            PointStudy(name, words, design, storage)
+            for name, words in zip(names, points, strict=True)
+        ]
+    except ValueError as error:
+        print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
+        return exit_codes.BAD_INPUT
+    with view([], ledger) as shown:
+        for warning in warnings:
+            shown.say(f"Warning: {warning}")
+        tuner = Tuner(
+            studies=studies,
+            n_trials=settings["n_trials"],
+            tries=settings["tries"],
+            configs_of=configs_of,
+            ledger=ledger,
+            expect=shown.expect,
+            say=shown.say,
+        )
+        if settings["retry"] == "failed":
+            repeated = sum(study.repeat_failed() for study in studies)
+            shown.say(f"{repeated} failed trials are tried again.")
+        _say_budgets(studies, settings["n_trials"], shown)
+        if code := _follow(tuner, launch, shown, ledger):
+            return code
+        for study in studies:
+            shown.say(outlook(study))
+    states = [trial.state for study in studies for trial in study.trials()]
+    return exit_codes.RUN_FAILED if TrialState.FAIL in states else exit_codes.DONE
+
+
+def _follow(tuner: Tuner, launch: Launch, shown: View, ledger: Ledger) -> int:
+    try:
+        for event in launch(tuner.tasks(), ledger):
+            shown.show(event)
+            tuner.take_in(event)
+    except KeyboardInterrupt:
+        shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
+        return exit_codes.INTERRUPTED
+    except OSError as error:
+        shown.say(
+            f"{ledger.results} could not be written: {error.strerror}. What is there is kept; "
+            "make room or give back the permission, and repeat the command."
+        )
+        return exit_codes.RUN_FAILED
+    return exit_codes.DONE
+
+
+def _say_budgets(studies: Sequence[PointStudy], n_trials: int, shown: View) -> None:
+    shown.say(f"{len(studies)} studies of {n_trials} trials each.")
+    for study in studies:
+        if begun := study.num_begun:
+            shown.say(f"{study.name} goes on: {begun} of {n_trials} trials were begun before.")
+
+
+def _check_budget(settings: Mapping[str, Any], design: Design) -> None:
+    for name, value in (("n_trials", settings["n_trials"]), ("tries", settings["tries"])):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            msg = f"{name} must be a whole number, 1 or more; got {name}={value!r}."
+            raise ValueError(msg)
+    points = design.num_grid_points
+    if points and settings["n_trials"] != points:
+        msg = (
+            f"n_trials must be {points} with hydra/sweeper/sampler=grid, the number of its "
+            f"points; got n_trials={settings['n_trials']}. Write n_trials={points}, or tune less."
+        )
+        raise ValueError(msg)
+
+
+def _check_space(
+    points: Sequence[Sequence[str]], space: Space, configs_of: ConfigsOf, ledger: Ledger
+) -> Sequence[str]:
+    """Check every corner of the space at every point, before anything starts.
+
+    Returns:
+        Warnings.
+    """
+    corners = [ends(key, distribution) for key, distribution in space.items()]
+    configs = (config for words in points for config in configs_of([*words, *corners]))
+    try:
+        return plan(configs, ledger).warnings
+    except ValueError as error:
+        msg = f"every end of the tuned ranges must make a possible run. {error}"
+        raise ValueError(msg) from error
+
+
+def _name(words: Sequence[str], design: Design, study: str | None, configs_of: ConfigsOf) -> str:
+    """A study's name: its point, and a hash of all that is scientific and neither tuned nor mean.
+
+    The same command thus finds its studies again, and another one has its own.
+    """
+    corners = [f"{ends(key, space).partition(',')[0]}" for key, space in design.space.items()]
+    config = scientific_part(next(configs_of([*words, *corners])))
+    free = [*design.space, *(word.partition("=")[0].lstrip("+") for word in design.averaged)]
+    for key in free:
+        _drop(config, key.split("."))
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+    return " ".join(part for part in (study, *words, digest) if part)
+
+
+def _drop(config: dict[str, Any], path: Sequence[str]) -> None:
+    *groups, last = path
+    node = config
+    for group in groups:
+        node[group] = node = dict(node.get(group, {}))
+    node.pop(last, None)
