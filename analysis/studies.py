@@ -7,22 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from sweeper.domain.identity import scientific_part
+
 #: Config keys that a figure draws against or averages over.
 AXES = ("batch", "warmup", "lr_rule", "seed")
-
-#: Config keys that change where a run runs, and nothing of what it computes.
-PLACES = (
-    "devices",
-    "num_nodes",
-    "accelerator",
-    "threads",
-    "micro_batch",
-    "micro_batch_limit",
-    "timeout_s",
-    "results",
-    "data.about",
-    "data.root",
-)
 
 #: Columns that tell studies apart and explain them.
 COLUMNS = (
@@ -70,7 +58,11 @@ def studies(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[Study]:
     Returns:
         The largest study first.
     """
-    settings = [_setting(text, axes) for text in runs["config_json"].fillna("{}")]
+    configs = [json.loads(text) for text in runs["config_json"].fillna("{}")]
+    settings = [_setting(config, axes) for config in configs]
+    rules = [_rule(config.get("lr_rule") or {}) for config in configs]
+    shown = [rule or name for rule, name in zip(rules, runs["lr_rule"], strict=True)]
+    runs = runs.assign(lr_rule=pd.Series(shown, index=runs.index, dtype="str"))
     keys = pd.Series([json.dumps(s, sort_keys=True) for s in settings], index=runs.index)
     by_key = dict(zip(keys, settings, strict=True))
     groups = sorted(runs.groupby(keys, sort=False), key=lambda pair: -len(pair[1]))
@@ -99,12 +91,19 @@ def _with_distinct_names(found: list[Study]) -> list[Study]:
     ]
 
 
-def _setting(text: str, axes: tuple[str, ...]) -> dict[str, Any]:
+def _setting(config: dict[str, Any], axes: tuple[str, ...]) -> dict[str, Any]:
+    """The scientific leaves of a config but the axes; 5 and 5.0 are one value."""
     return {
-        name: value
-        for name, value in flat(json.loads(text))
-        if name not in PLACES and name.split(".")[0] not in axes
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in flat(scientific_part(config))
+        if value is not None and name.split(".")[0] not in axes
     }
+
+
+def _rule(group: dict[str, Any]) -> str:
+    """A rule with settings of its own, such as `power exponent=0.7`; empty for one without."""
+    settings = [f"{name}={value}" for name, value in group.items() if name != "name"]
+    return " ".join([str(group["name"]), *settings]) if settings else ""
 
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:

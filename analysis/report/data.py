@@ -13,7 +13,8 @@ import pandas as pd
 from analysis.answers import answers
 from analysis.claims import in_words, judge_all, preflight
 from analysis.load import read_curves, read_runs
-from analysis.studies import PLACES, flat
+from analysis.studies import flat
+from sweeper.domain.identity import scientific_part
 from sweeper.schema import RUNS
 
 MEASURES = ("val_accuracy", "val_loss", "train_loss")
@@ -125,11 +126,13 @@ def _plain(value: float) -> float | int | None:
 
 def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     """What all configs share, and a column for each setting in which they differ."""
-    leaves = [dict(flat(json.loads(text))) for text in runs["config_json"].fillna("{}")]
+    configs = [json.loads(text) for text in runs["config_json"].fillna("{}")]
+    leaves = [dict(flat(config)) for config in configs]
     names = list(dict.fromkeys(name for leaf in leaves for name in leaf))
     common = {n: leaves[0].get(n) for n in names if _is_shared(leaves, n)}
     known = {"batch", "warmup", "seed", "lr_rule.name", *RUNS}
-    own = [n for n in names if n not in common and n not in known and n not in PLACES]
+    scientific = {name for config in configs for name, _ in flat(scientific_part(config))}
+    own = [n for n in names if n in scientific and n not in common and n not in known]
     columns = {n: pd.Series([leaf.get(n) for leaf in leaves]) for n in own}
     texts = {n: c if pd.api.types.is_numeric_dtype(c) else c.map(str) for n, c in columns.items()}
     return common, pd.DataFrame(texts, index=runs.index)

@@ -115,7 +115,9 @@ function drawScatter() {
     scatter.axes(x, y, state.x, state.y, group === null ? "" : `${state.facet} ${group}`, box);
     for (const i of rows) {
       if (group !== null && runs.value(state.facet, i) !== group) continue;
-      const px = x.pixel(value("x", xs, i)), py = y.pixel(value("y", ys, i));
+      const px = x.pixel(value("x", xs, i));
+      let py = y.pixel(value("y", ys, i));
+      if (Number.isNaN(py) && runs.value("outcome", i) === "diverged") py = box.bottom - 6;
       if (Number.isNaN(px) || Number.isNaN(py)) continue;
       scatter.mark(px, py, colors.get(runs.value(state.color, i)) || "#999", runs.value("outcome", i));
       dots.push([px, py, i]);

@@ -49,7 +49,7 @@ class Scale {
     const rough = (to - from) / 6, unit = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((m) => m * unit).find((s) => s >= rough);
     const found = [];
-    for (let v = Math.ceil(from / step) * step; v <= to; v += step) found.push([v, FORMAT.format(v)]);
+    for (let v = Math.ceil(from / step) * step; v <= to; v += step) found.push([v, FORMAT.format(Math.abs(v) < step / 1e6 ? 0 : v)]);
     return found;
   }
   decades() {
@@ -102,7 +102,7 @@ class Canvas {
     points.forEach(([x, y], i) => (i ? this.pen.lineTo(x, y) : this.pen.moveTo(x, y)));
     this.pen.stroke();
   }
-  // A cross marks what diverged, a dot what finished, a ring what has no end of its own.
+  // A cross marks what diverged (at the foot if it has no value), a dot what finished, a ring what has no end of its own.
   mark(x, y, color, outcome) {
     const pen = this.pen;
     pen.strokeStyle = pen.fillStyle = color;

@@ -139,13 +139,15 @@ def lack_of_fit(
         num_parameters: of the curve.
 
     Returns:
-        F, and its probability under the curve; nan if no point has replicates.
+        F, and its probability under the curve; nan if no point has replicates that differ.
     """
     n = np.array([len(v) for v in values])
     free_pure, free_fit = int((n - 1).sum()), len(values) - num_parameters
     if free_pure == 0 or free_fit < 1:
         return np.nan, np.nan
     pure = sum(float(((v - v.mean()) ** 2).sum()) for v in values) / free_pure
+    if pure == 0:
+        return np.nan, np.nan
     means = np.array([v.mean() for v in values])
     f = float((n * (means - fitted) ** 2).sum()) / free_fit / pure
     return f, float(stats.f.sf(f, free_fit, free_pure))

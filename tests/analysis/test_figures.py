@@ -108,3 +108,19 @@ def test_the_command_says_that_a_folder_is_empty(tmp_path, capsys):
     assert code == 2
     assert "nothing to draw. Run a sweep first." in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_rule_with_another_exponent_is_another_point(runs):
+    one = with_setting(runs, lr_rule={"name": "power", "exponent": 0.5}).assign(lr_rule="power")
+    two = with_setting(runs, lr_rule={"name": "power", "exponent": 0.7}).assign(lr_rule="power")
+
+    (study,) = studies(pd.concat([one, two], ignore_index=True))
+
+    assert len(points(study.runs)) == 8
+    assert sorted(study.runs["lr_rule"].unique()) == ["power exponent=0.5", "power exponent=0.7"]
+
+
+def test_a_switch_that_is_off_does_not_part_old_runs_from_new_ones(runs):
+    new = with_setting(runs, label_smoothing=None, zero_init_last_norm=False, base_lr=0.1)
+
+    assert len(studies(pd.concat([runs, new], ignore_index=True))) == 1

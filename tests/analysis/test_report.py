@@ -33,7 +33,7 @@ def some_runs():
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     runs = some_runs()
-    runs.loc[0, ["outcome", "reason"]] = ["diverged", "the loss became nan"]
+    runs.loc[0, ["outcome", "val_accuracy"]] = ["diverged", np.nan]
     runs["log_path"] = [f"attempts/log-{i}.txt" for i in range(len(runs))]
     write_results(tmp_path / "results", runs, simulated_curves(runs, 4))
     (tmp_path / "results" / "attempts").mkdir()
