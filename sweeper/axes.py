@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from optuna.distributions import BaseDistribution
 
 from sweeper.compose import parsed, values_of
 from sweeper.tuning.space import Space, choice, interval, steps
@@ -70,7 +71,7 @@ def axes(words: Sequence[str], loader: ConfigLoader) -> Axes:
     return Axes(fixed=fixed, compared=compared, averaged=averaged, space=space)
 
 
-def _distribution(override: Override) -> object:
+def _distribution(override: Override) -> BaseDistribution:
     key, line, sweep = override.key_or_group, override.input_line or "", override.value()
     log = "log" in _tags(override)
     if isinstance(sweep, IntervalSweep):

@@ -27,6 +27,7 @@ class _Design(BaseSampler):
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
+        """The whole space."""
         del trial
         return from_json(study.user_attrs[SPACE_KEY])
 
@@ -37,6 +38,7 @@ class _Design(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
+        """Called by Optuna for parameters that were not drawn together, which none is."""
         space = self.infer_relative_search_space(study, trial)
         assert space[param_name] == param_distribution
         return self.sample_relative(study, trial, space)[param_name]
@@ -58,6 +60,7 @@ class QuasiRandom(_Design):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
+        """The point of this trial's number."""
         del study
         points = qmc.Halton(len(search_space), scramble=True, rng=self._seed)
         points.fast_forward(trial.number)
@@ -82,6 +85,7 @@ class Grid(_Design):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
+        """The point of this trial's number."""
         del study
         points = self.points(search_space)
         return points[trial.number % len(points)]

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Direction = Literal["maximize", "minimize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Objective:
     """
 
     column: str
-    direction: str
+    direction: Direction
     worst: float
     curve: str | None = None
 

@@ -21,7 +21,10 @@ def outlook(study: PointStudy) -> str:
     sign = -1 if objective.direction == "maximize" else 1
     best = min(feasible, key=lambda trial: sign * (trial.value or 0.0))
     tuned = " ".join(word(key, value) for key, value in best.params.items())
-    line = f"{study.name}: best {objective.column}={best.value:.5g} at {tuned} (trial {best.number}; {counts})."
+    line = (
+        f"{study.name}: best {objective.column}={best.value:.5g} at {tuned} "
+        f"(trial {best.number}; {counts})."
+    )
     space = study.design.space
     advice = [edge(key, value, space[key]) for key, value in best.params.items()]
     return "\n".join([line, *(f"    {text}." for text in advice if text)])

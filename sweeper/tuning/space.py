@@ -135,10 +135,8 @@ def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
     if distribution.log:
         low, high, at = math.log(low), math.log(high), math.log(at)
     place = (at - low) / (high - low)
-    continuous = distribution.step is None or (
-        isinstance(distribution.step, int) and distribution.log
-    )
-    margin = EDGE if continuous else 1e-9
+    is_continuous = distribution.step is None or distribution.log
+    margin = EDGE if is_continuous else 1e-9
     if place <= margin and distribution.low != 0:
         end, direction = "low", "down"
     elif place >= 1 - margin:

@@ -115,7 +115,7 @@ class PointStudy:
         """A trial that was begun by an earlier command, with the parameters it had then."""
         with _quiet():
             self.optuna.sampler = self.design.new_sampler(frozen.number)
-            trial = optuna.Trial(self.optuna, frozen._trial_id)
+            trial = optuna.Trial(self.optuna, frozen._trial_id)  # pyright: ignore[reportPrivateUsage]
             for key, distribution in self.design.space.items():
                 _suggest(trial, key, distribution)
         return trial
