@@ -132,6 +132,9 @@ def test_random_parts_are_distributed_as_torchvisions():
         quantiles = [0.05, 0.25, 0.5, 0.75, 0.95]
         difference = np.quantile(one, quantiles) - np.quantile(two, quantiles)
         assert abs(difference).max() < 0.2 * two.std()
+    assert np.corrcoef(ours[4], ours[5])[0, 1] == pytest.approx(
+        np.corrcoef(theirs[4], theirs[5])[0, 1], abs=5 * (2 / 2000) ** 0.5
+    )
 
 
 def _covered(views):
@@ -142,12 +145,15 @@ def _covered(views):
     return heights, widths, heights * widths, np.log(widths / heights), tops, lefts
 
 
-def test_an_image_too_long_for_any_part_gives_its_centre():
-    image = torch.zeros(1, 10, 400, dtype=torch.uint8)
-    image[..., 193:207] = 255  # the central 13 columns are 4/3 of the height
-    view = random_resized_crop(image, np.full(RESIZED_CROP_DRAWS, 0.99), size=8)
+def test_an_image_too_long_for_any_part_gives_its_centre_at_the_largest_ratio():
+    image = torch.arange(100, dtype=torch.uint8).expand(1, 9, 100)  # at 4/3 of 9 pixels: 12 columns
+    draws = np.full(RESIZED_CROP_DRAWS, 0.99)
 
-    assert (view == 255).all()
+    view = random_resized_crop(image, draws, size=12)
+    tall = random_resized_crop(image.transpose(1, 2), draws, size=12)
+
+    assert (view == torch.arange(44, 56)).all()
+    assert (tall == torch.arange(44, 56)[:, None]).all()
 
 
 def test_half_of_the_views_are_mirrored():
