@@ -19,6 +19,7 @@ class Rank:
         world_size: ranks of the run.
         threads: of this process on a CPU.
         environment: variables to set before training.
+        master: address of rank 0's node if the run spans nodes.
     """
 
     folder: str
@@ -29,3 +30,4 @@ class Rank:
     world_size: int
     threads: int
     environment: dict[str, str]
+    master: str | None = None

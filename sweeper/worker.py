@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from sweeper.domain.run_spec import run_spec
 from sweeper.rank import UNWRITABLE_EXIT, Rank
 
 _REASON_LINES = 3
+_MEETING_S = 300.0
 
 
 def work(rank: Rank) -> None:
@@ -87,10 +89,36 @@ def _enter(rank: Rank, *, on_gpu: bool) -> None:
         torch.cuda.set_device(rank.local_rank)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
-        store=dist.FileStore(str(Path(rank.folder) / "rendezvous"), rank.world_size),
+        store=_store(rank),
         rank=rank.rank,
         world_size=rank.world_size,
     )
+
+
+def _store(rank: Rank) -> dist.Store:
+    """Where the ranks meet: a file on one machine; over several, a port that a file tells.
+
+    File locks on network file systems are not to be relied on, renames are.
+    """
+    meeting = Path(rank.folder) / "rendezvous"
+    if rank.master is None:
+        return dist.FileStore(str(meeting), rank.world_size)
+    if rank.rank == 0:
+        store = dist.TCPStore(
+            rank.master, 0, rank.world_size, is_master=True, wait_for_workers=False
+        )
+        partial = meeting.with_name(".rendezvous.tmp")
+        partial.write_text(str(store.port))
+        partial.replace(meeting)
+        return store
+    deadline = time.monotonic() + _MEETING_S
+    while not meeting.exists():
+        if time.monotonic() > deadline:
+            msg = f"rank 0 must open {meeting} within {_MEETING_S:g} s; it did not. See its log."
+            raise TimeoutError(msg)
+        os.listdir(rank.folder)  # noqa: PTH208  makes network file systems look again
+        time.sleep(0.1)
+    return dist.TCPStore(rank.master, int(meeting.read_text()), rank.world_size, is_master=False)
 
 
 def _append(progress: Path, rows: list[dict[str, Any]]) -> None:

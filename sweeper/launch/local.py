@@ -4,7 +4,7 @@ import multiprocessing
 import signal
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -22,7 +22,13 @@ _TICK_S = 0.02
 _POLL_ELSEWHERE_S = 0.5
 
 
-def run_here(tasks: Tasks, ledger: Ledger, machine: Machine) -> Iterator[Event]:
+def run_here(
+    tasks: Tasks,
+    ledger: Ledger,
+    machine: Machine,
+    *,
+    why_stopped: Callable[[], str] = lambda: "stopped",
+) -> Generator[Event]:
     """Make all runs, publishing each attempt's row as it ends.
 
     A run that another process is making is waited for, and taken over if that process dies.
@@ -31,6 +37,7 @@ def run_here(tasks: Tasks, ledger: Ledger, machine: Machine) -> Iterator[Event]:
         tasks: what to run, in this order; taken as room appears.
         ledger: where the rows go.
         machine: what the runs may use.
+        why_stopped: the reason of runs that are left before their end.
 
     Yields:
         An event per tick, empty when nothing happened, so that a caller can draw.
@@ -51,7 +58,7 @@ def run_here(tasks: Tasks, ledger: Ledger, machine: Machine) -> Iterator[Event]:
                 time.sleep(_TICK_S)
                 yield runs.ended()
         finally:
-            runs.stop()
+            runs.stop(why_stopped)
 
 
 def _check_nodes(task: Task | None) -> None:
@@ -179,11 +186,11 @@ class _Runs:
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
         return ends
 
-    def stop(self) -> None:
+    def stop(self, why: Callable[[], str]) -> None:
         """End what is running; it goes on from its last epoch when the command is repeated."""
         stop(self._running)
         for run in self._running:
-            reason = f"stopped after epoch {len(run.attempt.curve())}"
+            reason = f"{why()} after epoch {len(run.attempt.curve())}"
             _publish(run.attempt, Outcome.PREEMPTED, reason, self._ledger)
 
 
