@@ -108,10 +108,12 @@ def _learning_rate(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> 
 def _breaking(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
     question = "At which batch does accuracy break (0.5 points below the smallest batch)?"
     finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
-    spans = finished.groupby("warmup_epochs")["global_batch"].nunique()
-    if not len(spans) or spans.max() < 2:
+    spans = finished.groupby("warmup_epochs").agg(
+        batches=("global_batch", "nunique"), accuracy=("val_accuracy", "mean")
+    )
+    if not len(spans) or spans["batches"].max() < 2:
         return Answer(question, "Not decidable: two or more batches are needed.", pd.DataFrame())
-    warmup = spans.idxmax()
+    warmup = spans.sort_values(["batches", "accuracy"]).index[-1]
     found = breaking_batch(finished[finished["warmup_epochs"] == warmup], rng, 0.005, draws)
     words = f"At {number(found, ' examples')} (warmup {warmup:g} epochs)."
     return Answer(question, words, pd.DataFrame())

@@ -84,7 +84,7 @@ def best_warmups(runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAW
         runs,
         "warmup_epochs",
         to_scale=lambda w: np.log(w + WARMUP_OFFSET),
-        from_scale=lambda u: np.exp(u) - WARMUP_OFFSET,
+        from_scale=lambda u: np.maximum(np.exp(u) - WARMUP_OFFSET, 0.0),
         rng=rng,
         draws=draws,
     )

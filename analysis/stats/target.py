@@ -90,13 +90,16 @@ def critical_batch(
         raise ValueError(msg)
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
-    value, low, high = float(intercept[0] / slope[0]), np.nan, np.nan
+    value, low, high = float(_ratio(slope, intercept)[0]), np.nan, np.nan
     if cells.num_seeds > 1:
         means = cells.resampled_means(rng, draws, decisive=2)  # a line hangs on its ends
         low, high = percentile_interval(_ratio(*_line(batches, means, weights)))
     fitted = intercept[0] + slope[0] * batches
     scatter, p = lack_of_fit(cells.values, fitted, num_parameters=2)
-    note = f"left out for runs that did not reach the target: batch {censored}" if censored else ""
+    note = "examples to target do not grow with the batch" if np.isnan(value) else ""
+    if censored:
+        names = ", ".join(f"{batch:,}" for batch in censored)
+        note = f"{note}; left out, not every run reached the target: batch {names}".strip("; ")
     method = "line through examples to target; 95 % percentile bootstrap over seeds"
     estimate = Estimate(value, low, high, cells.num_seeds, method, note)
     return CriticalBatch(

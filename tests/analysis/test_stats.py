@@ -319,3 +319,28 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
     assert found.note == (
         "1 points with one finished seed are not in the fit; 2 diverged runs are not in the fit"
     )
+
+
+def test_examples_that_fall_with_the_batch_have_no_critical_batch():
+    rows = [(b, 1e6 - 10 * b + e, True) for b in (100, 200, 400, 800) for e in (-9.0, 0.0, 9.0)]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    assert np.isnan(fit.critical_batch.value)
+    assert fit.critical_batch.note == "examples to target do not grow with the batch"
+
+
+def test_batches_that_miss_the_target_are_censored_and_named():
+    rows = [
+        (b, 1e6 + 10 * b + e if b < 1600 else np.nan, b < 1600)
+        for b in (100, 200, 400, 800, 1600)
+        for e in (-9.0, 0.0, 9.0)
+    ]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    assert fit.censored == (1600,)
+    assert fit.critical_batch.value == pytest.approx(1e5)
+    assert "batch 1,600" in fit.critical_batch.note
