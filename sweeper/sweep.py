@@ -43,6 +43,8 @@ def run_sweep(
         try:
             for event in launch(to_do, ledger) if to_do else ():
                 shown.show(event)
+                if event.is_detached:
+                    return exit_codes.DONE
         except KeyboardInterrupt:
             shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
             return exit_codes.INTERRUPTED

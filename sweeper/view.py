@@ -70,6 +70,10 @@ class View:
 
     def show(self, event: Event) -> None:
         """Take in what happened and show the state of things, if it is time to."""
+        for text in event.said:
+            self.say(text)
+        for run_id in event.queued:
+            self._states[run_id].status = "queued"
         for attempt in event.began:
             self._began(attempt, "running", "start")
         for attempt in event.elsewhere:
@@ -98,7 +102,7 @@ class View:
 
     def _began(self, attempt: Attempt, status: str, word: str) -> None:
         state = self._states[attempt.spec.run_id]
-        if state.status != "waiting" and state.spec.run_id not in self._running:
+        if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
             self._to_do += state.spec.epochs  # a run tried again
         state.status, state.attempt = status, attempt
         self._running[state.spec.run_id] = state

@@ -51,8 +51,14 @@ class Event:
         began: attempts that started here.
         elsewhere: attempts found to be under way in another process.
         ended: attempts that ended, here or elsewhere.
+        queued: ids of runs that wait in a queue.
+        said: sentences for the user.
+        is_detached: whether the runs go on without this process.
     """
 
     began: Sequence[Attempt] = ()
     elsewhere: Sequence[Attempt] = ()
     ended: Sequence[End] = ()
+    queued: Sequence[str] = ()
+    said: Sequence[str] = ()
+    is_detached: bool = False
