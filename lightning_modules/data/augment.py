@@ -24,7 +24,7 @@ def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bo
 
     Args:
         images: shape (n, height, width, channels).
-        draws: uniform in [0, 1): for top, left and mirroring, shape (n, 3).
+        draws: uniform in [0, 1): for top, left and mirroring, shape (n, 3), on the CPU.
         padding: added on each side before the window is taken [pixels].
         flip: whether images are mirrored at all.
 
@@ -38,12 +38,12 @@ def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bo
     device = images.device
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
     row_length, column_length = width + 2 * padding, height + 2 * padding
-    shifts = (draws[:, :2] * (2 * padding + 1)).long()
+    shifts = (draws[:, :2] * (2 * padding + 1)).long().to(device)  # not every device has float64
     rows = torch.arange(height, device=device) + shifts[:, :1]
     rows = rows + torch.arange(num, device=device)[:, None] * column_length
     columns = torch.arange(width, device=device)
     if flip:
-        columns = torch.where(draws[:, 2:] < 1 / 2, columns.flip(0), columns)
+        columns = torch.where((draws[:, 2:] < 1 / 2).to(device), columns.flip(0), columns)
     columns = columns + shifts[:, 1:]
     pixels = (rows[:, :, None] * row_length + columns[:, None, :]).flatten()
     return padded.view(-1, channels).index_select(0, pixels).view(num, height, width, channels)

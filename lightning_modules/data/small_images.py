@@ -96,10 +96,9 @@ class SmallImages:
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Augmented images and labels at these positions, shape (n,)."""
         draws = example_uniforms(self._seed, self._epoch, examples.numpy(), 3)
-        device = self._train.device
-        examples, uniforms = examples.to(device), torch.from_numpy(draws).to(device)
+        examples = examples.to(self._train.device)
         images = shifted_and_flipped(
-            self._train[examples], uniforms, padding=self._padding, flip=self._flip
+            self._train[examples], torch.from_numpy(draws), padding=self._padding, flip=self._flip
         )
         return self._normalised(images), self._train_labels[examples]
 
