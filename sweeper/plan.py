@@ -31,6 +31,10 @@ def main() -> None:
     except ValueError as error:
         print(f"This grid cannot run.\n{error}", file=sys.stderr)  # noqa: T201
         sys.exit(BAD_INPUT)
+    if arguments.schedule_plot:
+        from sweeper.schedule_plot import draw_schedules
+
+        draw_schedules(planned.specs, Path(arguments.schedule_plot))
     lines = plan_lines(planned, ledger)
     if arguments.json:
         print(json.dumps(lines))  # noqa: T201
@@ -67,7 +71,7 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
     return {
         "run_id": spec.run_id,
         "global_batch": split.global_batch,
-        "warmup_epochs": config["warmup"],
+        "warmup_epochs": spec.schedule.warmup_epochs,
         "lr_rule": config["lr_rule"]["name"],
         "seed": config["seed"],
         "world_size": split.world_size,
@@ -136,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, changes nothing")
     parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
     parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")
+    parser.add_argument("--schedule-plot", help="draw the learning rates into this file: lr.png")
     return parser
 
 

@@ -1,0 +1,49 @@
+"""A drawing of planned learning rates: one line per different schedule, against epochs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from sweeper.domain.run_spec import RunSpec
+
+Series = tuple[tuple[float, float], ...]
+
+_POINTS = 2000  # of a line; every step is drawn where there are fewer
+
+
+def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
+    """Every different series of (epoch, learning rate), and what the runs that have it are called.
+
+    Runs that differ in seed or layout alone have one series; so have arms of a study that were
+    meant to differ in their rates and do not.
+
+    Args:
+        specs: the planned runs.
+    """
+    names: dict[Series, list[str]] = {}
+    for spec in specs:
+        stride = max(1, spec.total_steps // _POINTS)
+        steps = range(0, spec.total_steps, stride)
+        series = tuple((step / spec.steps_per_epoch, spec.schedule.lr(step)) for step in steps)
+        config = spec.config
+        name = (
+            f"batch {config['batch']:,}, warmup {config['warmup']:g}, {config['lr_rule']['name']}"
+        )
+        found = names.setdefault(series, [])
+        if name not in found:
+            found.append(name)
+    return {series: "; ".join(found) for series, found in names.items()}
+
+
+def draw_schedules(specs: Sequence[RunSpec], path: Path) -> None:
+    """Draw the learning rate of every planned run at its steps, before any is started."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for series, name in schedule_series(specs).items():
+        epochs, rates = zip(*series, strict=True)
+        axes.plot(epochs, rates, drawstyle="steps-post", label=name)
+    axes.set(xlabel="epochs since the start", ylabel="learning rate")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=150)
