@@ -1,0 +1,101 @@
+"""SLURM's own programs: asked, their answers read. Needs no accounting."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TIMEOUT_S = 60.0
+_SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """An element of a job array in the queue, or a job of its own.
+
+    Attributes:
+        job: number of the array.
+        index: in the array; 0 for a job of its own.
+        state: SLURM's short word: PD, R, CG, ...
+        reason: why it waits.
+        comment: as submitted.
+    """
+
+    job: str
+    index: int
+    state: str
+    reason: str
+    comment: str
+
+
+def queue() -> list[Queued] | None:
+    """What of this user waits or runs, or None if SLURM cannot be asked right now."""
+    said = ask(
+        "squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%t|%r|%k"
+    )
+    if said is None:
+        return None
+    return [_queued(line) for line in said.splitlines() if line.count("|") >= 4]
+
+
+def _queued(line: str) -> Queued:
+    job, index, state, reason, comment = line.strip().split("|", 4)
+    number = int(index) if index.isdigit() else 0
+    return Queued(job=job, index=number, state=state, reason=reason, comment=comment)
+
+
+def ask(program: str, *arguments: str) -> str | None:
+    """What one of SLURM's programs prints, or None if it is not there or does not succeed."""
+    try:
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def setting(name: str, config: str | None) -> str | None:
+    """A value of `scontrol show config`, None if it does not tell."""
+    found = re.search(rf"^{name}\s*= (.*)$", config or "", re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def max_array_size() -> int:
+    """The most elements an array may have [count]."""
+    told = setting("MaxArraySize", ask("scontrol", "show", "config"))
+    return int(told) if told and told.isdigit() else _SMALLEST_MAX_ARRAY_SIZE
+
+
+def requeue(job: str) -> bool:
+    """Put a running job back into the queue; False if that cannot be done from here."""
+    return ask("scontrol", "requeue", job) is not None
+
+
+def rename(job: str, name: str) -> None:
+    """Give a running job another name; no matter if that cannot be done from here."""
+    ask("scontrol", "update", f"JobId={job}", f"JobName={name}")
+
+
+def was_cancelled(job: str) -> bool:
+    """Whether a job that was told to end was told so by scancel."""
+    said = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r") or ""
+    return "CANCELLED" in said
+
+
+def check_submit_host() -> None:
+    """See that jobs can be submitted from here.
+
+    Raises:
+        ValueError: if SLURM's programs are not here.
+    """
+    missing: Sequence[str] = [name for name in ("sbatch", "squeue") if not shutil.which(name)]
+    if missing:
+        msg = (
+            "hydra/launcher=slurm must be started where SLURM's programs are; "
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on PATH. "
+            "Go to a login node of the cluster, or use hydra/launcher=local."
+        )
+        raise ValueError(msg)

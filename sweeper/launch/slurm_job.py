@@ -1,0 +1,222 @@
+"""What a job does on its node: makes its runs, heeds SLURM's signals, leaves with a true exit code.
+
+The job owns its requeue: at a signal it waits for the end of the epoch, which is saved, lets go,
+and goes back into the queue. It never imports torch.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from sweeper import exit_codes
+from sweeper.attempt import Attempt, recover, standing
+from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import run_spec
+from sweeper.launch import slurm_commands
+from sweeper.launch.events import Event, Task
+from sweeper.launch.local import run_here
+from sweeper.launch.slots import this_machine
+from sweeper.launch.slurm_nodes import run_on_nodes
+from sweeper.launch.slurm_tickets import Ticket, Tickets
+from sweeper.ledger import Ledger
+
+#: Exit code of a job that was cut short and could not go back into the queue (sysexits.h).
+CUT_SHORT_EXIT = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPolicy:
+    """What a job does when its time is up, and how it shares its nodes.
+
+    Attributes:
+        warning_s: SLURM signals this long before the time limit [seconds].
+        grace_s: at a signal, wait this long for the end of an epoch [seconds].
+        attempts_without_epoch: after this many in a row the run is timed_out [count].
+        runs_at_a_time: of the runs in one job [count].
+        runs_per_gpu: runs that share a GPU [count].
+    """
+
+    warning_s: int
+    grace_s: float
+    attempts_without_epoch: int
+    runs_at_a_time: int
+    runs_per_gpu: int
+
+
+def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
+    """A job's whole life; submitit calls it on the first node of the job.
+
+    Args:
+        results: the results folder.
+        run_ids: the job's runs; each has a ticket unless it has ended.
+        policy: what to do when its time is up.
+
+    Raises:
+        SystemExit: always, with the job's exit code.
+    """
+    with _signals() as signals:
+        code = _Job(Ledger(Path(results)), policy, signals).run(run_ids)
+    raise SystemExit(code)
+
+
+class _Signals:
+    """What SLURM has signalled: SIGUSR1 before the time limit, SIGTERM at preemption or scancel."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.at = 0.0
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self.first is None:
+            self.first, self.at = signal.Signals(number), time.monotonic()
+
+
+@contextmanager
+def _signals() -> Generator[_Signals]:
+    noted = _Signals()
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, noted.note)
+    yield noted
+
+
+class _Job:
+    def __init__(self, ledger: Ledger, policy: JobPolicy, signals: _Signals) -> None:
+        self._ledger, self._policy, self._signals = ledger, policy, signals
+        self._tickets = Tickets(ledger)
+        self._number = os.environ["SLURM_JOB_ID"]
+        self._running: dict[str, Attempt] = {}
+        self._epochs_at_signal: dict[str, int] = {}
+
+    def run(self, run_ids: Sequence[str]) -> int:
+        """Make the runs that have not ended."""
+        tickets = [ticket for run_id in run_ids if (ticket := self._tickets.of(run_id))]
+        tasks = [task for ticket in tickets if (task := self._task(ticket))]
+        if tasks:
+            self._rename(tasks)
+            launched = self._launched(tasks)
+            for event in launched:
+                self._take_in(event)
+                if self._must_stop():
+                    launched.close()
+                    break
+        return self._leave(run_ids)
+
+    def _task(self, ticket: Ticket) -> Task | None:
+        """The attempt to make, or None if the run has ended or another process is at it."""
+        number = max(ticket.number, self._ledger.last_attempt(ticket.run_id))
+        stands = standing(self._ledger, ticket.run_id, number)
+        if not self._ledger.attempt_folder(ticket.run_id, number).exists():
+            return _made_of(ticket, number)
+        if stands is True and not self._is_mine(ticket.run_id, number):
+            return None
+        if isinstance(stands, bool):  # held by this job before SLURM put it back into the queue
+            recover(self._ledger, ticket.run_id, number)
+            stands = standing(self._ledger, ticket.run_id, number)
+        if isinstance(stands, bool) or stands[0] == Outcome.PREEMPTED:
+            return _made_of(ticket, number + 1)
+        self._tickets.remove(ticket.run_id)
+        return None
+
+    def _is_mine(self, run_id: str, number: int) -> bool:
+        try:
+            told = json.loads((self._ledger.attempt_folder(run_id, number) / _NOTE).read_text())
+        except FileNotFoundError:
+            return False
+        return told["job"] == self._number
+
+    def _rename(self, tasks: Sequence[Task]) -> None:
+        name = tasks[0].spec.point.replace(" ", "_")
+        slurm_commands.rename(self._number, name if len(tasks) == 1 else f"{name}_and_more")
+
+    def _launched(self, tasks: Sequence[Task]) -> Generator[Event]:
+        if tasks[0].spec.config["num_nodes"] > 1:
+            return run_on_nodes(tasks, self._ledger, self._why_stopped)
+        policy = self._policy
+        machine = this_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
+        return run_here(tasks, self._ledger, machine, why_stopped=self._why_stopped)
+
+    def _take_in(self, event: Event) -> None:
+        for attempt in event.began:
+            self._running[attempt.spec.run_id] = attempt
+            node = os.environ.get("SLURM_JOB_NODELIST", "")
+            note = json.dumps({"job": self._number, "nodes": node})
+            (attempt.folder / _NOTE).write_text(note)
+        for end in event.ended:
+            self._running.pop(end.run_id, None)
+            if end.outcome != Outcome.PREEMPTED or self._signals.first is None:
+                self._tickets.remove(end.run_id)
+
+    def _must_stop(self) -> bool:
+        """After a signal: whether every run has saved an epoch since, or the grace is over."""
+        if self._signals.first is None:
+            return False
+        epochs = {run_id: len(run.curve()) for run_id, run in self._running.items()}
+        self._epochs_at_signal = self._epochs_at_signal or epochs
+        if time.monotonic() - self._signals.at > self._policy.grace_s:
+            return True
+        return all(
+            count > self._epochs_at_signal.get(run_id, 0) for run_id, count in epochs.items()
+        )
+
+    def _why_stopped(self) -> str:
+        if self._signals.first == signal.SIGUSR1:
+            return "the time limit of its job was near: stopped"
+        if slurm_commands.was_cancelled(self._number):
+            return "cancelled with scancel: stopped"
+        return "SLURM took its nodes away: stopped"
+
+    def _leave(self, run_ids: Sequence[str]) -> int:
+        """Requeue if a run is to go on, and say how it went."""
+        ended = self._ledger.ended()
+        outcomes = [ended[run_id].outcome for run_id in run_ids if run_id in ended]
+        if len(outcomes) == len(run_ids) and all(outcome.is_result for outcome in outcomes):
+            return exit_codes.DONE
+        if self._signals.first is None:
+            return exit_codes.RUN_FAILED
+        if self._signals.first == signal.SIGUSR1:
+            self._give_up_stalled(run_ids)
+            left = [run_id for run_id in run_ids if self._tickets.of(run_id)]
+            if left and slurm_commands.requeue(self._number):
+                signal.pause()  # SLURM ends this job now and starts it again
+        return CUT_SHORT_EXIT
+
+    def _give_up_stalled(self, run_ids: Sequence[str]) -> None:
+        most = self._policy.attempts_without_epoch
+        for run_id in run_ids:
+            number = self._ledger.last_attempt(run_id)
+            stands = standing(self._ledger, run_id, number) if number else False
+            if isinstance(stands, bool) or stands[0] != Outcome.PREEMPTED:
+                continue
+            if _attempts_without_epoch(self._ledger, run_id, number) < most:
+                continue
+            attempt = Attempt.found(self._ledger, run_id, number)
+            assert attempt is not None
+            reason = f"no epoch completed within the job's time limit in {most} attempts in a row"
+            attempt.end(Outcome.TIMED_OUT, reason, self._ledger)
+            self._tickets.remove(run_id)
+
+
+_NOTE = "slurm.json"
+
+
+def _made_of(ticket: Ticket, number: int) -> Task:
+    scratch = ticket.from_scratch and number == ticket.number
+    return Task(spec=run_spec(ticket.config), number=number, from_scratch=scratch)
+
+
+def _attempts_without_epoch(ledger: Ledger, run_id: str, last: int) -> int:
+    """How many attempts in a row, up to the last one, went no further than those before."""
+    stalled = furthest = 0
+    for number in range(1, last + 1):
+        attempt = Attempt.found(ledger, run_id, number)
+        epochs = len(attempt.curve()) if attempt else 0
+        stalled = 0 if epochs > furthest else stalled + 1
+        furthest = max(furthest, epochs)
+    return stalled

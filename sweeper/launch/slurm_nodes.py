@@ -1,0 +1,158 @@
+"""Runs on the nodes of the job that this process is in: srun starts the ranks, one process each."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+from sweeper.attempt import Attempt
+from sweeper.domain.outcomes import Outcome
+from sweeper.launch.events import End, Event, Task
+from sweeper.ledger import Ledger
+from sweeper.owner import HEARTBEAT_S
+
+_TICK_S = 0.1
+_GRACE_S = 5.0
+_BY_SIGNAL = 128
+_FROM_OUTSIDE = {9: "SIGKILL", 15: "SIGTERM"}
+
+
+def run_on_nodes(
+    tasks: Sequence[Task], ledger: Ledger, why_stopped: Callable[[], str]
+) -> Generator[Event]:
+    """Make runs one after the other, each on all nodes of this job.
+
+    Args:
+        tasks: what to run, in this order.
+        ledger: where the rows go.
+        why_stopped: the reason of a run that is left before its end.
+
+    Yields:
+        An event per tick, empty when nothing happened.
+    """
+    for task in tasks:
+        attempt = Attempt.begin(task.spec, ledger, task.number, from_scratch=task.from_scratch)
+        if attempt is None:
+            continue
+        yield Event(began=[attempt])
+        if refusal := _refusal(attempt):
+            yield _published(attempt, Outcome.FAILED, refusal, ledger)
+            continue
+        yield from _watched(_started(attempt), ledger, why_stopped)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Step:
+    attempt: Attempt
+    process: subprocess.Popen[bytes]
+    deadline: float | None
+    beaten_at: float
+
+
+def _refusal(attempt: Attempt) -> str:
+    """Why the ranks cannot be started, before they are; empty if they can."""
+    asked = attempt.spec.config["num_nodes"]
+    given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    if asked <= given:
+        return ""
+    return (
+        f"num_nodes must be the nodes that the job has; got num_nodes={asked}, SLURM gave {given}. "
+        "Take nodes and ntasks out of hydra.launcher.parameters: they follow from num_nodes."
+    )
+
+
+def _started(attempt: Attempt) -> _Step:
+    config = attempt.spec.config
+    command = [
+        "srun",
+        f"--nodes={config['num_nodes']}",
+        f"--ntasks={attempt.spec.split.world_size}",
+        f"--ntasks-per-node={config['devices']}",
+        f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', config['threads'])}",
+        "--distribution=block",
+        "--kill-on-bad-exit=1",
+        *(["--gpu-bind=none"] if "SLURM_JOB_GPUS" in os.environ else []),
+        *(sys.executable, "-m", "sweeper.launch.slurm_rank"),
+        *(str(attempt.folder), str(attempt.checkpoint)),
+    ]
+    with (attempt.folder / "srun.txt").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_plain_environment()
+        )
+    timeout_s, now = config["timeout_s"], time.monotonic()
+    deadline = now + timeout_s if timeout_s else None
+    return _Step(attempt=attempt, process=process, deadline=deadline, beaten_at=now)
+
+
+def _plain_environment() -> dict[str, str]:
+    """Without what the job's header says of tasks: it would contradict the options of srun."""
+    contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(contradicting)}
+
+
+def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Generator[Event]:
+    end: tuple[Outcome, str] | None = None
+    try:
+        while (end := _end_of(step)) is None:
+            time.sleep(_TICK_S)
+            if not _beat(step):
+                _stop(step.process)
+                return  # another process took the attempt over: its row is not ours to write
+            yield Event()
+    finally:
+        if end is None and step.process.poll() is None:
+            _stop(step.process)
+            reason = f"{why_stopped()} after epoch {len(step.attempt.curve())}"
+            step.attempt.end(Outcome.PREEMPTED, reason, ledger)
+    yield _published(step.attempt, *end, ledger)
+
+
+def _beat(step: _Step) -> bool:
+    if time.monotonic() - step.beaten_at < HEARTBEAT_S:
+        return True
+    step.beaten_at = time.monotonic()
+    return step.attempt.beat()
+
+
+def _end_of(step: _Step) -> tuple[Outcome, str] | None:
+    code, attempt = step.process.poll(), step.attempt
+    if code is None:
+        if (reason := attempt.stop_reason()) is not None:
+            _stop(step.process)
+            return Outcome.PREEMPTED, reason
+        if step.deadline is None or time.monotonic() < step.deadline:
+            return None
+        _stop(step.process)
+        return Outcome.TIMED_OUT, f"ran past timeout_s={attempt.spec.config['timeout_s']:g}"
+    for rank in range(attempt.spec.split.world_size) if code else (0,):
+        if record := attempt.record(rank):
+            where = f" (rank {rank})" if code else ""
+            return Outcome(record["outcome"]), record["reason"] + where
+    return _without_record(code, attempt)
+
+
+def _without_record(code: int, attempt: Attempt) -> tuple[Outcome, str]:
+    said = (attempt.folder / "srun.txt").read_text(errors="replace").strip().splitlines()
+    if any("oom" in line.lower().replace("-", "") for line in said):
+        return Outcome.OUT_OF_MEMORY, "SLURM ended a rank that ran out of the job's memory"
+    if name := _FROM_OUTSIDE.get(code - _BY_SIGNAL):
+        return Outcome.PREEMPTED, f"a rank was ended by {name} from outside"
+    last = f": {said[-1]}" if said else ""
+    return Outcome.FAILED, f"srun exited with {code}{last}"
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the ranks: asked first, made to after a grace time."""
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _published(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) -> Event:
+    attempt.end(outcome, reason, ledger)
+    return Event(ended=[End(run_id=attempt.spec.run_id, outcome=outcome, reason=reason)])
