@@ -14,6 +14,9 @@ from sweeper.schema import SCHEMA_VERSION, arrow_schema
 
 Columns = Mapping[str, tuple[pa.DataType, str]]
 
+#: How often a folder is read again while its files go on changing.
+_READINGS = 20
+
 #: A file without these columns is not one of ours.
 KEYS = ("run_id", "attempt")
 
@@ -45,6 +48,30 @@ def listing(folder: Path) -> list[Path]:
     return [folder / n for n in names if n.endswith(".parquet") and n[0] not in "._"]
 
 
+def read_folder(
+    folder: Path, columns: Columns, wanted: Sequence[str]
+) -> tuple[pa.Table, list[Unread]]:
+    """Read the files of a folder, also while a sweep replaces and merges them.
+
+    A file that is gone since the folder was listed has been superseded or merged into another,
+    so the folder is read again: its rows would otherwise be missing.
+
+    Args:
+        folder: holds the files of one table.
+        columns: the columns of the table; one that a file lacks is null there.
+        wanted: which of them to read, the keys included.
+
+    Returns:
+        The rows, and the files that were left out.
+    """
+    table, unread = read_files(listing(folder), columns, wanted)
+    for _ in range(_READINGS):
+        if all(os.path.lexists(left_out.path) for left_out in unread):
+            break
+        table, unread = read_files(listing(folder), columns, wanted)
+    return table, unread
+
+
 def read_files(
     paths: Sequence[Path], columns: Columns, wanted: Sequence[str]
 ) -> tuple[pa.Table, list[Unread]]:
@@ -64,8 +91,6 @@ def read_files(
     for path in paths:
         try:
             tables.append(_read_one(path, schema))
-        except FileNotFoundError:
-            continue  # superseded or compacted since the folder was listed
         except (pa.ArrowException, OSError, ValueError) as error:
             unread.append(Unread(path, str(error).split("\n")[0]))
     return pa.concat_tables(tables).combine_chunks(), unread

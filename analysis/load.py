@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.files import KEYS, Columns, Unread, listing, read_files
+from analysis.files import KEYS, Columns, Unread, read_folder
 from sweeper.schema import CURVES, RUNS
 
 Folders = str | Path | Sequence[str | Path]
@@ -125,7 +125,7 @@ def _read_folders(
     tables: list[pa.Table] = []
     unread: list[Unread] = []
     for folder in folders(results):
-        table, left_out = read_files(listing(folder / kind), columns, wanted)
+        table, left_out = read_folder(folder / kind, columns, wanted)
         place = pa.array([str(folder)] * table.num_rows, pa.string())
         tables.append(table.append_column("results", place))
         unread.extend(left_out)

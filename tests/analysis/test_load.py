@@ -1,5 +1,6 @@
 """Results folders into frames, also when files are torn, foreign, old, empty or twice there."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from analysis.simulate import (
     write_compacted,
     write_results,
 )
+from sweeper.compact import compact
 from sweeper.schema import RUNS
 
 
@@ -215,3 +217,30 @@ def test_a_table_written_by_the_ledger_keeps_its_values(runs):
 
     assert table.column("val_accuracy").to_pylist() == [0.5] * 4
     assert table.schema.metadata == {b"schema_version": b"1"}
+
+
+def test_no_run_is_missing_while_files_are_merged(tmp_path):
+    """The merger publishes its file and then removes the small ones; readers list before that."""
+    runs = simulated_runs(
+        [256], [0], 100, accuracy=lambda b, w: 0.5, noise=0.0, rng=np.random.default_rng(1)
+    )
+    counts = []
+    for attempt in range(2):
+        folder = tmp_path / str(attempt)
+        write_results(folder, runs, simulated_curves(runs, 1))
+        merger = threading.Thread(target=compact, args=(folder,))
+        merger.start()
+        while merger.is_alive():
+            counts.append(len(read_runs(folder, ["seed"]).frame))
+        counts.append(len(read_runs(folder, ["seed"]).frame))
+
+    assert set(counts) == {100}
+
+
+def test_a_link_to_nowhere_is_named(results):
+    (results / "runs" / "lost.parquet").symlink_to(results / "nowhere")
+
+    loaded = read_runs(results)
+
+    assert [unread.path.name for unread in loaded.unread] == ["lost.parquet"]
+    assert len(loaded.frame) == 4
