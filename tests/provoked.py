@@ -89,3 +89,11 @@ class ShortChanging(Digits):
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         return super().train_examples(examples[:-1])
+
+
+class Slow(_Net):
+    """Takes 10 ms for each micro-batch."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        time.sleep(0.01 if self.training else 0)
+        return super().forward(images)
