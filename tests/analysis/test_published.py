@@ -1,0 +1,115 @@
+"""Estimators on published tables give the published, or hand-computed, exponents and batches."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.stats.breaking import breaking_batch
+from analysis.stats.power_law import power_exponent
+from analysis.stats.target import critical_batch, critical_batch_of_points
+
+#: MLPerf reference convergence points, ResNet-50 to 75.9 % (mlcommons/logging,
+#: training_4.0.0/rcps_resnet.json): batch, base rate, momentum, warmup epochs, epochs to
+#: target (mean, standard deviation, runs).
+MLPERF = pd.DataFrame(
+    [
+        (1632, 7.4, 0.9, 2, 35.0, 1.12, 17),
+        (3264, 10.5, 0.9, 2, 35.2, 0.77, 15),
+        (4096, 10.0, 0.9, 5, 40.0, 1.05, 10),
+        (8192, 17.0, 0.9, 5, 42.0, 1.05, 10),
+        (13056, 12.8, 0.9, 9, 45.4, 0.70, 10),
+        (32768, 21.2, 0.94, 16, 56.0, 0.47, 10),
+        (49152, 19.405, 0.951807, 24, 68.0, 0.67, 10),
+        (58880, 23.246, 0.951807, 29, 79.9, 0.88, 10),
+        (65536, 24.699, 0.951807, 31, 84.5, 0.97, 10),
+        (67840, 24.699, 0.951807, 31, 85.9, 0.65, 28),
+    ],
+    columns=["batch", "lr", "momentum", "warmup", "epochs", "sd", "n"],
+)
+
+#: ResNet-50 top-1 error in percent over 5 runs, Goyal et al. 2017, table: batch, mean, sd.
+GOYAL = [
+    (256, 23.60, 0.12),
+    (512, 23.48, 0.09),
+    (1024, 23.53, 0.08),
+    (2048, 23.49, 0.11),
+    (4096, 23.56, 0.12),
+    (8192, 23.74, 0.09),
+    (16384, 24.79, 0.27),
+    (32768, 27.55, 0.28),
+    (65536, 33.96, 0.80),
+]
+
+
+def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
+    """Values with exactly this mean and standard deviation."""
+    shape = np.linspace(-1, 1, n)
+    return mean + sd * shape / shape.std(ddof=1)
+
+
+def half_width(estimate) -> float:
+    return (estimate.high - estimate.low) / 2
+
+
+def test_mlperf_effective_rate_grows_as_the_0_54_power_of_the_batch():
+    effective = MLPERF["lr"] / (1 - MLPERF["momentum"])
+
+    found = power_exponent(MLPERF["batch"].to_numpy(float), effective.to_numpy())
+
+    assert (round(found.value, 2), round(half_width(found), 2)) == (0.54, 0.10)
+
+
+def test_mlperf_raw_rate_grows_as_the_0_30_power_of_the_batch():
+    found = power_exponent(MLPERF["batch"].to_numpy(float), MLPERF["lr"].to_numpy())
+
+    assert (round(found.value, 2), round(half_width(found), 2)) == (0.30, 0.07)
+
+
+def test_mlperf_warmup_grows_as_the_0_77_power_of_the_batch():
+    found = power_exponent(MLPERF["batch"].to_numpy(float), MLPERF["warmup"].to_numpy(float))
+
+    assert (round(found.value, 2), round(half_width(found), 2)) == (0.77, 0.11)
+
+
+def test_mlperf_critical_batch_is_about_45_000_by_pairs_of_points():
+    batches, epochs = MLPERF["batch"].to_numpy(float), MLPERF["epochs"].to_numpy()
+
+    found, _, fewest_epochs = critical_batch_of_points(batches, epochs, np.random.default_rng(0))
+
+    assert found.value == pytest.approx(45_000, rel=0.04)
+    assert found.low == pytest.approx(40_000, rel=0.06)
+    assert found.high == pytest.approx(52_000, rel=0.06)
+    assert fewest_epochs == pytest.approx(33.8, rel=0.03)
+
+
+def test_mlperf_critical_batch_is_about_45_000_by_replicates_and_the_hyperbola_does_not_fit():
+    """Weighted by hand: S_min 958 steps, E_min 33.8 epochs, lack of fit F(8, 120) = 66."""
+    rows = [
+        (int(p.batch), float(e) * 1_281_167, True)
+        for p in MLPERF.itertuples()
+        for e in replicates_with(p.epochs, p.sd, p.n)
+    ]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    assert fit.critical_batch.value == pytest.approx(45_000, rel=0.02)
+    assert fit.fewest_steps == pytest.approx(958, rel=0.02)
+    assert fit.fewest_examples / 1_281_167 == pytest.approx(33.8, rel=0.02)
+    assert fit.lack_of_fit == pytest.approx(66, rel=0.15)
+    assert fit.lack_of_fit_p < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("margin", "batch", "low", "high"),
+    [(0.005, 10_400, 9_500, 11_600), (0.010, 14_500, 12_800, 16_700)],
+)
+def test_goyal_accuracy_breaks_at_10_400_and_14_500(margin, batch, low, high):
+    rows = [("finished", b, 1 - e / 100) for b, m, s in GOYAL for e in replicates_with(m, s, 5)]
+    runs = pd.DataFrame(rows, columns=["outcome", "global_batch", "val_accuracy"])
+
+    found = breaking_batch(runs, np.random.default_rng(0), margin)
+
+    assert found.value == pytest.approx(batch, rel=0.01)
+    assert found.low == pytest.approx(low, rel=0.06)
+    assert found.high == pytest.approx(high, rel=0.06)
