@@ -4,7 +4,6 @@ Hydra composes once per distinct choice of groups; plain values are set on copie
 large grid costs microseconds a point instead of Hydra's fifth of a second.
 """
 
-import copy
 import difflib
 import itertools
 import re
@@ -64,14 +63,13 @@ def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
     Raises:
         ValueError: if a word cannot be understood or its key does not exist.
     """
-    axes = [values_of(override, loader) for override in parsed(words, loader)]
+    axes = [_axis(override, loader) for override in parsed(words, loader)]
     templates: dict[tuple[str, ...], _Template] = {}
     for point in itertools.product(*axes):
-        chosen = tuple(o.input_line or "" for o in point if not _is_value(o, loader))
+        chosen = tuple(word.text for word in point if not word.is_value)
         if chosen not in templates:
             templates[chosen] = _Template(loader, chosen)
-        values = [override for override in point if _is_value(override, loader)]
-        yield templates[chosen].with_values(values)
+        yield templates[chosen].with_values([word for word in point if word.is_value])
 
 
 def preset_axes(loader: ConfigLoader, words: Sequence[str]) -> Mapping[str, Any]:
@@ -88,6 +86,22 @@ def with_preset_axes(params: Mapping[str, Any], words: Sequence[str]) -> list[st
     return [*(f"{key}={value}" for key, value in axes.items()), *words]
 
 
+def _axis(override: Override, loader: ConfigLoader) -> "list[_Word]":
+    is_value = _is_value(override, loader)  # 60 ms: once, not for each of its values
+    return [_Word(single, is_value=is_value) for single in values_of(override, loader)]
+
+
+class _Word:
+    """One override with one value, taken apart once for all points that share it."""
+
+    def __init__(self, override: Override, *, is_value: bool) -> None:
+        self.override, self.is_value = override, is_value
+        self.text = override.input_line or ""
+        self.path = override.key_or_group.split(".")
+        self.value = _unquoted(override.value()) if is_value else None
+        self.interpolates = "${" in str(self.value)
+
+
 class _Template:
     """One choice of groups, composed; values are set on copies of it."""
 
@@ -98,23 +112,29 @@ class _Template:
         ours = OmegaConf.masked_copy(self._composed, keys)
         self._has_interpolations = "${" in OmegaConf.to_yaml(ours)
         self._plain: Any = OmegaConf.to_container(ours)
+        self._known: set[int] = set()
 
-    def with_values(self, overrides: Sequence[Override]) -> Config:
-        for override in overrides:
-            _check_key(override, self._plain)
-        values = [(o.key_or_group, _unquoted(o.value())) for o in overrides]
-        if self._has_interpolations or any("${" in str(value) for _, value in values):
-            lines = [*self._chosen, *(o.input_line or "" for o in overrides)]
-            return plain(_compose(self._loader, lines))
-        config: Config = copy.deepcopy(self._plain)
-        for key, value in values:
-            *groups, name = key.split(".")
-            node: Any = config
+    def with_values(self, words: Sequence[_Word]) -> Config:
+        for word in words:
+            if id(word) not in self._known:
+                _check_key(word.override, self._plain)
+                self._known.add(id(word))
+        if self._has_interpolations or any(word.interpolates for word in words):
+            return plain(_compose(self._loader, [*self._chosen, *(word.text for word in words)]))
+        config = _copied(self._plain)
+        for word in words:
+            *groups, name = word.path
+            node = config
             for group in groups:
                 node = node[group]
-            node[name] = value
+            node[name] = word.value
         _check_complete(config)
         return config
+
+
+def _copied(node: Config) -> Config:
+    """A copy whose mappings are its own; other values are never changed in place."""
+    return {key: _copied(v) if isinstance(v, dict) else v for key, v in node.items()}
 
 
 def _compose(loader: ConfigLoader, words: Sequence[str]) -> DictConfig:
