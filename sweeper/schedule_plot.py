@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from cycler import cycler
 from matplotlib.figure import Figure
 
 from sweeper.domain.run_spec import RunSpec
 
 Series = tuple[tuple[float, float], ...]
 
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_STYLES = cycler(linestyle=["-", "--", ":"]) * cycler(color=_COLORS)
 _POINTS = 2000  # of a line; every step is drawn where there are fewer
 
 
@@ -38,12 +41,13 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
 
 def draw_schedules(specs: Sequence[RunSpec], path: Path) -> None:
     """Draw the learning rate of every planned run at its steps, before any is started."""
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.add_subplot()
+    axes.set_prop_cycle(_STYLES)
     for series, name in schedule_series(specs).items():
         epochs, rates = zip(*series, strict=True)
         axes.plot(epochs, rates, drawstyle="steps-post", label=name)
     axes.set(xlabel="epochs since the start", ylabel="learning rate")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(frameon=False, fontsize="small", loc="outside right upper")
     figure.savefig(path, dpi=150)

@@ -18,17 +18,19 @@ def test_seeds_share_a_line_and_batches_have_their_own(specs):
     series = schedule_series(specs("batch=3840,30720", "seed=0,1,2"))
 
     assert sorted(series.values()) == [
-        "batch 3,840, warmup 5, linear",
-        "batch 30,720, warmup 5, linear",
+        "batch 3,840, warmup 5, linear, periodic_decay",
+        "batch 30,720, warmup 5, linear, periodic_decay",
     ]
 
 
 def test_arms_with_the_same_rates_are_one_line(specs):
     """At the base batch every rule gives the base rate."""
-    series = schedule_series(specs("batch=3840", "base_batch=3840", "lr_rule=linear,none"))
+    series = schedule_series(
+        specs("batch=3840", "base_batch=3840", "lr_rule=linear,none", "schedule=constant")
+    )
 
     assert list(series.values()) == [
-        "batch 3,840, warmup 5, linear; batch 3,840, warmup 5, none",
+        "batch 3,840, warmup 5, linear, constant; batch 3,840, warmup 5, none, constant",
     ]
 
 
