@@ -1,0 +1,125 @@
+"""The default run against a hand-written loop, and the seconds that a run costs beyond training.
+
+    python benchmarks/throughput.py [--repeats 5] [--epochs 3]
+
+Alternates in one call, each in fresh one-thread processes: (A) the default run through the sweep's
+own launcher; (B) a plain PyTorch loop with the same model (plain BatchNorm), micro-batch,
+accumulation and views, on tensors in memory; (C) the same loop with the same BatchNorm span.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from sweeper.launch.local import run_here
+from sweeper.launch.slots import Machine
+from sweeper.ledger import Ledger
+from sweeper.plan import planned_grid
+from sweeper.planning import tasks
+
+WORDS = ["batch=3840", "warmup=0", "schedule=constant"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=3)
+    given = parser.parse_args()
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sweeper.worker"])
+    _one_run(epochs=1)  # warms the fork server
+    ours, beyond, plain, spanned = [], [], [], []
+    for _ in range(given.repeats):
+        speed, seconds = _one_run(epochs=given.epochs)
+        ours.append(speed)
+        beyond.append(seconds)
+        plain.append(_hand_loop(context, given.epochs, span=None))
+        spanned.append(_hand_loop(context, given.epochs, span=128))
+    _report("default run", ours)
+    _report("hand loop, plain BatchNorm", plain)
+    _report("hand loop, BatchNorm span 128", spanned)
+    print(f"ratio to the plain hand loop   {_ratio(ours, plain):.2f}")
+    print(f"ratio to the spanned hand loop {_ratio(ours, spanned):.2f}")
+    print(f"seconds beyond training, a further run: median {statistics.median(beyond):.2f}")
+
+
+def _one_run(*, epochs: int) -> tuple[float, float]:
+    """Examples per second, and seconds from claiming to the published row beyond training."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*WORDS, f"epochs={epochs}", f"results={folder}/results"]
+        planned, ledger = planned_grid(words, config_dir=None)
+        ledger.prepare()
+        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        started = time.perf_counter()
+        for _ in run_here(to_do, ledger, Machine(cores=1)):
+            pass
+        seconds = time.perf_counter() - started
+        (row,) = (
+            Ledger(Path(folder) / "results")
+            .rows({planned.specs[0].run_id}, ["examples_per_s", "train_s"])
+            .values()
+        )
+        return row["examples_per_s"], seconds - row["train_s"]
+
+
+def _hand_loop(context, epochs: int, *, span: int | None) -> float:
+    receive, send = context.Pipe(duplex=False)
+    process = context.Process(target=hand_loop, args=(send, epochs, span))
+    process.start()
+    speed = receive.recv()
+    process.join()
+    return speed
+
+
+def hand_loop(send, epochs: int, span: int | None) -> None:
+    import torch
+    from torch.nn import functional
+
+    from lightning_modules.data.digits import Digits
+    from lightning_modules.models.small_cnn import SmallCNN
+    from lightning_modules.norm import StepPosition, fix_batchnorm_span
+    from lightning_modules.randomness import epoch_order
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data = Digits(num_train_examples=61_440, num_val_examples=360, validation_fold=0)
+    model = SmallCNN((1, 8, 8), 10, channels=[16, 32], hidden=64)
+    position = StepPosition()
+    if span:
+        model = fix_batchnorm_span(model, span=span, position=position)
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    started = time.perf_counter()
+    for epoch in range(epochs):
+        data.set_epoch(0, epoch)
+        order = torch.from_numpy(epoch_order(0, epoch, 61_440))
+        micro_batches = order.view(16, 5, 768)
+        for index, step in enumerate(micro_batches):
+            for micro_step, examples in enumerate(step):
+                images, labels = data.train_examples(examples)
+                position.first_span = index * 30 + micro_step * 6
+                images = images.contiguous(memory_format=torch.channels_last)
+                (functional.cross_entropy(model(images), labels) / 5).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        for layer in model.modules():
+            if hasattr(layer, "merge_ranks"):
+                layer.merge_ranks(480)
+    send.send(epochs * 61_440 / (time.perf_counter() - started))
+
+
+def _report(what: str, speeds: list[float]) -> None:
+    shown = ", ".join(f"{speed:,.0f}" for speed in speeds)
+    print(f"{what:32} {statistics.median(speeds):10,.0f} examples/s (of {shown})")
+
+
+def _ratio(first: list[float], second: list[float]) -> float:
+    """Median of the ratios of neighbours in time."""
+    return statistics.median(a / b for a, b in zip(first, second, strict=True))
+
+
+if __name__ == "__main__":
+    main()
