@@ -30,9 +30,8 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
         steps = range(0, spec.total_steps, stride)
         series = tuple((step / spec.steps_per_epoch, spec.schedule.lr(step)) for step in steps)
         config = spec.config
-        name = (
-            f"batch {config['batch']:,}, warmup {config['warmup']:g}, {config['lr_rule']['name']}"
-        )
+        rule, schedule = config["lr_rule"]["name"], config["schedule"]["name"]
+        name = f"batch {config['batch']:,}, warmup {config['warmup']:g}, {rule}, {schedule}"
         found = names.setdefault(series, [])
         if name not in found:
             found.append(name)
