@@ -57,6 +57,15 @@ class Greedy(_Net):
         return super().forward(images) + torch.empty(2**50).sum()
 
 
+class GreedyAboveHalf(_Net):
+    """Asks for a petabyte in its third epoch of ten micro-batches, unless the micro-batch is at most 384."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > 384 and self.forwards >= 200:
+            return super().forward(images) + torch.empty(2**50).sum()
+        return super().forward(images)
+
+
 class Sleeping(_Net):
     """Never finishes its first forward pass."""
 
@@ -71,6 +80,18 @@ class Suicidal(_Net):
     def forward(self, images: Tensor) -> Tensor:
         if self.forwards == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(images)
+
+
+class Needing(_Net):
+    """Fails while a file is missing."""
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, path: str) -> None:
+        super().__init__(input_shape, num_classes)
+        self.path = path
+
+    def forward(self, images: Tensor) -> Tensor:
+        os.stat(self.path)  # noqa: PTH116  fails if it is missing
         return super().forward(images)
 
 

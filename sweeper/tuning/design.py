@@ -45,11 +45,12 @@ class Design:
         Raises:
             ValueError: if a setting is wrong or settings do not fit together.
         """
-        check_constraints(settings["constraints"])
+        constraints = settings["constraints"] or {}
+        check_constraints(constraints)
         design = cls(
             space=space,
             objectives=objectives(settings["objectives"]),
-            constraints=settings["constraints"],
+            constraints=constraints,
             sampler=settings["sampler"],
             sampler_seed=settings["sampler_seed"],
             pruner=settings["pruner"],

@@ -1,0 +1,67 @@
+"""Studies of the noisy quadratic, whose runs take a second or less."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pandas as pd
+import pytest
+from hydra import compose, initialize_config_dir
+
+from sweeper.axes import axes
+from sweeper.compose import config_folder, expand, plain, resolved
+from sweeper.launch.local import run_here
+from sweeper.launch.slots import Machine
+from sweeper.tuning.design import Design
+from sweeper.tuning.storage import open_storage
+from sweeper.tuning.sweep import run_tuning
+
+QUICK = [
+    "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
+    "model.noise_scale=256",
+]  # fmt: skip
+
+
+@pytest.fixture
+def tune(loader, results) -> Callable[..., int]:
+    """Run the studies that words stand for; the exit code."""
+
+    def run(*words: str, jobs: int = 2, quick: bool = True) -> int:
+        ours = [word for word in words if not word.startswith("hydra")]
+        found = axes([*(QUICK if quick else ()), *ours], loader)
+        named = [word for word in words if word.startswith(("hydra", "n_trials", "retry"))]
+        with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+            composed = compose(
+                "config",
+                ["hydra/sweeper=optuna", f"results={results}", *named],
+                return_hydra_config=True,
+            )
+        settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})
+        fixed = [word for word in found.fixed if not word.startswith(("n_trials", "retry"))]
+        return run_tuning(
+            list(found.points()),
+            Design.of(settings, found.space, found.averaged),
+            {**plain(composed), **settings},
+            lambda more: expand(loader, [*fixed, *found.averaged, *more]),
+            lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
+        )
+
+    return run
+
+
+@pytest.fixture
+def studies(results) -> Callable[[], list[optuna.Study]]:
+    """The studies in the results folder, by name."""
+
+    def load() -> list[optuna.Study]:
+        storage = open_storage(None, results)
+        names = sorted(optuna.get_all_study_names(storage))
+        return [optuna.load_study(study_name=name, storage=storage) for name in names]
+
+    return load
+
+
+@pytest.fixture
+def rows(results: Path) -> Callable[[], pd.DataFrame]:
+    """The runs table by run id."""
+    return lambda: pd.read_parquet(results / "runs").set_index("run_id")

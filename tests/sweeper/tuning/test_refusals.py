@@ -1,0 +1,153 @@
+"""What cannot be tuned is refused before anything starts, in a sentence."""
+
+import re
+
+import pytest
+
+from sweeper.axes import axes
+from sweeper.tuning.design import Design
+from sweeper.tuning.storage import open_storage
+
+LOSS = "hydra.sweeper.objectives=[val_loss]"
+RATES = "base_lr=tag(log, interval(0.01, 1))"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["base_lr=interval(1, 0.1)"],
+         "base_lr must be an interval from a lower to a higher number; got "
+         "base_lr=interval(1, 0.1)."),
+        (["base_lr=tag(log, interval(0, 1))"],
+         "base_lr must be above 0 to be tagged log; got base_lr=tag(log, interval(0, 1))."),
+        (["warmup=tag(tune, range(3, 3))"],
+         "warmup must be a range of two or more numbers; got warmup=tag(tune, range(3, 3))."),
+        (["warmup=tag(tune, range(3, 4))"],
+         "warmup must be a range of two or more numbers; got warmup=tag(tune, range(3, 4))."),
+        (["warmup=tag(tune, log, range(1, 9, 2))"],
+         "warmup must be in steps of 1 to be tagged log; got "
+         "warmup=tag(tune, log, range(1, 9, 2))."),
+        (["lr_rule=tag(tune, choice(linear, linear))"],
+         "lr_rule must be a choice of two or more different values; got "
+         "lr_rule=tag(tune, choice(linear, linear))."),
+        (["base_lr=tag(tun, range(1, 3))"],
+         "a tag must be one of log, mean, tune; got tun in base_lr=tag(tun, range(1, 3))."),
+        (["seed=tag(mean, tune, range(3))"],
+         "seed must be either tuned or averaged over; got seed=tag(mean, tune, range(3)). "
+         "Drop one tag."),
+        (["base_lr=0.1,0.2", "base_lr=interval(0.1, 1)"],
+         "base_lr must be given once, as tuned or as compared; got base_lr=0.1,0.2 and "
+         "base_lr=interval(0.1, 1). Drop one of them."),
+        (["batch=3840,7680"],
+         "something must be tuned with hydra/sweeper=optuna; got no interval() and nothing tagged "
+         "tune. Write base_lr=tag(log, interval(1e-3, 1)), or use hydra/sweeper=grid."),
+    ],
+)  # fmt: skip
+def test_words_that_cannot_be_tuned(loader, words, sentence):
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        axes(words, loader)
+
+
+def test_whole_numbers_stay_whole_and_ranges_exclude_their_stop(loader):
+    space = axes(["warmup=tag(tune, range(0, 21))", "seed=int(interval(1, 4))"], loader).space
+
+    assert (space["warmup"].low, space["warmup"].high, space["warmup"].step) == (0, 20, 1)
+    assert (space["seed"].low, space["seed"].high) == (1, 4)
+    assert {type(dist).__name__ for dist in space.values()} == {"IntDistribution"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["warmup=tag(tune, range(0, 9))"],
+         "every end of the tuned ranges must make a possible run. warmup must be shorter than the "
+         "training; got warmup=8 of epochs=1. Train longer or warm up for fewer epochs."),
+        ([RATES, "n_trials=0"],
+         "n_trials must be a whole number, 1 or more; got n_trials=0."),
+        ([RATES, "hydra/sweeper/sampler=grid", "n_trials=7"],
+         "n_trials must be 5 with hydra/sweeper/sampler=grid, the number of its points; got "
+         "n_trials=7. Write n_trials=5, or tune less."),
+        (["base_lrr=interval(0.1, 1)"],
+         "every end of the tuned ranges must make a possible run. base_lrr is not a config key; "
+         "got base_lrr=0.1. Did you mean base_lr?"),
+    ],
+)  # fmt: skip
+def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
+    code = tune(*words, LOSS)
+
+    assert code == 2
+    assert capsys.readouterr().err == f"Nothing was started.\n{sentence}\n"
+    assert not (results / "tuning.journal").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"objectives": ["accuracy"]}, "hydra.sweeper.objectives must be a list of different"),
+        ({"objectives": ["val_loss", "train_s"], "pruner": "optuna.pruners.MedianPruner"},
+         "hydra/sweeper/pruner must be none with several objectives, which Optuna cannot compare "
+         "half way; got val_loss, train_s."),
+        ({"objectives": ["train_s"], "pruner": "optuna.pruners.MedianPruner"},
+         "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
+         "val_accuracy or val_loss; got train_s. Use hydra/sweeper/pruner=none."),
+        ({"constraints": {"peak_memory_gib": 12}},
+         "hydra.sweeper.constraints must give min or max of columns among"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit(loader, settings, sentence):
+    space = axes([RATES], loader).space
+    pruner = {"_target_": settings.pop("pruner", "optuna.pruners.NopPruner")}
+    given = {
+        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
+        "sampler": {"_target_": "optuna.samplers.RandomSampler"}, "pruner": pruner, **settings,
+    }  # fmt: skip
+
+    with pytest.raises(ValueError, match="hydra") as refused:
+        Design.of(given, space, [])
+
+    assert str(refused.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:////no/such/folder/tuning.db", "nonsense://host/name", "postgresql://me:secret@localhost:1/x"],
+)  # fmt: skip
+def test_a_database_that_cannot_be_reached(results, url):
+    with pytest.raises(ValueError, match="storage must be a database that") as refused:
+        open_storage(url, results)
+
+    assert "secret" not in str(refused.value)
+    assert "Start it, correct the URL, or leave it out for a journal file." in str(refused.value)
+
+
+def test_a_line_that_a_killed_writer_left_unfinished_is_cut_off(results):
+    open_storage(None, results).create_new_study([1], "first")
+    journal = results / "tuning.journal"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code": 4, "worker_')
+
+    reopened = open_storage(None, results)
+    reopened.create_new_study([1], "second")
+
+    names = {study.study_name for study in open_storage(None, results).get_all_studies()}
+    assert names == {"first", "second"}
+
+
+def test_a_study_whose_space_has_changed(tune, capsys):
+    tune(RATES, "n_trials=1", LOSS)
+    capsys.readouterr()
+    code = tune("base_lr=tag(log, interval(0.01, 2))", "n_trials=1", LOSS)
+
+    sentences = capsys.readouterr().err
+    assert code == 2
+    assert "the space must be what it was when study" in sentences
+    assert "it was base_lr {step: None, low: 0.01, high: 1.0, log: True}, and now is" in sentences
+    assert "begin another study with hydra.sweeper.study=NAME" in sentences
+
+
+def test_a_study_whose_sampler_has_changed(tune, capsys):
+    tune(RATES, "n_trials=1", LOSS)
+    code = tune(RATES, "n_trials=1", LOSS, "hydra/sweeper/sampler=random")
+
+    assert code == 2
+    assert "hydra/sweeper/sampler must be what it was when study" in capsys.readouterr().err

@@ -1,0 +1,133 @@
+"""Every sampler goes on after a cut as if there had been none; designs cover the space."""
+
+import math
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from sweeper.tuning.design import Design
+from sweeper.tuning.designs import Grid, value_at
+from sweeper.tuning.objectives import objectives
+from sweeper.tuning.storage import open_storage
+from sweeper.tuning.study import PointStudy
+
+NUMBERS = {"base_lr": FloatDistribution(1e-3, 1, log=True), "warmup": IntDistribution(0, 20)}
+CHOICES = {**NUMBERS, "lr_rule": CategoricalDistribution(("none", "linear", "sqrt"))}
+SAMPLERS = {
+    "tpe": ({"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3}, CHOICES),
+    "gp": ({"_target_": "optuna.samplers.GPSampler", "n_startup_trials": 3}, CHOICES),
+    "cmaes": ({"_target_": "optuna.samplers.CmaEsSampler", "n_startup_trials": 1}, NUMBERS),
+    "quasi_random": ({"_target_": "sweeper.tuning.designs.QuasiRandom"}, CHOICES),
+    "random": ({"_target_": "optuna.samplers.RandomSampler"}, CHOICES),
+    "grid": ({"_target_": "sweeper.tuning.designs.Grid", "levels": 3}, CHOICES),
+}
+
+
+def open_study(folder, sampler, space, seed=0) -> PointStudy:
+    design = Design(
+        space=space, objectives=objectives(["val_loss"]), constraints={}, sampler=sampler,
+        sampler_seed=seed, pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
+    )  # fmt: skip
+    return PointStudy("batch=256", ["batch=256"], design, open_storage(None, folder))
+
+
+def loss(trial) -> float:
+    """Lowest at base_lr=0.1 and warmup=5; infinite, as if diverged, above base_lr=0.8."""
+    rate, warmup = trial.params["base_lr"], trial.params["warmup"]
+    return (math.log(rate / 0.1)) ** 2 + (warmup - 5) ** 2 / 25
+
+
+def make_trials(study, count) -> None:
+    for _ in range(count):
+        trial = study.ask()
+        outcome = "diverged" if trial.params["base_lr"] > 0.8 else "finished"
+        row = {"outcome": outcome, "reason": "made up", "val_loss": loss(trial)}
+        study.tell(trial, [row])
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_study_cut_after_every_trial_chooses_as_one_that_was_not(tmp_path, name):
+    sampler, space = SAMPLERS[name]
+    whole = open_study(tmp_path / "whole", sampler, space)
+    make_trials(whole, 8)
+    for _ in range(8):
+        make_trials(open_study(tmp_path / "cut", sampler, space), 1)
+
+    cut = open_study(tmp_path / "cut", sampler, space)
+    chosen = [trial.params for trial in whole.trials()]
+    assert [trial.params for trial in cut.trials()] == chosen
+    assert len({str(params) for params in chosen}) == 8
+    assert [trial.number for trial in cut.trials()] == list(range(8))
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "quasi_random", "random"])
+def test_another_seed_chooses_other_trials(tmp_path, name):
+    sampler, space = SAMPLERS[name]
+    first, second = (open_study(tmp_path / str(s), sampler, space, seed=s) for s in (0, 1))
+    make_trials(first, 2)
+    make_trials(second, 2)
+
+    assert [t.params for t in first.trials()] != [t.params for t in second.trials()]
+
+
+def test_a_trial_that_was_begun_and_cut_off_keeps_its_number_and_parameters(tmp_path):
+    sampler, space = SAMPLERS["tpe"]
+    begun = open_study(tmp_path, sampler, space).ask()
+
+    study = open_study(tmp_path, sampler, space)
+    (frozen,) = study.trials(optuna.trial.TrialState.RUNNING)
+    resumed = study.resumed(frozen)
+
+    assert (resumed.number, resumed.params) == (begun.number, begun.params)
+    assert len(study.trials()) == 1
+
+
+def test_a_trial_killed_before_it_had_its_parameters_gets_the_ones_it_would_have_had(tmp_path):
+    sampler, space = SAMPLERS["random"]
+    undisturbed = open_study(tmp_path / "undisturbed", sampler, space).ask()
+    study = open_study(tmp_path / "cut", sampler, space)
+    study.optuna.ask({"base_lr": space["base_lr"]})  # killed before the others were chosen
+
+    study = open_study(tmp_path / "cut", sampler, space)
+    resumed = study.resumed(study.trials()[0])
+
+    assert resumed.params.keys() == undisturbed.params.keys()
+    assert resumed.params["base_lr"] == study.trials()[0].params["base_lr"]
+
+
+def test_quasi_random_points_fill_the_range_more_evenly_than_chance(tmp_path):
+    """27 Halton points in base 2 and 3: each third of the second axis holds 9 of them."""
+    sampler, _ = SAMPLERS["quasi_random"]
+    space = {"base_lr": FloatDistribution(0, 1), "warmup": FloatDistribution(0, 3)}
+    study = open_study(tmp_path, sampler, space)
+    make_trials(study, 27)
+
+    thirds = [int(trial.params["warmup"]) for trial in study.trials()]
+    assert [thirds.count(third) for third in range(3)] == [9, 9, 9]
+
+
+def test_a_grid_is_every_combination_once():
+    points = Grid(levels=3).points(CHOICES)
+
+    assert len(points) == 3 * 21 * 3
+    assert len({str(point) for point in points}) == len(points)
+    assert sorted({point["base_lr"] for point in points}) == pytest.approx([1e-3, 10**-1.5, 1])
+
+
+@pytest.mark.parametrize(
+    ("distribution", "place", "value"),
+    [
+        (FloatDistribution(1e-4, 1, log=True), 0.5, 1e-2),
+        (FloatDistribution(2, 4), 0.25, 2.5),
+        (FloatDistribution(0, 0.75, step=0.25), 0.99, 0.75),
+        (IntDistribution(0, 20), 0.0, 0),
+        (IntDistribution(0, 20), 0.999, 20),
+        (IntDistribution(1, 9, step=2), 0.5, 5),
+        (CategoricalDistribution(("a", "b")), 0.5, "b"),
+    ],
+)
+def test_places_along_a_distribution(distribution, place, value):
+    assert value_at(distribution, place) == (
+        value if isinstance(value, str) else pytest.approx(value)
+    )

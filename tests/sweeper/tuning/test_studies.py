@@ -1,0 +1,111 @@
+"""A study at each compared point: budgets, identity of runs, what is told of each end."""
+
+import math
+
+import pytest
+from optuna.trial import TrialState
+
+LOSS = "hydra.sweeper.objectives=[val_loss]"
+RATES = "base_lr=tag(log, interval(0.01, 1))"
+
+
+def states(study) -> list[str]:
+    return [trial.state.name for trial in study.trials]
+
+
+def test_every_compared_point_has_its_own_study_with_the_same_budget(tune, studies, rows):
+    code = tune("batch=256,512", RATES, "n_trials=3", LOSS)
+
+    small, large = studies()
+    assert code == 0
+    assert small.user_attrs["point"] == ["batch=256"]
+    assert large.user_attrs["point"] == ["batch=512"]
+    assert states(small) == states(large) == ["COMPLETE"] * 3
+    table = rows()
+    for study, batch in ((small, 256), (large, 512)):
+        for trial in study.trials:
+            (run_id,) = trial.user_attrs["run_ids"]
+            assert table.global_batch[run_id] == batch
+            assert table.base_lr[run_id] == trial.params["base_lr"]
+            assert table.val_loss[run_id] == trial.value
+    assert len(table) == 6
+
+
+def test_repeating_the_command_changes_nothing(tune, studies, rows):
+    tune(RATES, "n_trials=2", LOSS)
+    before = [trial.number for trial in studies()[0].trials]
+    tune(RATES, "n_trials=2", LOSS)
+
+    (study,) = studies()
+    assert [trial.number for trial in study.trials] == before == [0, 1]
+    assert (rows().attempt == 1).all()
+
+
+def test_more_trials_go_on_in_the_same_study(tune, studies):
+    tune(RATES, "n_trials=1", LOSS)
+    (first,) = studies()[0].trials
+    tune(RATES, "n_trials=2", LOSS)
+
+    (study,) = studies()
+    assert [trial.number for trial in study.trials] == [0, 1]
+    assert study.trials[0].params == first.params
+
+
+def test_a_point_already_trained_is_told_and_not_trained_again(tune, studies, rows):
+    tune("warmup=tag(tune, choice(0, 0.5))", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
+    again = ("hydra.sweeper.study=again", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
+    tune("warmup=tag(tune, choice(0, 0.5))", *again)
+
+    named, first = sorted(studies(), key=lambda study: not study.study_name.startswith("again"))
+    assert [trial.value for trial in named.trials] == [trial.value for trial in first.trials]
+    assert (rows().attempt == 1).all()
+    assert len(rows()) == 2
+
+
+def test_a_diverged_trial_is_a_bad_result_with_its_reason(tune, studies):
+    code = tune("base_lr=tag(log, interval(1e20, 1e25))", "n_trials=1", LOSS)
+
+    (trial,) = studies()[0].trials
+    assert code == 0
+    assert trial.state == TrialState.COMPLETE
+    assert trial.value == math.inf
+    assert trial.user_attrs["outcome"] == "diverged"
+    assert "became non-finite" in trial.user_attrs["reason"]
+
+
+def test_a_failing_run_is_tried_again_and_then_given_up(tune, studies, rows):
+    model = ("model._target_=provoked.Raising", "~model.channels", "~model.hidden")
+    code = tune(*model, "batch=7680", "epochs=1", "warmup=0", RATES, "n_trials=2", quick=False)
+
+    (study,) = studies()
+    assert code == 1
+    assert states(study) == ["FAIL", "FAIL"]
+    assert list(rows().attempt) == [2, 2]
+    assert study.trials[0].user_attrs["reason"].startswith("RuntimeError")
+
+
+def test_a_trial_may_be_a_mean_over_seeds(tune, studies, rows):
+    tune("seed=tag(mean, range(3))", RATES, "n_trials=2", LOSS)
+
+    (study,) = studies()
+    table = rows()
+    assert len(table) == 6
+    for trial in study.trials:
+        runs = table.loc[trial.user_attrs["run_ids"]]
+        assert sorted(runs.seed) == [0, 1, 2]
+        assert runs.base_lr.nunique() == 1
+        assert trial.value == pytest.approx(runs.val_loss.mean())
+
+
+def test_several_objectives_and_constraints(tune, studies, rows):
+    tune(
+        RATES, "n_trials=2", "hydra.sweeper.objectives=[val_loss,train_s]",
+        "hydra.sweeper.constraints={val_loss: {max: 0.0}}",
+    )  # fmt: skip
+
+    (study,) = studies()
+    assert [d.name for d in study.directions] == ["MINIMIZE", "MINIMIZE"]
+    for trial in study.trials:
+        run = rows().loc[trial.user_attrs["run_ids"][0]]
+        assert trial.values == [run.val_loss, run.train_s]
+        assert trial.constraints == {"val_loss max": run.val_loss}
