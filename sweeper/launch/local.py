@@ -10,7 +10,9 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.attempt import Attempt, recover, standing
+from sweeper.domain.batch import smaller_micro_batch
 from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import run_spec
 from sweeper.launch.events import End, Event, Task, Tasks
 from sweeper.launch.processes import Running, end_of, start, stop
 from sweeper.launch.shared import shared_folder
@@ -86,6 +88,7 @@ class _Runs:
         self._waiting: deque[Task] = deque()
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
+        self._halved: dict[str, str] = {}
         self._ledger, self._slots, self._context = ledger, slots, context
         self._environment = {"SWEEPER_SHARED": str(shared)}
         self._beaten_at = self._polled_at = time.monotonic()
@@ -142,8 +145,25 @@ class _Runs:
         for run in list(self._running):
             if end := end_of(run) or self._stopped_on_request(run):
                 self._drop(run)
-                ends.append(_publish(run.attempt, *end, self._ledger))
+                outcome, reason = end[0], end[1] + self._halved.get(run.attempt.spec.run_id, "")
+                ends.append(_publish(run.attempt, outcome, reason, self._ledger))
+                if outcome == Outcome.OUT_OF_MEMORY and self._try_smaller(run.attempt):
+                    ends.pop()
         return Event(ended=[*ends, *self._ended_elsewhere()])
+
+    def _try_smaller(self, attempt: Attempt) -> bool:
+        """Go on from the last epoch with half the micro-batch, where the span allows it."""
+        spec = attempt.spec
+        smaller = smaller_micro_batch(spec.split, spec.bn_span)
+        if smaller is None or spec.config["bn_span"] == "micro":
+            return False
+        again = run_spec({**spec.config, "micro_batch": smaller})
+        self._waiting.appendleft(Task(spec=again, number=attempt.number + 1))
+        self._halved[spec.run_id] = (
+            f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
+            f"micro_batch={spec.split.micro_batch}"
+        )
+        return True
 
     def _stopped_on_request(self, run: Running) -> tuple[Outcome, str] | None:
         reason = run.attempt.stop_reason()
@@ -201,8 +221,12 @@ def _publish(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) ->
 
 @contextmanager
 def _terminable() -> Generator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM ends a sweep as Ctrl-C does, unless the caller heeds it in its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

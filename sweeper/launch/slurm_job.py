@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 
@@ -36,7 +37,8 @@ class JobPolicy:
 
     Attributes:
         warning_s: SLURM signals this long before the time limit [seconds].
-        grace_s: at a signal, wait this long for the end of an epoch [seconds].
+        grace_s: after that warning, wait this long for the end of an epoch [seconds].
+        term_grace_s: after SIGTERM, wait this long for the end of an epoch [seconds].
         attempts_without_epoch: after this many in a row the run is timed_out [count].
         runs_at_a_time: of the runs in one job [count].
         runs_per_gpu: runs that share a GPU [count].
@@ -44,6 +46,7 @@ class JobPolicy:
 
     warning_s: int
     grace_s: float
+    term_grace_s: float
     attempts_without_epoch: int
     runs_at_a_time: int
     runs_per_gpu: int
@@ -60,9 +63,7 @@ def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None
     Raises:
         SystemExit: always, with the job's exit code.
     """
-    with _signals() as signals:
-        code = _Job(Ledger(Path(results)), policy, signals).run(run_ids)
-    raise SystemExit(code)
+    raise SystemExit(_Job(Ledger(Path(results)), policy, _noted_signals()).run(run_ids))
 
 
 class _Signals:
@@ -78,19 +79,22 @@ class _Signals:
             self.first, self.at = signal.Signals(number), time.monotonic()
 
 
-@contextmanager
-def _signals() -> Generator[_Signals]:
+def _noted_signals() -> _Signals:
+    """Note signals from here on; the ranks, which SLURM signals too, do not heed SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    forkserver.set_forkserver_preload(["sweeper.worker"])
+    forkserver.ensure_running()  # the ranks are its children and ignore what it ignores
     noted = _Signals()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, noted.note)
-    yield noted
+    return noted
 
 
 class _Job:
     def __init__(self, ledger: Ledger, policy: JobPolicy, signals: _Signals) -> None:
         self._ledger, self._policy, self._signals = ledger, policy, signals
         self._tickets = Tickets(ledger)
-        self._number = os.environ["SLURM_JOB_ID"]
+        self._number = _job_number()
         self._running: dict[str, Attempt] = {}
         self._epochs_at_signal: dict[str, int] = {}
 
@@ -159,7 +163,9 @@ class _Job:
             return False
         epochs = {run_id: len(run.curve()) for run_id, run in self._running.items()}
         self._epochs_at_signal = self._epochs_at_signal or epochs
-        if time.monotonic() - self._signals.at > self._policy.grace_s:
+        by_term = self._signals.first == signal.SIGTERM
+        grace_s = self._policy.term_grace_s if by_term else self._policy.grace_s
+        if time.monotonic() - self._signals.at > grace_s:
             return True
         return all(
             count > self._epochs_at_signal.get(run_id, 0) for run_id, count in epochs.items()
@@ -204,6 +210,13 @@ class _Job:
 
 
 _NOTE = "slurm.json"
+
+
+def _job_number() -> str:
+    """This job as SLURM's programs know it; the bare number of a first element is the array's."""
+    if "SLURM_ARRAY_JOB_ID" not in os.environ:
+        return os.environ["SLURM_JOB_ID"]
+    return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
 
 
 def _made_of(ticket: Ticket, number: int) -> Task:

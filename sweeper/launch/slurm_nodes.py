@@ -93,7 +93,6 @@ def _plain_environment() -> dict[str, str]:
 
 
 def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Generator[Event]:
-    end: tuple[Outcome, str] | None = None
     try:
         while (end := _end_of(step)) is None:
             time.sleep(_TICK_S)
@@ -101,11 +100,11 @@ def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Gen
                 _stop(step.process)
                 return  # another process took the attempt over: its row is not ours to write
             yield Event()
-    finally:
-        if end is None and step.process.poll() is None:
-            _stop(step.process)
-            reason = f"{why_stopped()} after epoch {len(step.attempt.curve())}"
-            step.attempt.end(Outcome.PREEMPTED, reason, ledger)
+    except GeneratorExit:
+        _stop(step.process)
+        reason = f"{why_stopped()} after epoch {len(step.attempt.curve())}"
+        step.attempt.end(Outcome.PREEMPTED, reason, ledger)
+        raise
     yield _published(step.attempt, *end, ledger)
 
 
@@ -119,18 +118,24 @@ def _beat(step: _Step) -> bool:
 def _end_of(step: _Step) -> tuple[Outcome, str] | None:
     code, attempt = step.process.poll(), step.attempt
     if code is None:
-        if (reason := attempt.stop_reason()) is not None:
+        if due := _due(step):
             _stop(step.process)
-            return Outcome.PREEMPTED, reason
-        if step.deadline is None or time.monotonic() < step.deadline:
-            return None
-        _stop(step.process)
-        return Outcome.TIMED_OUT, f"ran past timeout_s={attempt.spec.config['timeout_s']:g}"
+        return due
     for rank in range(attempt.spec.split.world_size) if code else (0,):
         if record := attempt.record(rank):
             where = f" (rank {rank})" if code else ""
             return Outcome(record["outcome"]), record["reason"] + where
     return _without_record(code, attempt)
+
+
+def _due(step: _Step) -> tuple[Outcome, str] | None:
+    """Why ranks that still run are to be ended, if they are."""
+    if (reason := step.attempt.stop_reason()) is not None:
+        return Outcome.PREEMPTED, reason
+    if step.deadline is not None and time.monotonic() > step.deadline:
+        timeout_s = step.attempt.spec.config["timeout_s"]
+        return Outcome.TIMED_OUT, f"ran past timeout_s={timeout_s:g}"
+    return None
 
 
 def _without_record(code: int, attempt: Attempt) -> tuple[Outcome, str]:

@@ -233,19 +233,25 @@ def _in_words(error: str) -> str:
 
 
 def _advice(reason: str) -> str:
-    lower = reason.lower()
-    if "partition" in lower:
-        return "Choose one that sinfo lists with hydra.launcher.partition=NAME."
-    if "account" in lower and "limit" not in lower:
-        return "Name yours with hydra.launcher.account=NAME and hydra.launcher.qos=NAME."
-    if "limit" in lower or "temporarily unavailable" in lower:
-        return (
-            "The queue is full for now: repeat the command later, or put more runs in a job with "
-            "hydra.launcher.runs_per_job=N."
-        )
-    if "configuration is not available" in lower or "node count" in lower or "cpu count" in lower:
-        return (
-            "Ask for what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
-            "cpus_per_rank and memory_gib, and `sinfo --Node --long`."
-        )
-    return "Correct it under hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys)."
+    said = reason.lower()
+    return next((advice for words, advice in _ADVICE if any(w in said for w in words)), _DEFAULT)
+
+
+_ADVICE = (
+    (
+        ("limit", "temporarily unavailable"),
+        "The queue is full for now: repeat the command later, or put more runs in a job with "
+        "hydra.launcher.runs_per_job=N.",
+    ),
+    (("partition",), "Choose one that sinfo lists with hydra.launcher.partition=NAME."),
+    (
+        ("account", "qos"),
+        "Name yours with hydra.launcher.account=NAME and hydra.launcher.qos=NAME.",
+    ),
+    (
+        ("configuration is not available", "node count", "cpu count"),
+        "Ask for what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
+        "cpus_per_rank and memory_gib, and `sinfo --Node --long`.",
+    ),
+)
+_DEFAULT = "Correct it under hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys)."
