@@ -107,7 +107,8 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     def make_optimizer(model: nn.Module) -> Optimizer:
         exempt = spec.config["no_decay_on_norm_and_bias"]
         groups = parameter_groups(model, exempt_norm_and_bias=exempt)
-        return build({**spec.config["optimizer"], "lr": spec.schedule.lr(0)}, groups)
+        node = {key: value for key, value in spec.config["optimizer"].items() if key != "name"}
+        return build({**node, "lr": spec.schedule.lr(0)}, groups)
 
     return Classifier(
         spec,

@@ -30,6 +30,7 @@ LEARNING_RATE = {
 
 def make(name, weights, *, lr, adapt=True, **changes):
     node = {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), "lr": lr, **changes}
+    assert node.pop("name") == name  # what tables call it
     return build(node, [{"params": weights, "adapt": adapt}])
 
 

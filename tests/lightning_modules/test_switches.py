@@ -51,6 +51,8 @@ def test_every_residual_block_begins_as_its_shortcut(make, blocks):
         inputs = torch.randn(2, block.conv1.in_channels, 4, 4)
         shortcut = block.downsample(inputs) if block.downsample else inputs
         torch.testing.assert_close(block(inputs), shortcut.relu())
+        norms = [layer.weight for layer in block.children() if isinstance(layer, nn.BatchNorm2d)]
+        assert [norm.abs().max().item() for norm in norms] == [1.0] * (len(norms) - 1) + [0.0]
 
 
 def test_a_model_without_residual_blocks_is_refused():
