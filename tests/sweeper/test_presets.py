@@ -201,3 +201,14 @@ def test_a_word_on_the_command_line_replaces_an_axis_of_the_preset():
         "batch=3",
     ]
     assert with_preset_axes(params, ["+recipe=c"]) == ["batch=1,2", "+recipe=c"]
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith(("goyal", "mccord"))])
+def test_a_preset_leaves_nothing_behind_in_a_model_or_schedule_chosen_instead(planned, grid, name):
+    words = ["model=resnet18", "schedule=cosine"]
+
+    spec = planned(name, *words)[0]
+
+    other = grid(*words)[0]
+    assert spec.config["model"] == other["model"]
+    assert spec.config["schedule"] == other["schedule"]
