@@ -32,18 +32,18 @@ def main() -> None:
         results = Path(folder) / "results"
         words.append(f"results={results}")
         _timed("compose and check the grid", lambda: planned_grid(words, config_dir=None))
-        _timed("write its rows, one file each", lambda: _fill(words, results))
+        _timed("write its rows, one file each", lambda: _fill(words))
         _measure("files of their own", words, results)
         _timed("merge the files", lambda: compact(results))
         _measure("merged", words, results)
 
 
-def _fill(words: list[str], results: Path) -> None:
+def _fill(words: list[str]) -> None:
     planned, ledger = planned_grid(words, config_dir=None)
     ledger.prepare()
     curve = [
-        {"epoch": e, "step": e, "val_accuracy": 0.9, "val_loss": 0.3, "lr": 0.1}
-        for e in range(1, 31)
+        {"epoch": epoch, "step": epoch, "val_accuracy": 0.9, "val_loss": 0.3, "lr": 0.1}
+        for epoch in range(1, 31)
     ]
     for spec in planned.specs:
         row = {**_planned(spec), "outcome": "finished", "reason": "trained 30 epochs"}

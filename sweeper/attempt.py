@@ -99,7 +99,7 @@ class Attempt:
     def end(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
         """Publish the attempt's row and curve, then let go of it."""
         ledger.publish(self.row(outcome, reason, ledger.results), self.curve())
-        if outcome.is_result:
+        if outcome.is_result and not self.spec.config["keep_checkpoint"]:
             self.checkpoint.unlink(missing_ok=True)
         self.release(outcome, reason, ledger)
 

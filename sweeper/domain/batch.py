@@ -111,6 +111,16 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
     return chosen
 
 
+def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
+    """The largest micro-batch of at most half the size that makes the same global batch.
+
+    None if there is none: the BatchNorm span cannot be cut.
+    """
+    spans = split.rank_batch // bn_span
+    at_most = split.micro_batch // bn_span // 2
+    return _largest_divisor(spans, at_most=at_most) * bn_span if at_most else None
+
+
 def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     """Whole global batches in an epoch: ``num_train_examples // global_batch`` [steps].
 

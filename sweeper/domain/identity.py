@@ -45,6 +45,7 @@ INCIDENTAL = frozenset(
         "devices",
         "experiment",
         "accelerator",
+        "keep_checkpoint",
         "memory_limit_gib",
         "micro_batch",
         "micro_batch_limit",

@@ -73,9 +73,25 @@ def test_a_loss_ceiling_is_divergence(launch):
 
 
 def test_out_of_memory_is_its_own_outcome(launch):
-    row = only(launch(provoked("Greedy")))
+    row = only(launch(provoked("Greedy", micro_batch=128)))
 
     assert row.outcome == "out_of_memory"
+
+
+def test_out_of_memory_in_the_middle_goes_on_with_half_the_micro_batch(launch, results):
+    """80 micro-batches of 768 an epoch: the third epoch fails, and is made with 384."""
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, micro_batch=768)))
+
+    earlier = only(pd.read_parquet(results / "superseded/runs"))
+    assert (earlier.outcome, earlier.micro_batch, earlier.epochs_completed) == (
+        "out_of_memory",
+        768,
+        2,
+    )
+    assert (row.outcome, row.micro_batch, row.epochs_completed) == ("finished", 384, 3)
+    assert row.reason == (
+        "trained 3 epochs; micro_batch=384 since attempt 1 ran out of memory with micro_batch=768"
+    )
 
 
 def test_a_run_past_its_time_is_timed_out(launch):
