@@ -13,6 +13,7 @@ from sweeper.attempt import Attempt, recover, standing
 from sweeper.domain.batch import smaller_micro_batch
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
+from sweeper.domain.switches import gradient_span
 from sweeper.launch.events import End, Event, Task, Tasks
 from sweeper.launch.processes import Running, end_of, start, stop
 from sweeper.launch.shared import shared_folder
@@ -155,7 +156,8 @@ class _Runs:
         """Go on from the last epoch with half the micro-batch, where the span allows it."""
         spec = attempt.spec
         smaller = smaller_micro_batch(spec.split, spec.bn_span)
-        if smaller is None or spec.config["bn_span"] == "micro":
+        fixed = spec.config["bn_span"] == "micro" or gradient_span(spec.config) is not None
+        if smaller is None or fixed:
             return False
         again = run_spec({**spec.config, "micro_batch": smaller})
         self._waiting.appendleft(Task(spec=again, number=attempt.number + 1))
