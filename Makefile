@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.12 python3.13 python3.11 python3 python; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test test-all check format clean
+.PHONY: demo test test-all test-slurm check format clean
 
 demo: .venv/.installed
 	$(BIN)/python -m sweeper -m batch=3840,30720 warmup=0,5,10,20
@@ -15,10 +15,14 @@ demo: .venv/.installed
 	@echo "Results: $(CURDIR)/results (pandas.read_parquet(\"results/runs\")). Figures: $(CURDIR)/figures"
 
 test: .venv/.installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not slurm_all"
 
 test-all: .venv/.installed-dev
 	$(BIN)/python -m pytest
+
+test-slurm: .venv/.installed-dev
+	.ci/install-slurm
+	$(BIN)/python -m pytest tests/slurm
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -11,11 +11,14 @@ from rich.console import Console
 
 from sweeper.attempt import Attempt, standing
 from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import run_spec
 from sweeper.exit_codes import BAD_INPUT
+from sweeper.launch.slurm_status import waiting
 from sweeper.ledger import Ledger
 from sweeper.runs_table import RunState, counted, runs_table
 
 _FAILURES_SHOWN = 20
+_STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
 
 
@@ -50,6 +53,7 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "results": str(ledger.results),
         "counts": dict(Counter(str(row.outcome) for row in ended.values())),
         "under_way": [found for found in under_way if found],
+        "waiting": waiting(ledger),
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
 
@@ -114,15 +118,20 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
         assert attempt is not None
         states.append(RunState(attempt.spec, status=line["state"], attempt=attempt))
         states[-1].read_progress()
+    num_running = len(states)
+    waiting_lines = found["waiting"]
+    states += [RunState(run_spec(line["config"]), status=line["state"]) for line in waiting_lines]
     if states:
-        console.print(runs_table(states, title="Under way"))
+        console.print(runs_table(states[:_STATES_SHOWN], title="Under way"))
+    for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
+        _say(console, f"{count} {why}")
     for row in found["without_result"][:_FAILURES_SHOWN]:
         log = ledger.results / row["log_path"]
         _say(console, f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
     if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
         _say(console, f"... and {more} more without a result; --json lists all")
     counts = counted(found["counts"]) or "no run has ended yet"
-    _say(console, f"{counts}, {len(states)} under way. Results: {ledger.results}")
+    _say(console, f"{counts}, {num_running} under way. Results: {ledger.results}")
 
 
 def _show_run(found: dict[str, Any], console: Console) -> None:

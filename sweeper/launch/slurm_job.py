@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path

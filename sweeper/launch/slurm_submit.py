@@ -154,7 +154,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
         Refused: if SLURM does not take it.
     """
     from submitit import AutoExecutor  # 0.3 s
-    from submitit.core.utils import FailedSubmissionError
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
 
     # exec: the signals that SLURM sends to the job's shell must reach Python
     python = f"exec {request.python or shlex.quote(sys.executable)}"
@@ -166,7 +166,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of clusters without sacct
             jobs = executor.map_array(run_element, *arguments)
-    except FailedSubmissionError as error:
+    except (FailedJobError, FailedSubmissionError) as error:
         raise Refused(_in_words(str(error))) from error
     return jobs[0].job_id.partition("_")[0]
 

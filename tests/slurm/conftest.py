@@ -1,0 +1,113 @@
+"""A real SLURM for the tests of this folder, and sweeps on it; skipped where it is not installed."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cluster import Cluster, missing_programs
+
+CONF = Path(__file__).parent / "conf"
+SHORT = ["batch=7680", "warmup=0", "schedule=constant", "threads=1"]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Generator[Cluster]:
+    """Two slurmd, started for the tests and stopped after them."""
+    if missing := missing_programs():
+        pytest.skip(f"SLURM is not installed here ({', '.join(missing)}): see .ci/install-slurm")
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
+        cluster = Cluster(Path(folder))
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """Commands of a user on the cluster's login node.
+
+    Attributes:
+        cluster: the cluster.
+        folder: where the user is; the results lie in it.
+    """
+
+    cluster: Cluster
+    folder: Path
+
+    @property
+    def results(self) -> Path:
+        return self.folder / "results"
+
+    def start(self, *words: str, launcher: str = "slurm") -> subprocess.Popen[str]:
+        """`python -m sweeper -m WORDS`, on a slow linear model unless the words name another."""
+        model = [] if any(word.startswith("model=") for word in words) else ["model=slow"]
+        on_slurm = ["hydra.launcher.poll_s=0.5"] if launcher == "slurm" else []
+        return subprocess.Popen(
+            [sys.executable, "-m", "sweeper", "-m", "--config-dir", str(CONF), *SHORT, *model]
+            + [*words, f"results={self.results}", f"hydra/launcher={launcher}", *on_slurm],
+            cwd=self.folder,
+            env=self.cluster.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, *words: str, launcher: str = "slurm", code: int = 0) -> str:
+        """The same, to its end; what it printed."""
+        command = self.start(*words, launcher=launcher)
+        said, _ = command.communicate(timeout=300)
+        assert command.returncode == code, said
+        return said
+
+    def detach(self, *words: str) -> str:
+        """Submit and return at once."""
+        return self.run(*words, "hydra.launcher.detach=true")
+
+    def rows(self) -> pd.DataFrame:
+        return pd.read_parquet(self.results / "runs")
+
+    def queue(self) -> list[str]:
+        """Number, state and name of each of the user's jobs."""
+        return self.cluster.run("squeue --noheader --array -o '%i %T %j'").splitlines()
+
+    def epochs(self) -> int:
+        """Epochs completed by the furthest attempt."""
+        curves = self.results.glob("attempts/*/*/progress.jsonl")
+        return max((len(curve.read_text().splitlines()) for curve in curves), default=0)
+
+    def wait_for_epochs(self, count: int) -> None:
+        self.cluster.wait_for("true", lambda _: self.epochs() >= count, seconds=120)
+
+    def start_requeued_now(self) -> None:
+        """SLURM holds requeued jobs back for two minutes; not in tests."""
+        self.cluster.wait_for(
+            "squeue --noheader --array -o '%T %r'", lambda said: "PENDING BeginTime" in said
+        )
+        for line in self.queue():
+            self.cluster.run(f"scontrol update JobId={line.split()[0]} StartTime=now", check=False)
+
+    def exit_code(self, job: str) -> str:
+        """State and exit code that SLURM has of a job."""
+        told = self.cluster.run(f"scontrol show job {job}").split()
+        return " ".join(word for word in told if word.startswith(("JobState=", "ExitCode=")))
+
+
+@pytest.fixture
+def sweeps(cluster: Cluster, tmp_path: Path) -> Generator[Sweeps]:
+    """A user in a folder of its own; what is left in the queue is cancelled at the end."""
+    yield Sweeps(cluster, tmp_path)
+    cluster.run("scancel -u $(id -un)", check=False)
+    cluster.wait_for("squeue --noheader", lambda said: not said.strip())
+
+
+@pytest.fixture
+def elsewhere(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
+    """The same user with other results, for comparison."""
+    return Sweeps(cluster, tmp_path_factory.mktemp("elsewhere"))

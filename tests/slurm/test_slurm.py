@@ -1,0 +1,101 @@
+"""The launcher on a real SLURM, the quick part: the straight line, refusals, two nodes."""
+
+import re
+import sys
+
+import pytest
+
+STATUS = f"{sys.executable} -m sweeper.status"
+
+
+def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
+    """SLURM sees the truth: a failed run is a failed job (with Hydra's own launcher it is not)."""
+    words = ["model=slow,raising", "epochs=2"]
+    said = sweeps.run(*words, code=1)
+    rows = sweeps.rows()
+
+    (job,) = re.findall(r"Submitted 2 runs as an array of 2 jobs, number (\d+)", said)
+    assert sorted(rows.outcome) == ["failed", "finished"]
+    assert set(rows.reason[rows.outcome == "failed"]) == {
+        "RuntimeError: the third micro-batch is cursed"
+    }
+    codes = sorted(sweeps.exit_code(f"{job}_{index}") for index in range(2))
+    assert codes == ["JobState=COMPLETED ExitCode=0:0", "JobState=FAILED ExitCode=1:0"]
+    assert "JobName=batch=7680_warmup=0_linear_seed=0" in sweeps.cluster.run("scontrol show job")
+    assert not list((sweeps.results / "slurm/queued").iterdir())
+    assert not list(sweeps.folder.glob("hpc_ckpt*"))
+
+    again = sweeps.run(*words, code=1)
+
+    assert "1 of 2 runs already have a result" in again
+    assert "Submitted" not in again
+
+
+def test_two_nodes_give_the_results_of_two_ranks_here(sweeps, elsewhere):
+    """Same order of examples, same sums: equal to the last bit, whoever started the ranks."""
+    words = ["epochs=1", "model=small_cnn", "micro_batch=384"]
+    sweeps.run(*words, "num_nodes=2")
+    elsewhere.run(*words, "devices=2", launcher="local")
+
+    across, here = sweeps.rows().iloc[0], elsewhere.rows().iloc[0]
+    assert (across.world_size, here.world_size) == (2, 2)
+    for name in ("run_id", "train_loss", "val_loss", "val_accuracy", "lr_series_hash", "steps"):
+        assert across[name] == here[name], name
+    assert across.realised_batch_min == across.realised_batch_max == 7680
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["hydra.launcher.partition=nowhere"],
+            "sbatch says: invalid partition specified: nowhere. Batch job submission failed: "
+            "Invalid partition name specified. Choose one that sinfo lists with "
+            "hydra.launcher.partition=NAME.",
+        ),
+        (["num_nodes=3"], "Ask for what a node has: see devices, num_nodes,"),
+        (
+            ["hydra.launcher.time_min=2", "hydra.launcher.warning_s=120"],
+            "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
+            "grace_s=90, warning_s=120, time_min=2 (120 s).",
+        ),
+        (["+hydra.launcher.partitoin=x"], "hydra.launcher has no key partitoin. Its keys:"),
+    ],
+)
+def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words, sentence):
+    said = sweeps.run(*words, code=2)
+
+    assert said.startswith("Nothing was started.\n")
+    assert sentence in said
+    assert "Traceback" not in said
+    assert not list(sweeps.results.glob("slurm/queued/*"))
+
+
+def test_a_host_without_slurm_is_told_so(sweeps, monkeypatch):
+    monkeypatch.setattr(type(sweeps.cluster), "environment", {"PATH": "/nonexistent"})
+    said = sweeps.run(code=2)
+
+    assert said == (
+        "Nothing was started.\nhydra/launcher=slurm must be started where SLURM's programs are; "
+        "sbatch and squeue are not on PATH. Go to a login node of the cluster, or use "
+        "hydra/launcher=local.\n"
+    )
+
+
+def test_what_is_queued_is_attached_to_and_never_submitted_twice(sweeps):
+    """Detached, repeated, shown by status, attached to again from another process."""
+    sweeps.detach("seed=0,1", "epochs=1", "hydra.launcher.parameters={begin: now+1hour}")
+    queued = sweeps.queue()
+    again = sweeps.detach("seed=0,1", "epochs=1")
+
+    assert len(queued) == 2
+    assert "2 of 2 runs are queued or running already" in again
+    assert sweeps.queue() == queued
+
+    status = sweeps.cluster.run(f"{STATUS} {sweeps.results}")
+    assert status.count("queued") == 2
+    sweeps.cluster.run(f"scontrol update JobId={queued[0].split('_')[0]} StartTime=now")
+    sweeps.run("seed=0,1", "epochs=1")
+
+    assert list(sweeps.rows().outcome) == ["finished"] * 2
+    assert list(sweeps.rows().attempt) == [1, 1]
