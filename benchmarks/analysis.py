@@ -88,7 +88,11 @@ def main() -> None:
         began = time.perf_counter()
         WAYS[options.way](options.folder)
         seconds = time.perf_counter() - began
-        print(f"{options.way}: {seconds:.2f} s, peak memory {_peak_gib():.2f} GiB")
+        busy = time.process_time()
+        print(
+            f"{options.way}: {seconds:.2f} s ({busy:.2f} s of processor, start included), "
+            f"peak memory {_peak_gib():.2f} GiB"
+        )
         return
     folder = (options.folder or Path(tempfile.mkdtemp())).absolute()
     if not (folder / "runs").is_dir():
