@@ -94,6 +94,15 @@ def test_out_of_memory_in_the_middle_goes_on_with_half_the_micro_batch(launch, r
     )
 
 
+def test_a_micro_batch_that_the_method_fixes_is_not_halved(launch):
+    """SAM climbs by each 768 examples; by each 384 it would be another experiment."""
+    sam = {"name": "sam", "rho": 0.05, "gradient_span": 768}
+
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, ascent=sam)))
+
+    assert (row.outcome, row.micro_batch, row.attempt) == ("out_of_memory", 768, 1)
+
+
 def test_a_run_past_its_time_is_timed_out(launch):
     row = only(launch(provoked("Sleeping", timeout_s=2)))
 
