@@ -11,7 +11,7 @@ from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
 from sweeper.domain.dotted import imported
-from sweeper.tuning.designs import Grid, QuasiRandom
+from sweeper.tuning.designs import FixedDesign, Grid
 from sweeper.tuning.objectives import Objective, check_constraints, objectives
 from sweeper.tuning.space import Space, to_json
 
@@ -70,7 +70,7 @@ class Design:
     def num_grid_points(self) -> int | None:
         """How many trials a grid has; None for other samplers."""
         sampler = self.new_sampler(0)
-        return len(sampler.points(self.space)) if isinstance(sampler, Grid) else None
+        return len(sampler.points()) if isinstance(sampler, Grid) else None
 
     def new_sampler(self, number: int) -> BaseSampler:
         """The sampler of a trial, which depends on the seed and the trials before it alone.
@@ -81,10 +81,11 @@ class Design:
             number: of the trial, 0-based.
         """
         kind, options = _target(self.sampler, "hydra.sweeper.sampler")
-        seed = self.sampler_seed
-        if not issubclass(kind, QuasiRandom | Grid):
-            seed = zlib.crc32(f"{self.sampler_seed} {number}".encode())
-        return kind(**options, seed=seed)
+        if issubclass(kind, FixedDesign):
+            options |= {"seed": self.sampler_seed, "space": self.space}
+        else:
+            options |= {"seed": zlib.crc32(f"{self.sampler_seed} {number}".encode())}
+        return kind(**options)
 
     def new_pruner(self) -> BasePruner:
         """The pruner."""

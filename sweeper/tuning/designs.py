@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import (
@@ -16,20 +15,25 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 from scipy.stats import qmc
 
-from sweeper.tuning.space import from_json
-
-SPACE_KEY = "space"  # of the study's user attributes
+from sweeper.tuning.space import Space
 
 
-class _Design(BaseSampler):
-    """A fixed list of trials, so that a study cut short goes on where it stopped."""
+class FixedDesign(BaseSampler):
+    """A fixed list of trials, so that a study cut short goes on where it stopped.
+
+    Args:
+        space: what is tuned.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """The whole space."""
-        del trial
-        return from_json(study.user_attrs[SPACE_KEY])
+        del study, trial
+        return self._space
 
     def sample_independent(
         self,
@@ -44,17 +48,19 @@ class _Design(BaseSampler):
         return self.sample_relative(study, trial, space)[param_name]
 
 
-class QuasiRandom(_Design):
+class QuasiRandom(FixedDesign):
     """Scrambled Halton points.
 
     Args:
+        space: what is tuned.
         seed: of the scrambling.
 
     Source:
         Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, space: Space, seed: int) -> None:
+        super().__init__(space)
         self._seed = seed
 
     def sample_relative(
@@ -70,15 +76,17 @@ class QuasiRandom(_Design):
         }
 
 
-class Grid(_Design):
+class Grid(FixedDesign):
     """Every combination of the values, in order; intervals are cut into levels.
 
     Args:
+        space: what is tuned.
         levels: of an interval [count].
         seed: does not matter here.
     """
 
-    def __init__(self, levels: int, seed: int = 0) -> None:
+    def __init__(self, space: Space, levels: int, seed: int) -> None:
+        super().__init__(space)
         del seed
         self._levels = levels
 
@@ -86,14 +94,14 @@ class Grid(_Design):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The point of this trial's number."""
-        del study
-        points = self.points(search_space)
+        del study, search_space
+        points = self.points()
         return points[trial.number % len(points)]
 
-    def points(self, space: Mapping[str, BaseDistribution]) -> list[dict[str, Any]]:
+    def points(self) -> list[dict[str, Any]]:
         """Every combination."""
-        values = [_levels(distribution, self._levels) for distribution in space.values()]
-        return [dict(zip(space, point, strict=True)) for point in itertools.product(*values)]
+        values = [_levels(distribution, self._levels) for distribution in self._space.values()]
+        return [dict(zip(self._space, point, strict=True)) for point in itertools.product(*values)]
 
 
 def value_at(distribution: BaseDistribution, place: float) -> Any:

@@ -13,12 +13,11 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweeper.tuning.design import Design
-from sweeper.tuning.designs import SPACE_KEY
 from sweeper.tuning.objectives import violations
 from sweeper.tuning.space import short, to_json
 
 #: User attributes of studies.
-DESIGN_KEY, POINT_KEY, VERSION_KEY = "design", "point", "optuna"
+DESIGN_KEY, POINT_KEY, SPACE_KEY, VERSION_KEY = "design", "point", "space", "optuna"
 #: User attributes of trials.
 RUNS_KEY, OUTCOME_KEY, REASON_KEY = "run_ids", "outcome", "reason"
 
@@ -77,12 +76,16 @@ class PointStudy:
 
     def repeat_failed(self) -> int:
         """Queue the trials that failed once more, as new trials; how many."""
-        has_result = [t.params for t in self.trials() if t.state != TrialState.FAIL]
-        again = [t.params for t in self.trials(TrialState.FAIL) if t.params not in has_result]
-        for params in again:
+        again = self.failed()
+        for trial in again:
             with _quiet():
-                self.optuna.enqueue_trial(params, skip_if_exists=False)
+                self.optuna.enqueue_trial(trial.params, skip_if_exists=False)
         return len(again)
+
+    def failed(self) -> list[FrozenTrial]:
+        """The trials that failed and that no later trial has repeated."""
+        others = [t.params for t in self.trials() if t.state != TrialState.FAIL]
+        return [t for t in self.trials(TrialState.FAIL) if t.params not in others]
 
     def report(self, trial: optuna.Trial, value: float, epoch: int) -> None:
         """Show the pruner how a trial stands after an epoch."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from optuna.trial import TrialState
-
 from sweeper import exit_codes
 from sweeper.domain.identity import scientific_part
 from sweeper.launch.events import Event, Tasks
@@ -79,8 +77,8 @@ def run_tuning(
             return code
         for study in studies:
             shown.say(outlook(study))
-    states = [trial.state for study in studies for trial in study.trials()]
-    return exit_codes.RUN_FAILED if TrialState.FAIL in states else exit_codes.DONE
+    all_have_results = not any(study.failed() for study in studies)
+    return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
 
 
 def _follow(tuner: Tuner, launch: Launch, shown: View, ledger: Ledger) -> int:

@@ -28,12 +28,14 @@ def tune(loader, results) -> Callable[..., int]:
 
     def run(*words: str, jobs: int = 2, quick: bool = True) -> int:
         ours = [word for word in words if not word.startswith("hydra")]
-        found = axes([*(QUICK if quick else ()), *ours], loader)
+        given = {word.partition("=")[0] for word in ours}
+        base = [word for word in QUICK if word.partition("=")[0] not in given] if quick else []
+        found = axes([*base, *ours], loader)
         named = [word for word in words if word.startswith(("hydra", "n_trials", "retry"))]
         with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
             composed = compose(
                 "config",
-                ["hydra/sweeper=optuna", f"results={results}", *named],
+                ["hydra/sweeper=optuna", f"results={results}", *found.fixed, *named],
                 return_hydra_config=True,
             )
         settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})

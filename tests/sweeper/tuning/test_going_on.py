@@ -38,9 +38,9 @@ def trials(results) -> dict[str, list[tuple]]:
 
 def test_studies_killed_and_repeated_are_as_undisturbed_ones(tmp_path):
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    subprocess.run(command(calm, 4), check=True, capture_output=True, timeout=300)
-    for num_rows in (1, 3, 6):
-        process = subprocess.Popen(command(stormy, 4), stdout=subprocess.DEVNULL)
+    subprocess.run(command(calm, 3), check=True, capture_output=True, timeout=300)
+    for num_rows in (1, 3):
+        process = subprocess.Popen(command(stormy, 3), stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
         while len(list(stormy.glob("runs/*.parquet"))) < num_rows and process.poll() is None:
             assert time.monotonic() < deadline
@@ -49,12 +49,12 @@ def test_studies_killed_and_repeated_are_as_undisturbed_ones(tmp_path):
         process.kill()
         process.wait()
     last = subprocess.run(
-        command(stormy, 4), capture_output=True, check=False, text=True, timeout=300
+        command(stormy, 3), capture_output=True, check=False, text=True, timeout=300
     )
 
     assert last.returncode == 0, last.stdout + last.stderr
     assert trials(stormy) == trials(calm)
-    assert all(len(found) == 4 for found in trials(stormy).values())
+    assert all(len(found) == 3 for found in trials(stormy).values())
     finished = pd.read_parquet(stormy / "runs")
     assert list(finished.outcome) == ["finished"] * len(finished)
     assert sorted(finished.run_id) == sorted(pd.read_parquet(calm / "runs").run_id)
