@@ -37,9 +37,7 @@ class SmallResNet(nn.Module):
         super().__init__()
         del name
         self.stem = nn.Sequential(
-            nn.Conv2d(
-                input_shape[0], channels[0], 3, stride=stem_stride, padding=1, bias=False
-            ),
+            nn.Conv2d(input_shape[0], channels[0], 3, stride=stem_stride, padding=1, bias=False),
             nn.BatchNorm2d(channels[0]),
             nn.ReLU(inplace=True),
         )
