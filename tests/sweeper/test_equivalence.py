@@ -1,0 +1,55 @@
+"""Hardware is not a hyperparameter: layouts end with the same weights."""
+
+import pytest
+
+from sweeper.equivalence import compare
+
+LAYOUTS = [
+    {"devices": 1, "micro_batch": 3840},
+    {"devices": 1, "micro_batch": 480},
+    {"devices": 2, "micro_batch": 480},
+    {"devices": 4, "micro_batch": 960},
+    {"devices": 2, "micro_batch": 640},
+]
+
+
+@pytest.fixture
+def layouts_of(config):
+    """Train steps of 3,840 on each layout, with BatchNorm over 80 or with another model."""
+
+    def run(precision, *, steps, **changes):
+        data = {**config()["data"], "num_train_examples": 3840 * steps}
+        short = {"schedule": {"name": "constant"}, "warmup": 0, "epochs": 1, "bn_span": 80}
+        point = config(batch=3840, data=data, **short | changes)
+        return list(compare(point, LAYOUTS, precision))
+
+    return run
+
+
+def test_in_float64_with_batchnorm_they_agree_to_rounding_after_many_steps(layouts_of):
+    trained = layouts_of("64-true", steps=6)
+
+    assert max(row.difference for row in trained) < 1e-12
+    assert {row.steps for row in trained} == {6}
+    assert all(row.same_lr and row.has_batchnorm for row in trained)
+
+
+def test_in_float32_they_agree_to_a_millionth_after_the_first_step(layouts_of):
+    trained = layouts_of("32-true", steps=1)
+
+    assert max(row.difference for row in trained) < 1e-6
+
+
+def test_in_float32_without_batchnorm_they_agree_after_the_epoch(layouts_of):
+    trained = layouts_of("32-true", steps=16, model={"_target_": "provoked.Plain"})
+
+    assert max(row.difference for row in trained) < 1e-5
+    assert not trained[0].has_batchnorm
+
+
+def test_with_batchnorm_over_the_micro_batch_they_do_not_agree(layouts_of):
+    """The behaviour of frameworks, which bn_span cures, is seen as different."""
+    trained = layouts_of("64-true", steps=2, bn_span="micro")
+
+    assert max(row.difference for row in trained) > 1e-6
+    assert not all(row.holds for row in trained)
