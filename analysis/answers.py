@@ -68,7 +68,9 @@ def number(estimate: Estimate, unit: str = "") -> str:
     if np.isnan(estimate.value):
         return f"not decidable: {estimate.note}"
     text = f"{estimate.value:,.4g}{unit}"
-    if estimate.has_interval:
+    if estimate.low == -np.inf and estimate.high == np.inf:
+        text += " (95 %: anything; these runs do not determine it)"
+    elif estimate.has_interval:
         text += f" (95 %: {estimate.low:,.4g} to {estimate.high:,.4g})"
     text += f", {estimate.num_seeds} seeds a point"
     return f"{text}; {estimate.note}" if estimate.note else text

