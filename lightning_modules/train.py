@@ -98,9 +98,6 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     model = fix_batchnorm_span(model, span=spec.bn_span, position=position)
     if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if spec.config["precision"] == "64-true":  # Lightning does so after loading a checkpoint
-        model = model.double()
-
     if spec.config["precision"] == "64-true":
         model = model.double()  # Lightning does so after it has loaded a checkpoint: too late
 

@@ -26,7 +26,10 @@ def write_table(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        pq.write_table(table, partial)
+        # Statistics and dictionaries would be most of a one-row file.
+        pq.write_table(
+            table, partial, write_statistics=len(table) > 1, use_dictionary=len(table) > 1
+        )
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -41,10 +41,7 @@ def run_sweep(
     with view(planned.specs, ledger) as shown:
         _say(planned, to_do, shown)
         try:
-            for event in launch(to_do, ledger) if to_do else ():
-                shown.show(event)
-                if event.is_detached:
-                    return exit_codes.DONE
+            return _follow(launch(to_do, ledger) if to_do else iter(()), ledger, shown)
         except KeyboardInterrupt:
             shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
             return exit_codes.INTERRUPTED
@@ -54,7 +51,14 @@ def run_sweep(
                 "kept; make room or give back the permission, and repeat the command."
             )
             return exit_codes.RUN_FAILED
-        _merge_small_files(ledger)
+
+
+def _follow(events: Iterator[Event], ledger: Ledger, shown: View) -> int:
+    for event in events:
+        shown.show(event)
+        if event.is_detached:
+            return exit_codes.DONE
+    _merge_small_files(ledger)
     return exit_codes.DONE if shown.all_have_results else exit_codes.RUN_FAILED
 
 

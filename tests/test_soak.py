@@ -78,7 +78,9 @@ def test_a_sweep_killed_at_random_ends_as_an_undisturbed_one(tmp_path):
             kills["orchestrator"] += 1
             process.wait()
     for _ in range(2):  # a worker killed in the last round is tried again by the second call
-        last = subprocess.run(command(stormy), capture_output=True, text=True, timeout=300)
+        last = subprocess.run(
+            command(stormy), capture_output=True, text=True, timeout=300, check=False
+        )
 
     assert kills["orchestrator"] > 0
     assert last.returncode == 0, last.stdout + last.stderr

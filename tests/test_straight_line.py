@@ -113,7 +113,7 @@ def test_the_figures_are_drawn_from_the_tables(done, tmp_path):
 
 
 def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(results):
-    """A second rank repeats nothing (Hydra's -m with Lightning's own launcher repeats the sweep)."""
+    """A second rank repeats nothing (with Lightning's own launcher it repeats the sweep)."""
     words = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840"]
     for devices, seed in ((1, 0), (2, 1), (1, 2)):
         assert sweep(results, *words, f"devices={devices}", f"seed={seed}").returncode == 0

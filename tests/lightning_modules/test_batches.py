@@ -34,9 +34,7 @@ def steps_of(data: Digits, *, world_size: int, accumulation_steps: int, epoch: i
 def test_layouts_see_the_same_examples_in_the_same_steps(digits, world_size, accumulation_steps):
     whole = steps_of(digits, world_size=1, accumulation_steps=1, epoch=2)
 
-    parts = steps_of(
-        digits, world_size=world_size, accumulation_steps=accumulation_steps, epoch=2
-    )
+    parts = steps_of(digits, world_size=world_size, accumulation_steps=accumulation_steps, epoch=2)
 
     assert torch.equal(parts, whole)
 
