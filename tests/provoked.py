@@ -1,6 +1,7 @@
 """Models and data that end badly on purpose, named by `_target_` in tests of outcomes."""
 
 import ctypes
+import math
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from lightning_modules.data.digits import Digits
 class _Net(nn.Module):
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(64, num_classes)
+        self.linear = nn.Linear(math.prod(input_shape), num_classes)
         self.forwards = 0
 
     def forward(self, images: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ class Segfaulting(_Net):
     """Reads address 0."""
 
     def forward(self, images: Tensor) -> Tensor:
-        return images if ctypes.string_at(0) else images
+        return images + len(ctypes.string_at(0))
 
 
 class Raising(_Net):
@@ -58,7 +59,7 @@ class Greedy(_Net):
 
 
 class GreedyAboveHalf(_Net):
-    """Asks for a petabyte in its third epoch of ten micro-batches, unless the micro-batch is at most 384."""
+    """Asks for a petabyte in its third epoch, unless the micro-batch is at most 384."""
 
     def forward(self, images: Tensor) -> Tensor:
         if len(images) > 384 and self.forwards >= 200:

@@ -102,7 +102,7 @@ def test_a_view_is_a_function_of_seed_epoch_and_example(digits):
 
 
 def test_a_view_shows_the_digit_of_its_label(digits):
-    """Views stay recognisable: the nearest class mean of the real images names far more than a tenth."""
+    """The nearest class mean of the real images names far more than a tenth of the views."""
     digits.set_epoch(0, 0)
     views, labels = digits.train_examples(torch.arange(2000))
     images, real_labels = digits.val_examples(0, digits.num_val_examples)
