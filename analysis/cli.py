@@ -61,6 +61,12 @@ def _add_report_commands(commands: Any) -> None:
     _add_results(estimates)
     estimates.add_argument("--target", type=float, help="accuracy that counts as trained, 0 to 1")
     estimates.set_defaults(command=_estimates)
+    tuning = commands.add_parser("tuning", help="what tuned studies found, and their figures")
+    tuning.add_argument("results", nargs="?", default="results", help="folder of the studies")
+    tuning.add_argument("--storage", help="of the studies, if not the journal in the folder")
+    tuning.add_argument("--target", type=float, help="accuracy or loss that counts as trained")
+    tuning.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
+    tuning.set_defaults(command=_tuning)
     report = commands.add_parser("report", help="one interactive page that opens offline")
     _add_results(report)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
@@ -135,6 +141,22 @@ def _estimates(options: argparse.Namespace) -> int:
         say(f"{answer.question}\n  {answer.words}")
         if len(answer.table):
             say(textwrap.indent(answer.table.to_string(index=False), "  "))
+    return 0
+
+
+def _tuning(options: argparse.Namespace) -> int:
+    from analysis.figures.tuning import draw_tuned
+    from analysis.tuning import load_tuned
+    from analysis.tuning_report import in_words
+
+    largest, *others = load_tuned(options.results, options.storage)
+    if others:
+        say(f"{len(others)} smaller sets of studies, of other spaces, are left out.")
+    curves = _loaded(read_curves(options.results, _loaded(read_runs(options.results, []))))
+    for paragraph in in_words(largest, curves, options.target):
+        say(paragraph)
+    for path in draw_tuned(largest, curves, options.out, options.target):
+        say(f"wrote {path}")
     return 0
 
 
