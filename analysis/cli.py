@@ -152,7 +152,8 @@ def _tuning(options: argparse.Namespace) -> int:
     largest, *others = load_tuned(options.results, options.storage)
     if others:
         say(f"{len(others)} smaller sets of studies, of other spaces, are left out.")
-    curves = _loaded(read_curves(options.results, _loaded(read_runs(options.results, []))))
+    columns = ["step", "val_loss" if "loss" in largest.objective else "val_accuracy"]
+    curves = _loaded(read_curves(options.results, _loaded(read_runs(options.results, [])), columns))
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target):

@@ -162,7 +162,7 @@ def _vertex(moments: _Moments, key: int) -> float:
 def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataFrame:
     """What it costs to take a rule's rate, from the best of the smallest batch, for the tuned one.
 
-    The loss at the rule's rate is interpolated between the trials at the nearest rates, means over
+    The losses at both rates are interpolated between the trials at the nearest rates, means over
     studies where these share their rates; other tuned settings are as those trials had them.
 
     Args:
@@ -172,8 +172,8 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
 
     Returns:
         One row per rule and batch: `rule`, `global_batch`, `peak_lr` (the rule's), `tuned_peak_lr`,
-        `regret` (in units of the objective, 0 or more up to interpolation; null where the rate
-        was never tried), `note`.
+        `regret` (in units of the objective; below 0 by interpolation alone; null where the rate
+        lies beyond the trials), `note`.
     """
     optima = tuned_optima(tuned, "peak_lr", rng, draws)
     rows: list[tuple[object, ...]] = []
@@ -186,7 +186,8 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
             rates = np.log(curve.index.to_numpy(dtype=float))
             losses = curve.to_numpy(dtype=float)
             inside = rates[0] <= np.log(rate) <= rates[-1]
-            lost = np.interp(np.log(rate), rates, losses) - losses.min() if inside else np.nan
+            taken, tuned_one = np.interp(np.log([rate, best]), rates, losses)
+            lost = taken - tuned_one if inside else np.nan
             note = "" if inside else "this rate lies beyond the trials"
             rows.append((rule, int(batch), float(rate), float(best), float(lost), note))
     columns = ["rule", "global_batch", "peak_lr", "tuned_peak_lr", "regret", "note"]
