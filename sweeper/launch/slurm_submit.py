@@ -1,5 +1,7 @@
 """Runs into job arrays: grouped by what they need, cut to what the cluster takes, submitted."""
 
+import contextlib
+import io
 import math
 import secrets
 import shlex
@@ -163,8 +165,8 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     names = [[task.spec.run_id for task in element] for element in array.elements]
     arguments = ([str(results)] * len(names), names, [request.policy] * len(names))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of clusters without sacct
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")  # of clusters without sacct; what is printed is raised
             jobs = executor.map_array(run_element, *arguments)
     except (FailedJobError, FailedSubmissionError) as error:
         raise Refused(_in_words(str(error))) from error
@@ -249,7 +251,7 @@ _ADVICE = (
         "Name yours with hydra.launcher.account=NAME and hydra.launcher.qos=NAME.",
     ),
     (
-        ("configuration is not available", "node count", "cpu count"),
+        ("configuration is not available", "node count", "cpu count", "memory specification"),
         "Ask for what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
         "cpus_per_rank and memory_gib, and `sinfo --Node --long`.",
     ),

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,9 +196,9 @@ class Cluster:
                 environment = (process / "environ").read_bytes()
             except OSError:
                 continue
-            if command.startswith(b"slurmstepd") and str(self.folder).encode() in environment:
-                if self._node_of(process) == node:
-                    found.append(int(process.name))
+            ours = command.startswith(b"slurmstepd") and str(self.folder).encode() in environment
+            if ours and self._node_of(process) == node:
+                found.append(int(process.name))
         return found
 
     def _node_of(self, process: Path) -> str:
@@ -221,12 +220,3 @@ def _descendants(pid: int) -> list[int]:
     except OSError:
         return []
     return [d for child in map(int, listed) for d in (child, *_descendants(child))]
-
-
-if __name__ == "__main__":
-    cluster = Cluster(Path(sys.argv[1]).resolve())
-    cluster.folder.mkdir(parents=True)
-    cluster.start()
-    print(f"export SLURM_CONF={cluster.folder}/slurm.conf", flush=True)
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
-    cluster.stop()

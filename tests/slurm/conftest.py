@@ -1,4 +1,4 @@
-"""A real SLURM for the tests of this folder, and sweeps on it; skipped where it is not installed."""
+"""A real SLURM for the tests of this folder and sweeps on it; skipped where there is none."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ import pytest
 from cluster import Cluster, missing_programs
 
 CONF = Path(__file__).parent / "conf"
+_SWEEP = [sys.executable, "-m", "sweeper", "-m", "--config-dir", str(CONF)]
 SHORT = ["batch=7680", "warmup=0", "schedule=constant", "threads=1"]
 
 
@@ -48,10 +49,10 @@ class Sweeps:
     def start(self, *words: str, launcher: str = "slurm") -> subprocess.Popen[str]:
         """`python -m sweeper -m WORDS`, on a slow linear model unless the words name another."""
         model = [] if any(word.startswith("model=") for word in words) else ["model=slow"]
-        on_slurm = ["hydra.launcher.poll_s=0.5"] if launcher == "slurm" else []
+        where = [f"results={self.results}", f"hydra/launcher={launcher}"]
+        where += ["hydra.launcher.poll_s=0.5"] if launcher == "slurm" else []
         return subprocess.Popen(
-            [sys.executable, "-m", "sweeper", "-m", "--config-dir", str(CONF), *SHORT, *model]
-            + [*words, f"results={self.results}", f"hydra/launcher={launcher}", *on_slurm],
+            [*_SWEEP, *SHORT, *model, *words, *where],
             cwd=self.folder,
             env=self.cluster.environment,
             text=True,
@@ -59,10 +60,14 @@ class Sweeps:
             stderr=subprocess.STDOUT,
         )
 
-    def run(self, *words: str, launcher: str = "slurm", code: int = 0) -> str:
+    def run(self, *words: str, launcher: str = "slurm", code: int = 0, timeout: float = 300) -> str:
         """The same, to its end; what it printed."""
         command = self.start(*words, launcher=launcher)
-        said, _ = command.communicate(timeout=300)
+        try:
+            said, _ = command.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            said, _ = command.communicate()
         assert command.returncode == code, said
         return said
 

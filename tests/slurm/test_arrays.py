@@ -1,0 +1,61 @@
+"""What a sweep asks SLURM for, on a real SLURM: arrays, packing, headers, many runs."""
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.slurm_all
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_header_that_says_one_task_changes_no_batch(sweeps, devices):
+    """`#SBATCH --ntasks=1` makes Lightning believe in one rank and halves the batch."""
+    sweeps.run("epochs=1", f"devices={devices}", "+hydra.launcher.parameters.ntasks=1")
+
+    row = sweeps.rows().iloc[0]
+    assert row.world_size == devices
+    assert (row.realised_batch_min, row.realised_batch_max) == (7680, 7680)
+
+
+def test_a_header_that_takes_nodes_away_is_refused_before_training(sweeps):
+    sweeps.run("epochs=1", "num_nodes=2", "+hydra.launcher.parameters.nodes=1", code=1)
+
+    row = sweeps.rows().iloc[0]
+    assert row.outcome == "failed"
+    assert row.reason.startswith(
+        "num_nodes must be the nodes that the job has; got num_nodes=2, SLURM gave 1."
+    )
+
+
+def test_short_runs_share_a_job(sweeps):
+    said = sweeps.run(
+        "epochs=1", "seed=0,1,2,3,4", "hydra.launcher.runs_per_job=3",
+        "hydra.launcher.runs_at_a_time=3",
+    )  # fmt: skip
+
+    assert "Submitted 5 runs as an array of 2 jobs" in said
+    assert list(sweeps.rows().outcome) == ["finished"] * 5
+
+
+def test_what_needs_different_nodes_becomes_different_arrays(sweeps):
+    said = sweeps.detach("devices=1,2", "seed=0,1,2", "batch=7680,3840")
+
+    assert len(re.findall("Submitted 6 runs as an array of 6 jobs", said)) == 1  # the same runs
+    names = {line.split()[2] for line in sweeps.queue()}
+    assert names == {"batch=3840,7680_warmup=0"}
+
+
+def test_a_thousand_and_two_runs_are_two_arrays_below_the_largest(sweeps):
+    """MaxArraySize is 1001 here."""
+    said = sweeps.detach(
+        "seed=range(1002)", "+hydra.launcher.parameters.begin=now+1hour",
+        "hydra.launcher.throttle=10",
+    )  # fmt: skip
+
+    assert re.findall(r"Submitted (\d+) runs as (?:an array of )?(\d+) job", said) == [
+        ("1001", "1001"),
+        ("1", "1"),
+    ]
+    assert len(sweeps.queue()) == 1002
+    (array,) = set(sweeps.cluster.run("squeue --noheader -o %K").split()) - {"N/A"}
+    assert array == "0-1000%10"

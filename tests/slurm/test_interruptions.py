@@ -1,0 +1,169 @@
+"""What can cut a run short on a real SLURM: it goes on from its own weights, and ends."""
+
+import re
+import time
+
+import pandas as pd
+import pytest
+
+pytestmark = pytest.mark.slurm_all
+
+MEASURED = [
+    "run_id",
+    "outcome",
+    "train_loss",
+    "val_loss",
+    "val_accuracy",
+    "steps",
+    "lr_series_hash",
+]
+
+
+def measured(rows: pd.DataFrame) -> pd.DataFrame:
+    """What two executions of the same runs must agree on, to the last bit."""
+    return rows[MEASURED].sort_values("run_id").reset_index(drop=True)
+
+
+def assert_same(rows: pd.DataFrame, undisturbed: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(measured(rows), measured(undisturbed), check_exact=True)
+
+
+def superseded(sweeps) -> pd.DataFrame:
+    return pd.read_parquet(sweeps.results / "superseded/runs")
+
+
+def test_a_preempted_run_goes_on_from_its_last_epoch(sweeps, elsewhere):
+    """A partition of higher priority takes both nodes (submitit's own path starts at step 0)."""
+    words = ["epochs=12", "seed=0,1", "base_lr=0.01,0.02"]
+    command = sweeps.start(*words)
+    sweeps.wait_for_epochs(2)
+    sweeps.cluster.run(
+        "sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap 'sleep 2'"
+    )
+    sweeps.start_requeued_now()
+    said, _ = command.communicate(timeout=240)
+    elsewhere.run(*words, launcher="local")
+
+    assert command.returncode == 0, said
+    assert_same(sweeps.rows(), elsewhere.rows())
+    first = superseded(sweeps)
+    assert set(first.outcome) == {"preempted"}
+    assert first.reason.str.match(r"SLURM took its nodes away: stopped after epoch \d+").all()
+    assert first.epochs_completed.max() >= 2
+
+
+def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewhere):
+    """Lightning's own requeue leaves hpc_ckpt_1.ckpt where later jobs find and load it."""
+    (sweeps.folder / "hpc_ckpt_1.ckpt").write_bytes(b"another run's weights")
+    words = ["epochs=6", "base_lr=0.01,0.02"]
+    command = sweeps.start(*words)
+    sweeps.wait_for_epochs(1)
+    (job,) = {line.partition("_")[0] for line in sweeps.queue()}
+    sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}_0")
+    sweeps.start_requeued_now()
+    said, _ = command.communicate(timeout=240)
+    elsewhere.run(*words, launcher="local")
+
+    assert command.returncode == 0, said
+    assert_same(sweeps.rows(), elsewhere.rows())
+    assert sorted(sweeps.rows().attempt) == [1, 2]
+    assert "the time limit of its job was near" in superseded(sweeps).reason.iloc[0]
+    assert [path.name for path in sweeps.folder.rglob("hpc_ckpt*")] == ["hpc_ckpt_1.ckpt"]
+
+
+def test_a_run_over_two_nodes_goes_on_after_the_warning(sweeps, elsewhere):
+    words = ["epochs=6", "model=small_cnn"]
+    command = sweeps.start(*words, "num_nodes=2")
+    sweeps.wait_for_epochs(1)
+    (line,) = sweeps.queue()
+    sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
+    sweeps.start_requeued_now()
+    said, _ = command.communicate(timeout=240)
+    elsewhere.run(*words, "devices=2", launcher="local")
+
+    assert command.returncode == 0, said
+    assert_same(sweeps.rows(), elsewhere.rows())
+    assert sweeps.rows().attempt[0] == 2
+
+
+def test_a_node_that_dies_is_survived(sweeps, elsewhere):
+    """SIGKILL to a slurmd and all it started; SLURM starts its job again on the other node."""
+    words = ["epochs=12", "seed=0,1"]
+    command = sweeps.start(*words)
+    sweeps.wait_for_epochs(2)
+    nodes = set(sweeps.cluster.run("squeue --noheader --array -o %N").split())
+    sweeps.cluster.kill_node(min(nodes))
+    try:
+        sweeps.start_requeued_now()
+        said, _ = command.communicate(timeout=240)
+    finally:
+        sweeps.cluster.start_node(min(nodes))
+    elsewhere.run(*words, launcher="local")
+
+    assert command.returncode == 0, said
+    assert_same(sweeps.rows(), elsewhere.rows())
+    assert "gone after epoch" in superseded(sweeps).reason.iloc[0]
+
+
+def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
+    """One minute a job."""
+    words = ["epochs=25", "micro_batch=128"]
+    limits = ["time_min=1", "warning_s=30", "grace_s=20"]
+    command = sweeps.start(*words, *(f"hydra.launcher.{limit}" for limit in limits))
+    deadline = time.monotonic() + 500
+    while command.poll() is None and time.monotonic() < deadline:
+        for line in sweeps.queue():
+            if " PENDING " in line:
+                sweeps.cluster.run(
+                    f"scontrol update JobId={line.split()[0]} StartTime=now", check=False
+                )
+        time.sleep(1)
+    said, _ = command.communicate(timeout=10)
+    elsewhere.run(*words, launcher="local")
+
+    assert command.returncode == 0, said
+    assert_same(sweeps.rows(), elsewhere.rows())
+    assert sweeps.rows().attempt[0] >= 3
+    assert set(superseded(sweeps).outcome) == {"preempted"}
+
+
+def test_a_run_that_never_completes_an_epoch_in_its_time_is_timed_out(sweeps):
+    command = sweeps.start(
+        "model=sleeping", "hydra.launcher.attempts_without_epoch=2", "hydra.launcher.grace_s=1"
+    )
+    for attempt in (1, 2):
+        folder = f"{sweeps.results}/attempts/*/{attempt:03d}/slurm.json"
+        sweeps.cluster.wait_for(f"ls {folder}", lambda said: "No such" not in said)
+        sweeps.cluster.run(f"scancel --batch --signal=USR1 {sweeps.queue()[0].split()[0]}")
+        if attempt == 1:
+            sweeps.start_requeued_now()
+    said, _ = command.communicate(timeout=120)
+
+    assert command.returncode == 1, said
+    assert sweeps.rows().outcome[0] == "timed_out"
+    assert sweeps.rows().reason[0] == (
+        "no epoch completed within the job's time limit in 2 attempts in a row"
+    )
+
+
+def test_scancel_of_one_run_is_an_outcome_and_the_rest_goes_on(sweeps):
+    command = sweeps.start("epochs=6", "seed=0,1")
+    sweeps.wait_for_epochs(1)
+    sweeps.cluster.run(f"scancel {sweeps.queue()[0].split()[0]}")
+    said, _ = command.communicate(timeout=240)
+
+    assert command.returncode == 1, said
+    rows = sweeps.rows().set_index("outcome")
+    assert sorted(rows.index) == ["finished", "preempted"]
+    assert re.fullmatch(r"cancelled with scancel: stopped after epoch \d", rows.reason["preempted"])
+
+
+def test_scancel_of_a_run_that_waits_is_an_outcome(sweeps):
+    command = sweeps.start("+hydra.launcher.parameters.begin=now+1hour")
+    sweeps.cluster.wait_for("squeue --noheader", lambda said: "PD" in said)
+    sweeps.cluster.run("scancel -u $(id -un)")
+    said, _ = command.communicate(timeout=60)
+
+    assert command.returncode == 1, said
+    assert sweeps.rows().outcome[0] == "preempted"
+    assert sweeps.rows().reason[0].startswith("its job left the queue before the run began")
