@@ -1,0 +1,1 @@
+"""What the doctor looks at; each check looks and changes nothing that stays."""
