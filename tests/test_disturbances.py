@@ -1,0 +1,142 @@
+"""Sweeps that are interrupted, doubled, or lose their disk: nothing is lost or done twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+TINY = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840", "data.num_train_examples=3840"]
+
+
+def start(results: Path, *words: str, as_mortal: bool = False) -> subprocess.Popen[str]:
+    """A sweep; as a mortal it obeys the permissions of files even if root started it."""
+    command = [sys.executable, "-m", "sweeper", "-m", *words, f"results={results}"]
+    if as_mortal and os.geteuid() == 0:
+        command = ["setpriv", "--bounding-set=-dac_override", *command]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finished(sweep: subprocess.Popen[str]) -> bool:
+    sweep.communicate(timeout=120)
+    return sweep.returncode == 0
+
+
+def wait_until(condition, timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
+    words = [*TINY, "seed=range(40)"]
+
+    sweeps = [start(results, *words) for _ in range(4)]
+    said = [sweep.communicate(timeout=300)[0] for sweep in sweeps]
+
+    assert [sweep.returncode for sweep in sweeps] == [0] * 4, said
+    runs = pd.read_parquet(results / "runs")
+    assert len(runs) == runs.run_id.nunique() == 40
+    assert set(runs.outcome) == {"finished"}
+    assert set(runs.attempt) == {1}
+    assert not (results / "superseded").exists()
+    assert sum(text.count("start    batch=") for text in said) == 40
+
+
+def test_a_sweep_takes_over_what_a_killed_one_had_begun(results):
+    words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
+    first = start(results, *words)
+    wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
+    second = start(results, *words, "epochs=40", "timeout_s=4")
+    time.sleep(3)
+
+    first.kill()
+    first.communicate()
+    said, _ = second.communicate(timeout=300)
+
+    assert "elsewhere batch=3840" in said
+    assert "start    batch=3840" in said
+    row = pd.read_parquet(results / "runs").iloc[0]
+    assert (row.outcome, row.attempt) == ("timed_out", 2)
+    assert (
+        pd.read_parquet(results / "superseded/runs")
+        .reason.iloc[0]
+        .startswith("its launcher was gone after epoch")
+    )
+
+
+def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
+    words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
+    sweep = start(results, *words)
+    wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
+
+    sweep.send_signal(signal.SIGINT)
+    said, _ = sweep.communicate(timeout=60)
+
+    assert sweep.returncode == 130
+    assert "What was trained is kept; repeat the command to go on from there." in said
+    row = pd.read_parquet(results / "runs").iloc[0]
+    assert row.outcome == "preempted"
+    assert row.epochs_completed >= 1
+    assert list(results.glob("attempts/*/checkpoint.ckpt"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one megabyte that is all ours."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk):
+    results = small_disk / "results"
+    assert finished(start(results, *TINY))
+    before = (pd.read_parquet(results / "runs"), pd.read_parquet(results / "curves"))
+    filler = small_disk / "filler"
+    free = os.statvfs(small_disk)
+    filler.write_bytes(b"0" * (free.f_bavail * free.f_frsize - 60_000))
+
+    full = start(results, *TINY, "seed=1,2,3")
+    said, _ = full.communicate(timeout=120)
+
+    assert full.returncode == 1
+    assert "No space left on device" in said
+    after = pd.read_parquet(results / "runs")
+    pd.testing.assert_frame_equal(
+        after[after.run_id.isin(before[0].run_id)].reset_index(drop=True), before[0]
+    )
+    filler.unlink()
+    assert finished(start(results, *TINY, "seed=0,1,2,3", "retry=failed"))
+    runs = pd.read_parquet(results / "runs")
+    assert sorted(runs.seed) == [0, 1, 2, 3]
+    assert set(runs.outcome) == {"finished"}
+
+
+def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results):
+    words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
+    sweep = start(results, *words, as_mortal=True)
+    wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
+
+    subprocess.run(["chmod", "-R", "a-w", results], check=True)
+    said, _ = sweep.communicate(timeout=120)
+    subprocess.run(["chmod", "-R", "u+w", results], check=True)
+
+    assert sweep.returncode == 1
+    assert "Permission denied" in said
+    assert "Traceback" not in said
+    again, _ = start(results, *words, "timeout_s=3").communicate(timeout=120)
+    row = pd.read_parquet(results / "runs").iloc[0]
+    assert (row.outcome, row.attempt) == ("timed_out", 2), again
+    assert row.epochs_completed >= 1
