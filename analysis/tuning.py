@@ -151,7 +151,7 @@ def importance(tuned: Tuned) -> pd.DataFrame:
 
     Returns:
         One row per study and key: `study`, `key`, `importance` (shares that add up to 1). Studies
-        with too few finite trials are left out.
+        with too few finite trials are left out; below some fifty trials the shares are rough.
 
     Source:
         Hutter et al. 2014, An efficient approach for assessing hyperparameter importance.

@@ -80,6 +80,8 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     axes.set_xscale("log")
     axes.set_xlabel("peak learning rate")
     axes.set_ylabel(tuned.objective)
+    if "loss" in tuned.objective:
+        axes.set_yscale("log")
     axes.legend(title="global batch", fontsize=8, frameon=False)
     note = f"{len(frame)} trials of {frame['study'].nunique()} studies; ring: best of its study."
     titles(figure, "Trials of every study", "", note)
