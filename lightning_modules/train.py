@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
+from lightning_modules.loggers import Mirror
 from lightning_modules.module import Classifier, Diverged
 from lightning_modules.norm import StepPosition, fix_batchnorm_span
 from lightning_modules.optimizers.parameter_groups import parameter_groups
@@ -61,7 +62,8 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     data: Data = build(spec.config["data"])
     _check_data(data, spec)
     module = _module(spec, data, place.rank)
-    progress = _Progress(place)
+    mirror = Mirror(spec, place.folder, rank=place.rank)
+    progress = _Progress(place, mirror)
     trainer = _trainer(spec, place, progress)
     _check_trainer(trainer, spec.split.world_size)
     batches = MicroBatches(
@@ -79,6 +81,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     else:
         outcome, reason = Outcome.FINISHED, f"trained {spec.epochs} epochs"
     progress.tell(module)  # a run resumed after its last epoch has not told of its curve yet
+    mirror.close(outcome)
     return {
         "outcome": outcome,
         "reason": reason,
@@ -141,8 +144,8 @@ def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
 class _Progress(Checkpoint):
     """After the module's own end of an epoch: the checkpoint by rename, then the curve's row."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: Place, mirror: Mirror) -> None:
+        self._place, self._mirror = place, mirror
         self._told = 0
 
     def tell(self, module: Classifier) -> None:
@@ -150,6 +153,8 @@ class _Progress(Checkpoint):
         curve = module.recorder.curve
         if self._place.rank == 0 and len(curve) > self._told:
             self._place.on_epoch(curve[self._told :])
+            for row in curve[self._told :]:
+                self._mirror.row(row)
             self._told = len(curve)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -119,3 +119,11 @@ class Slow(_Net):
     def forward(self, images: Tensor) -> Tensor:
         time.sleep(0.01 if self.training else 0)
         return super().forward(images)
+
+
+class UnreachableLogger:
+    """A server that is not there."""
+
+    def __init__(self, **settings: object) -> None:
+        msg = f"no route to host ({settings})"
+        raise ConnectionError(msg)

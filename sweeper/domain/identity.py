@@ -46,6 +46,7 @@ INCIDENTAL = frozenset(
         "experiment",
         "accelerator",
         "keep_checkpoint",
+        "logger",
         "memory_limit_gib",
         "micro_batch",
         "micro_batch_limit",
