@@ -19,6 +19,16 @@ from sweeper.ledger import Ledger
 _TICK_S = 0.2
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
+_HOPELESS = {
+    "AccountNotAllowed",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "QOSNotAllowed",
+}
+
 
 def run_on_slurm(
     tasks: Tasks, ledger: Ledger, request: Request, *, detach: bool, poll_s: float
@@ -78,6 +88,7 @@ class _Sweep:
         self._ledger, self._request = ledger, request
         self._tickets = Tickets(ledger)
         self._has_submitted = False
+        self._warned: set[str] = set()
         self.followed: dict[str, _Followed] = {}
 
     def submitted(self, tasks: Sequence[Task]) -> Iterator[Event]:
@@ -162,7 +173,18 @@ class _Sweep:
                     ended += self._gone(run, ticket)
             else:
                 run.looks_without_job = 0
-        return Event(began=began, ended=ended)
+        return Event(began=began, ended=ended, said=self._hopeless(known, jobs))
+
+    def _hopeless(self, known: dict[str, Ticket], jobs: Jobs | None) -> list[str]:
+        """Sentences on jobs that the queue keeps without a prospect, each once."""
+        found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
+        reasons = {job.reason for job in found} & _HOPELESS - self._warned
+        self._warned |= reasons
+        return [
+            f"Jobs wait because of {reason} and will not start so: see `sinfo --Node --long`, "
+            "scancel them, and ask for what the partition has."
+            for reason in sorted(reasons)
+        ]
 
     def _jobs(self) -> Jobs | None:
         queue = slurm_commands.queue()

@@ -92,11 +92,17 @@ class Sweeps:
 
     def start_requeued_now(self) -> None:
         """SLURM holds requeued jobs back for two minutes; not in tests."""
-        self.cluster.wait_for(
-            "squeue --noheader --array -o '%T %r'", lambda said: "PENDING BeginTime" in said
-        )
-        for line in self.queue():
-            self.cluster.run(f"scontrol update JobId={line.split()[0]} StartTime=now", check=False)
+        asked = "squeue --noheader --array -o '%T %r'"
+        self.cluster.wait_for(asked, lambda said: "BeginTime" in said)
+
+        def all_start(said: str) -> bool:
+            for line in self.queue() if "BeginTime" in said else ():
+                self.cluster.run(
+                    f"scontrol update JobId={line.split()[0]} StartTime=now", check=False
+                )
+            return "BeginTime" not in said and "COMPLETING" not in said
+
+        self.cluster.wait_for(asked, all_start)
 
     def exit_code(self, job: str) -> str:
         """State and exit code that SLURM has of a job."""

@@ -1,6 +1,7 @@
 """The launcher on a real SLURM, the quick part: the straight line, refusals, two nodes."""
 
 import re
+import signal
 import sys
 
 import pytest
@@ -69,6 +70,19 @@ def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words
     assert sentence in said
     assert "Traceback" not in said
     assert not list(sweeps.results.glob("slurm/queued/*"))
+
+
+def test_jobs_that_wait_in_vain_are_told(sweeps):
+    """Three nodes of two: SLURM takes the job and keeps it."""
+    command = sweeps.start("num_nodes=3", "batch=7680", "micro_batch=128")
+    said = ""
+    while "wait because" not in said and command.poll() is None:
+        said += command.stdout.readline()
+    command.send_signal(signal.SIGINT)
+    rest, _ = command.communicate(timeout=30)
+
+    assert "Jobs wait because of PartitionNodeLimit and will not start so" in said
+    assert "Stopped." in rest
 
 
 def test_a_host_without_slurm_is_told_so(sweeps, monkeypatch):
