@@ -6,6 +6,7 @@ import sys
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -36,4 +37,8 @@ def _composed(config: DictConfig) -> None:
     )
     settings = plain(config)
     code = run_sweep([settings], settings, lambda tasks, ledger: run_here(tasks, ledger, machine))
-    sys.exit(code)
+    if HydraConfig.get().mode != RunMode.MULTIRUN:
+        sys.exit(code)
+    if code:  # a job of Hydra's own launchers: leaving would take the jobs after it down
+        msg = f"the run has no result, see {settings['results']}"
+        raise RuntimeError(msg)

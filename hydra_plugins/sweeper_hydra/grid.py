@@ -40,5 +40,20 @@ class GridSweeper(Sweeper):
 
         words = with_preset_axes(self._params, arguments)
         points = expand(self._context.config_loader, words)
-        launcher: Any = self._launcher
-        sys.exit(run_sweep(points, plain(self._config), launcher.launch_runs))
+        launch = launch_of(self._launcher)
+        sys.exit(run_sweep(points, plain(self._config), launch))
+
+
+def launch_of(launcher: Any) -> Any:
+    """A launcher's way to make runs.
+
+    Raises:
+        ValueError: if it is one of Hydra's own, which know jobs, not runs.
+    """
+    if hasattr(launcher, "launch_runs"):
+        return launcher.launch_runs
+    msg = (
+        "hydra/launcher must be local or slurm with this sweeper; got "
+        f"{type(launcher).__name__}. With Hydra's own launchers use hydra/sweeper=basic."
+    )
+    raise ValueError(msg)
