@@ -35,8 +35,8 @@ def run_tuning(
     Args:
         points: the compared words of each study.
         design: how trials are chosen and judged.
-        settings: `results`, `retry`, `n_trials` of the command; `storage`, `study` and `tries` of
-            `hydra.sweeper`.
+        settings: `results`, `retry`, `n_trials` of the command; `storage`, `study`, `at_once` and
+            `tries` of `hydra.sweeper`.
         configs_of: the runs that words stand for.
         launch: makes attempts at some place.
 
@@ -63,6 +63,7 @@ def run_tuning(
         tuner = Tuner(
             studies=studies,
             n_trials=settings["n_trials"],
+            at_once=settings["at_once"],
             tries=settings["tries"],
             configs_of=configs_of,
             ledger=ledger,
@@ -106,7 +107,8 @@ def _say_budgets(studies: Sequence[PointStudy], n_trials: int, shown: View) -> N
 
 
 def _check_budget(settings: Mapping[str, Any], design: Design) -> None:
-    for name, value in (("n_trials", settings["n_trials"]), ("tries", settings["tries"])):
+    for name in ("n_trials", "at_once", "tries"):
+        value = settings[name]
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             msg = f"{name} must be a whole number, 1 or more; got {name}={value!r}."
             raise ValueError(msg)

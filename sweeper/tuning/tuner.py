@@ -49,6 +49,7 @@ class Tuner:
     Attributes:
         studies: one for each compared point.
         n_trials: of each.
+        at_once: trials of a study that may be under way [count].
         tries: of a run without a result, in one command [count].
         configs_of: the runs that words stand for.
         ledger: what is known of runs.
@@ -58,6 +59,7 @@ class Tuner:
 
     studies: Sequence[PointStudy]
     n_trials: int
+    at_once: int
     tries: int
     configs_of: ConfigsOf
     ledger: Ledger
@@ -91,8 +93,13 @@ class Tuner:
 
     def _next_study(self) -> PointStudy | None:
         """The study with the fewest trials under way, then the fewest begun, with any left."""
-        left = [study for study in self.studies if study.num_begun < study.budget(self.n_trials)]
         open_trials = Counter(opened.study.name for opened in self._open)
+        left = [
+            study
+            for study in self.studies
+            if study.num_begun < study.budget(self.n_trials)
+            and open_trials[study.name] < self.at_once
+        ]
         return min(left, key=lambda s: (open_trials[s.name], s.num_begun), default=None)
 
     def _begin(self, study: PointStudy, trial: optuna.Trial) -> None:

@@ -1,14 +1,24 @@
 """Killed and repeated, parallel, and stopped early: studies lose nothing and do nothing twice."""
 
+import itertools
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import optuna
 import pandas as pd
 import pytest
 
+from sweeper.axes import axes
+from sweeper.compose import expand
+from sweeper.domain.outcomes import Outcome
+from sweeper.launch.events import End, Event
+from sweeper.ledger import Ledger
+from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
+from sweeper.tuning.study import PointStudy
+from sweeper.tuning.tuner import Tuner
 
 LOSS = "hydra.sweeper.objectives=[val_loss]"
 QUICK = [
@@ -122,3 +132,30 @@ def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
     assert (failed, left, repeated) == (1, 1, 0)
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
     assert first.params == second.params
+
+
+def test_a_place_that_takes_all_there_is_gets_no_more_trials_than_may_be_under_way(loader, results):
+    """A launcher that does not run them: six tasks of two studies, then none until some end."""
+    found = axes(QUICK, loader)
+    settings = {
+        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
+        "sampler": {"_target_": "optuna.samplers.RandomSampler"},
+        "pruner": {"_target_": "optuna.pruners.NopPruner"},
+    }  # fmt: skip
+    design, storage = Design.of(settings, found.space, []), open_storage(None, results)
+    tuner = Tuner(
+        studies=[PointStudy(" ".join(p), p, design, storage) for p in found.points()],
+        n_trials=30, at_once=3, tries=1, ledger=Ledger(results),
+        configs_of=lambda more: expand(loader, [*found.fixed, *more]),
+        expect=lambda spec, status: None, say=lambda text: None,
+    )  # fmt: skip
+    tasks = tuner.tasks()
+
+    first = list(itertools.islice(tasks, 7))
+    assert [task is None for task in first] == [False] * 6 + [True]
+    assert Counter(task.spec.config["batch"] for task in first[:6]) == {256: 3, 512: 3}
+
+    failed = End(run_id=first[0].spec.run_id, outcome=Outcome.FAILED, reason="made up")
+    tuner.take_in(Event(ended=[failed]))
+    assert next(tasks).spec.config["batch"] == first[0].spec.config["batch"]
+    assert next(tasks) is None
