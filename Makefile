@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.12 python3.13 python3.11 python3 python; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
 BIN := .venv/bin
 
-.PHONY: demo test test-all test-slurm check format clean
+.PHONY: demo test soak test-all test-slurm check format clean
 
 demo: .venv/.installed
 	$(BIN)/python -m sweeper -m batch=3840,30720 warmup=0,5,10,20
@@ -19,6 +19,9 @@ test: .venv/.installed-dev
 
 test-all: .venv/.installed-dev
 	$(BIN)/python -m pytest
+
+soak: .venv/.installed-dev
+	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py
 
 test-slurm: .venv/.installed-dev
 	.ci/install-slurm
