@@ -1,0 +1,37 @@
+"""The noisy quadratic after one step: the best rate of every batch is known beforehand.
+
+With equal curvatures 1 and a noise scale of n examples, the expected loss after one step from
+weights 1 is ``((1 - lr)**2 + lr**2 n / B) / 2`` per weight (Zhang et al. 2019, arXiv:1907.04164,
+equation 3), lowest at ``lr = 1 / (1 + n / B)``: McCandlish's saturating rule, which bends at n.
+"""
+
+import numpy as np
+import pytest
+
+from analysis.stats.rules import compare_rules
+from analysis.tuned_rates import tuned_optima
+from analysis.tuning import load_tuned
+
+NOISE_SCALE = 256
+BATCHES = (64, 128, 256, 512, 1024)
+
+
+@pytest.mark.slow
+def test_tuned_rates_and_critical_batch_come_out_within_their_intervals(tune, results):
+    """Five intervals of 95 %: one may miss (probability of two or more misses: 0.02)."""
+    tune(
+        f"batch={','.join(map(str, BATCHES))}", "seed=range(8)", "base_lr=interval(0.02, 1.5)",
+        "model.decay=0", f"model.noise_scale={NOISE_SCALE}", "data.length=64",
+        "data.num_train_examples=${batch}", "hydra.sweeper.objectives=[val_loss]",
+        "hydra/sweeper/sampler=quasi_random", "n_trials=5",
+    )  # fmt: skip
+
+    (tuned,) = load_tuned(results)
+    optima = tuned_optima(tuned, "peak_lr", np.random.default_rng(0))
+    table = optima.table()
+    known = 1 / (1 + NOISE_SCALE / table["global_batch"])
+    held = (table["low"] <= known) & (known <= table["high"])
+    critical = compare_rules(optima).bends["saturating"]
+    assert list(table["global_batch"]) == list(BATCHES)
+    assert held.sum() >= 4
+    assert critical.low < NOISE_SCALE < critical.high
