@@ -1,5 +1,6 @@
 """The command `python -m sweeper`: Hydra composes, the sweep runs."""
 
+import multiprocessing
 import os
 import sys
 
@@ -27,6 +28,8 @@ def main() -> None:
 @hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=CONFIG_NAME)
 def _composed(config: DictConfig) -> None:
     """One run: without `-m`, or as a job of one of Hydra's own launchers."""
+    if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; unknown to workers
+        multiprocessing.set_start_method("forkserver", force=True)
     from sweeper.launch.local import run_here  # --help should not wait
     from sweeper.launch.slots import this_machine
     from sweeper.sweep import run_sweep
