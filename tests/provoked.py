@@ -1,15 +1,19 @@
 """Models and data that end badly on purpose, named by `_target_` in tests of outcomes."""
 
 import ctypes
+import json
 import math
 import os
 import signal
 import time
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from lightning_modules.data.digits import Digits
+from sweeper.rank import Rank
 
 
 class _Net(nn.Module):
@@ -127,3 +131,26 @@ class UnreachableLogger:
     def __init__(self, **settings: object) -> None:
         msg = f"no route to host ({settings})"
         raise ConnectionError(msg)
+
+
+def count_all_reduces(told: Connection, rank: Rank) -> None:
+    """Train a run under the profiler; tell how often gradients were exchanged, and its steps."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from lightning_modules.train import Place, train
+    from sweeper.domain.run_spec import run_spec
+
+    folder = Path(rank.folder)
+    os.environ.update(LOCAL_RANK="0", NODE_RANK="0", RANK="0", WORLD_SIZE="1")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    spec = run_spec(json.loads((folder / "config.json").read_text()))
+    place = Place(
+        rank=0, folder=folder, checkpoint=folder / "checkpoint.ckpt", on_epoch=lambda _: None
+    )
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        record = train(spec, place)
+    exchanges = [event for event in profiled.events() if event.name == "gloo:all_reduce"]
+    told.send((len(exchanges), record["steps"]))
