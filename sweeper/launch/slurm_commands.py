@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 _TIMEOUT_S = 60.0
 _SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
@@ -79,10 +80,17 @@ def rename(job: str, name: str) -> None:
     ask("scontrol", "update", f"JobId={job}", f"JobName={name}")
 
 
-def was_cancelled(job: str) -> bool:
-    """Whether a job that was told to end was told so by scancel."""
-    said = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r") or ""
-    return "CANCELLED" in said
+def was_cancelled(log: Path) -> bool:
+    """Whether a job that was told to end was told so by scancel, by SLURM's note in its log.
+
+    The note ends in DUE TO PREEMPTION, DUE TO TIME LIMIT, ... unless a person cancelled the job;
+    the job's state tells nothing until the job is over.
+    """
+    try:
+        notes = [n for n in log.read_text(errors="replace").splitlines() if " CANCELLED AT " in n]
+    except OSError:
+        return False
+    return bool(notes) and " DUE TO " not in notes[-1]
 
 
 def check_submit_host() -> None:

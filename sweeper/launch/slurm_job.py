@@ -173,7 +173,7 @@ class _Job:
     def _why_stopped(self) -> str:
         if self._signals.first == signal.SIGUSR1:
             return "the time limit of its job was near: stopped"
-        if slurm_commands.was_cancelled(self._number):
+        if slurm_commands.was_cancelled(_own_log()):
             return "cancelled with scancel: stopped"
         return "SLURM took its nodes away: stopped"
 
@@ -216,6 +216,11 @@ def _job_number() -> str:
     if "SLURM_ARRAY_JOB_ID" not in os.environ:
         return os.environ["SLURM_JOB_ID"]
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+
+
+def _own_log() -> Path:
+    """The file that this job prints to."""
+    return Path(os.readlink("/proc/self/fd/1"))  # noqa: PTH115  may be no path
 
 
 def _made_of(ticket: Ticket, number: int) -> Task:

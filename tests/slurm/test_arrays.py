@@ -37,12 +37,13 @@ def test_short_runs_share_a_job(sweeps):
     assert list(sweeps.rows().outcome) == ["finished"] * 5
 
 
-def test_what_needs_different_nodes_becomes_different_arrays(sweeps):
-    said = sweeps.detach("devices=1,2", "seed=0,1,2", "batch=7680,3840")
+def test_points_that_differ_in_layout_alone_are_one_job_named_by_batch_and_warmup(sweeps):
+    said = sweeps.detach(
+        "devices=1,2", "seed=0,1,2", "batch=7680,3840", "+hydra.launcher.parameters.begin=now+1hour"
+    )
 
-    assert len(re.findall("Submitted 6 runs as an array of 6 jobs", said)) == 1  # the same runs
-    names = {line.split()[2] for line in sweeps.queue()}
-    assert names == {"batch=3840,7680_warmup=0"}
+    assert len(re.findall("Submitted 6 runs as an array of 6 jobs", said)) == 1
+    assert {line.split()[2] for line in sweeps.queue()} == {"batch=3840,7680_warmup=0"}
 
 
 def test_a_thousand_and_two_runs_are_two_arrays_below_the_largest(sweeps):
