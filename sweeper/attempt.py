@@ -99,6 +99,10 @@ class Attempt:
     def end(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
         """Publish the attempt's row and curve, then let go of it."""
         ledger.publish(self.row(outcome, reason, ledger.results), self.curve())
+        self.settle(outcome, reason, ledger)
+
+    def settle(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
+        """After its row is published: remove what is not needed any more, and let go."""
         if outcome.is_result and not self.spec.config["keep_checkpoint"]:
             self.checkpoint.unlink(missing_ok=True)
         self.release(outcome, reason, ledger)
@@ -108,12 +112,7 @@ class Attempt:
         _write_text(
             self.folder / "released.json", json.dumps({"outcome": outcome, "reason": reason})
         )
-        (self.folder / "owner.json").unlink(missing_ok=True)
-        for left in ("rendezvous", "*.tmp", ".*.tmp", ".now-*"):
-            for path in (*self.folder.glob(left), *self.folder.parent.glob(left)):
-                path.unlink(missing_ok=True)
-        ledger.remove_partial(self.spec.run_id)
-        ledger.mark_inactive(self.spec.run_id, self.number)
+        _clean_up(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
         """The rows of the completed epochs; a line cut short by a kill is left out."""
@@ -169,6 +168,32 @@ def recover(ledger: Ledger, run_id: str, number: int) -> None:
     else:
         epochs = len(attempt.curve())
         attempt.end(Outcome.PREEMPTED, f"its launcher was gone after epoch {epochs}", ledger)
+
+
+def tidy(ledger: Ledger) -> None:
+    """Finish what killed launchers had begun: rows, releases, removals."""
+    ended = ledger.ended()
+    for run_id, number in ledger.active():
+        stands = standing(ledger, run_id, number)
+        row = ended.get(run_id)
+        if stands is True:
+            continue
+        if stands is not False:
+            _clean_up(ledger, run_id, number)
+        elif row and row.attempt == number and (left := Attempt.found(ledger, run_id, number)):
+            left.settle(row.outcome, "its row was published", ledger)
+        else:
+            recover(ledger, run_id, number)
+
+
+def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
+    folder = ledger.attempt_folder(run_id, number)
+    (folder / "owner.json").unlink(missing_ok=True)
+    for left in ("rendezvous", "*.tmp", ".*.tmp", ".now-*"):
+        for path in (*folder.glob(left), *folder.parent.glob(left)):
+            path.unlink(missing_ok=True)
+    ledger.remove_partial(run_id)
+    ledger.mark_inactive(run_id, number)
 
 
 def _write_text(path: Path, text: str) -> None:

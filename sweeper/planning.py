@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.attempt import recover, standing
+from sweeper.attempt import recover, standing, tidy
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec, run_spec
 from sweeper.domain.schedule import silent_milestones
@@ -77,6 +77,7 @@ def tasks(planned: Plan, ledger: Ledger, *, retry: str | None, rerun: str | None
     """
     _check_word("retry", retry, RETRY_CHOICES)
     _check_word("rerun", rerun, RERUN_CHOICES)
+    tidy(ledger)
     if rerun:
         ledger.supersede({spec.run_id for spec in planned.specs})
     return [task for spec in planned.specs if (task := _task(spec, planned, ledger, retry, rerun))]
