@@ -107,7 +107,7 @@ def test_a_node_that_dies_is_survived(sweeps, elsewhere):
 
 def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
     """One minute a job."""
-    words = ["epochs=25", "micro_batch=128"]
+    words = ["epochs=9", "micro_batch=128"]
     limits = ["time_min=1", "warning_s=30", "grace_s=20"]
     command = sweeps.start(*words, *(f"hydra.launcher.{limit}" for limit in limits))
     deadline = time.monotonic() + 500
@@ -123,7 +123,7 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
 
     assert command.returncode == 0, said
     assert_same(sweeps.rows(), elsewhere.rows())
-    assert sweeps.rows().attempt[0] >= 3
+    assert sweeps.rows().attempt[0] >= 2
     assert set(superseded(sweeps).outcome) == {"preempted"}
 
 
