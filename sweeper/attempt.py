@@ -189,10 +189,12 @@ def tidy(ledger: Ledger) -> None:
 def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
     folder = ledger.attempt_folder(run_id, number)
     (folder / "owner.json").unlink(missing_ok=True)
+    is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
     for left in ("rendezvous", "*.tmp", ".*.tmp", ".now-*"):
-        for path in (*folder.glob(left), *folder.parent.glob(left)):
+        for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
             path.unlink(missing_ok=True)
-    ledger.remove_partial(run_id)
+    if is_latest:
+        ledger.remove_partial(run_id)
     ledger.mark_inactive(run_id, number)
 
 
