@@ -29,7 +29,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     given = parser.parse_args()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sweeper.worker"])
     _one_run(epochs=1)  # warms the fork server
     ours, beyond, plain, spanned = [], [], [], []
     for _ in range(given.repeats):

@@ -9,6 +9,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from hydra_plugins.sweeper_hydra.grid import launch_of
+
 
 class OptunaSweeper(Sweeper):
     """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml says what the settings are.
@@ -42,11 +44,11 @@ class OptunaSweeper(Sweeper):
         found = axes([word for word in words if not word.startswith("n_trials=")], loader)
         ours = resolved(self._settings)
         design = Design.of(ours, found.space, found.averaged)
-        launcher: Any = self._launcher
+        launch = launch_of(self._launcher)
 
         def configs_of(words: Sequence[str]) -> Any:
             return expand(loader, [*found.fixed, *found.averaged, *words])
 
         settings = {**plain(self._config), **ours}
         points = list(found.points())
-        sys.exit(run_tuning(points, design, settings, configs_of, launcher.launch_runs))
+        sys.exit(run_tuning(points, design, settings, configs_of, launch))
