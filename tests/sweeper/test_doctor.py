@@ -102,11 +102,11 @@ def test_a_folder_that_is_no_folder_is_found():
 
 def test_a_disk_of_this_machine_alone_is_warned(tmp_path):
     mounts = tmp_path / "mounts"
-    mounts.write_text("/dev/vda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\n")
+    mounts.write_text("/dev/vda / ext4 rw 0 0\nserver:/home /shared nfs4 rw 0 0\n")
 
-    assert file_system(Path("/home/me/results"), mounts) == "nfs4"
-    assert file_system(Path("/homestead"), mounts) == "ext4"
-    assert shared_check(Path("/home/me"), mounts).verdict == Verdict.GOOD
+    assert file_system(Path("/shared/me/results"), mounts) == "nfs4"
+    assert file_system(Path("/sharedstead"), mounts) == "ext4"
+    assert shared_check(Path("/shared/me"), mounts).verdict == Verdict.GOOD
     assert shared_check(Path("/scratch"), mounts).verdict == Verdict.WARNING
 
 
