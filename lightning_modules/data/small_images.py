@@ -15,7 +15,7 @@ from lightning_modules.data.labels import check_all_classes, check_count
 from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
 from lightning_modules.data.shared import shared_array
 from lightning_modules.data.torchvision_files import torchvision_images
-from lightning_modules.randomness import example_uniforms
+from lightning_modules.randomness import epoch_order, example_uniforms
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -37,6 +37,8 @@ class SmallImages:
         num_classes: classes to tell apart; checked [count].
         num_train_examples: checked [examples].
         num_val_examples: checked [examples].
+        drawn_from: training images in the files, where `num_train_examples` of them are drawn: once
+            and at random, the same ones whatever the seed of a run; None: all [examples].
         padding: of the random shift [pixels].
         flip: whether half of the images are mirrored.
         mean: of each channel, as a fraction of full brightness.
@@ -61,6 +63,7 @@ class SmallImages:
         flip: bool,
         mean: Sequence[float],
         std: Sequence[float],
+        drawn_from: int | None = None,
     ) -> None:
         self.input_shape = tuple(shape)
         self.num_classes = num_classes
@@ -70,7 +73,12 @@ class SmallImages:
         read = _reader(name, Path(root), source, download=download)
         train, train_labels = read("train", self.input_shape, num_classes)
         val, val_labels = read("val", self.input_shape, num_classes)
-        check_count("num_train_examples", num_train_examples, len(train), root)
+        if drawn_from is None:
+            check_count("num_train_examples", num_train_examples, len(train), root)
+        else:
+            check_count("drawn_from", drawn_from, len(train), root)
+            drawn = _drawn(num_train_examples, drawn_from)
+            train, train_labels = train[drawn], train_labels[drawn]
         check_count("num_val_examples", num_val_examples, len(val), root)
         check_all_classes(train_labels, num_classes=num_classes, where=root)
         self._train, self._val = torch.from_numpy(train), torch.from_numpy(val)
@@ -110,6 +118,17 @@ class SmallImages:
         """Shape (n, height, width, channels) to (n, channels, height, width), channels last."""
         scaled = images.float().mul_(1 / (255 * self._std)).sub_(self._mean / self._std)
         return scaled.permute(0, 3, 1, 2)
+
+
+def _drawn(num: int, drawn_from: int) -> npt.NDArray[np.int64]:
+    """Positions of the images that a smaller training set keeps, in the order of the files."""
+    if num > drawn_from:
+        msg = (
+            "data.num_train_examples must not exceed data.drawn_from, the images they are drawn "
+            f"from; got data.num_train_examples={num}, data.drawn_from={drawn_from}. Draw fewer."
+        )
+        raise ValueError(msg)
+    return np.sort(epoch_order(0, 0, drawn_from)[:num])
 
 
 Reader = Callable[[str, tuple[int, ...], int], tuple[Pixels, Labels]]

@@ -169,6 +169,26 @@ def test_a_wrong_number_of_examples_is_answered_with_the_right_one(root):
         opened(root, num_train_examples=50_000)
 
 
+def test_a_smaller_training_set_is_drawn_once_from_the_files(root, images):
+    """Six of nine images, each with its own label, whatever the seed; validation stays whole."""
+    settings = {"num_train_examples": 6, "drawn_from": 9, "padding": 0, "flip": False}
+    data = opened(root, **settings)
+    inputs, labels = data.train_examples(torch.arange(6))
+    data.set_epoch(seed=5, epoch=2)
+
+    blue = [torch.tensor(np.asarray(image)[..., 2] / 255).float() for image in images]
+    found = [next(i for i in range(9) if torch.allclose(blue[i], view[2])) for view in inputs]
+    assert len(set(found)) == 6
+    assert labels.tolist() == [i % 3 for i in found]
+    torch.testing.assert_close(data.train_examples(torch.arange(6))[0], inputs)
+    assert data.num_val_examples == 3
+
+
+def test_more_images_than_there_are_cannot_be_drawn(root):
+    with pytest.raises(ValueError, match=r"must not exceed data\.drawn_from, .* got .*=10, .*=9\."):
+        opened(root, num_train_examples=10, drawn_from=9)
+
+
 def test_a_file_that_is_no_parquet_is_named(root):
     path = root / "data/train-00000-of-00002.parquet"
     path.write_bytes(path.read_bytes()[:-10])
