@@ -31,6 +31,10 @@ class BatchSplit:
         """Examples per rank per optimizer step [examples]."""
         return self.micro_batch * self.accumulation_steps
 
+    def ranks_per_span(self, bn_span: int) -> int:
+        """Ranks whose micro-batches BatchNorm normalises together; they work side by side."""
+        return max(1, bn_span // self.micro_batch)
+
 
 def split_global_batch(
     global_batch: int, *, world_size: int, micro_batch: int, bn_span: int
@@ -41,16 +45,20 @@ def split_global_batch(
         global_batch: examples per optimizer step [examples].
         world_size: data-parallel ranks [count].
         micro_batch: examples per rank per forward/backward [examples].
-        bn_span: examples normalised together; divides the micro-batch [examples].
+        bn_span: examples normalised together; divides the micro-batch, or is the micro-batches
+            of several ranks [examples].
 
     Raises:
         ValueError: if the parts cannot make the global batch exactly; the text names the
             nearest global batches that can be made.
     """
-    if micro_batch % bn_span:
+    spannable = _spannable_micro_batches(micro_batch, bn_span=bn_span, world_size=world_size)
+    if micro_batch not in spannable:
+        together = f", or bn_span / n for n of the {world_size} ranks together" * (world_size > 1)
+        nearest = min(spannable, key=lambda micro: abs(micro - micro_batch))
         msg = (
-            f"micro_batch must be a multiple of bn_span; got {micro_batch=}, {bn_span=}. "
-            f"Use micro_batch={_nearest_multiple(micro_batch, bn_span)}, or bn_span=micro."
+            f"micro_batch must be a multiple of bn_span{together}; got {micro_batch=}, "
+            f"{bn_span=}. Use micro_batch={nearest}, or bn_span=micro."
         )
         raise ValueError(msg)
     unit = micro_batch * world_size
@@ -96,19 +104,68 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
             f"{_nearest_batches(global_batch, unit)}, or use another bn_span or devices."
         )
         raise ValueError(msg)
-    spans = global_batch // unit
-    chosen = _largest_divisor(spans, at_most=limit // bn_span) * bn_span
-    if _is_absurd(chosen, share=global_batch // world_size, limit=limit):
-        better = _nearest_splittable(global_batch, unit=unit, limit=limit, bn_span=bn_span)
+    share = global_batch // world_size
+    chosen = usable_micro_batches(share, limit=limit, bn_span=bn_span)[-1]
+    if _is_absurd(chosen, share=share, limit=limit):
+        better = nearest_splitting_well(
+            global_batch, world_size=world_size, limit=limit, bn_span=bn_span
+        )
         msg = (
             f"batch must split into micro-batches of a useful size; got batch={global_batch}, "
-            f"whose share of {global_batch // world_size} on {world_size} rank(s) only divides "
+            f"whose share of {share} on {world_size} rank(s) only divides "
             f"into micro-batches of {chosen} within micro_batch_limit={limit}. "
             f"Nearest batches that work: {', '.join(map(str, better))}; "
             f"or set micro_batch={chosen} to insist."
         )
         raise ValueError(msg)
     return chosen
+
+
+def usable_micro_batches(rank_batch: int, *, limit: int, bn_span: int) -> list[int]:
+    """Every micro-batch within the limit that makes a rank's share exactly, in ascending order.
+
+    Args:
+        rank_batch: examples per rank per optimizer step; a multiple of bn_span [examples].
+        limit: the largest micro-batch allowed [examples].
+        bn_span: examples normalised together [examples].
+    """
+    micro_batches = (divisor * bn_span for divisor in _divisors(rank_batch // bn_span))
+    return sorted(micro for micro in micro_batches if micro <= limit)
+
+
+def is_slow(micro_batch: int, *, reach: int) -> bool:
+    """Whether micro-batches are far smaller than those that could be trained on.
+
+    Args:
+        micro_batch: examples per rank per forward/backward [examples].
+        reach: the largest that the rank's share, the limit and the memory allow [examples].
+    """
+    return micro_batch * _SLOW_FRACTION < reach
+
+
+def nearest_splitting_well(
+    global_batch: int, *, world_size: int, limit: int, bn_span: int
+) -> list[int]:
+    """The nearest batch below and above whose micro-batch is at least half of what it could be.
+
+    Args:
+        global_batch: examples per optimizer step [examples].
+        world_size: data-parallel ranks [count].
+        limit: the largest micro-batch allowed [examples].
+        bn_span: examples normalised together [examples].
+    """
+    unit = world_size * bn_span
+    here = global_batch // unit * unit
+
+    def splits_well(batch: int) -> bool:
+        share = batch // world_size
+        return 2 * usable_micro_batches(share, limit=limit, bn_span=bn_span)[-1] >= min(
+            share, limit
+        )
+
+    below = next((b for b in range(here - unit, 0, -unit) if splits_well(b)), None)
+    above = next(b for b in range(here + unit, 3 * here + 2 * unit, unit) if splits_well(b))
+    return [b for b in (below, above) if b is not None]
 
 
 def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
@@ -137,12 +194,16 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     return steps
 
 
-# A share many times the micro-batch it is cut into would be trained almost example by example.
+# A micro-batch of less than a fourth of what could be is worth a warning; one of less than an
+# eighth, with so many micro-batches in a step, would be trained almost example by example.
+_SLOW_FRACTION = 4
 _ABSURD_FRACTION = 8
+_ABSURD_STEPS = 1000
 
 
 def _is_absurd(micro_batch: int, *, share: int, limit: int) -> bool:
-    return micro_batch * _ABSURD_FRACTION < min(share, limit)
+    is_tiny = micro_batch * _ABSURD_FRACTION < min(share, limit)
+    return is_tiny and share // micro_batch > _ABSURD_STEPS
 
 
 def _largest_divisor(number: int, *, at_most: int) -> int:
@@ -154,24 +215,14 @@ def _divisors(number: int) -> set[int]:
     return small | {number // d for d in small}
 
 
-def _nearest_multiple(number: int, unit: int) -> int:
-    return max(unit, round(number / unit) * unit)
+def _spannable_micro_batches(near: int, *, bn_span: int, world_size: int) -> set[int]:
+    """Micro-batches that hold whole spans or, with those of other ranks, make one."""
+    below = max(1, near // bn_span) * bn_span
+    parts = {bn_span // ranks for ranks in _divisors(math.gcd(bn_span, world_size))}
+    return {below, below + bn_span} | parts
 
 
 def _nearest_batches(global_batch: int, unit: int) -> str:
     below = global_batch // unit * unit
     nearest = [b for b in (below, below + unit) if b > 0]
     return "Nearest that work: " + ", ".join(f"batch={b}" for b in nearest)
-
-
-def _nearest_splittable(global_batch: int, *, unit: int, limit: int, bn_span: int) -> list[int]:
-    """The nearest batch below and above whose micro-batch uses at least half of the limit."""
-
-    def works(batch: int) -> bool:
-        share = batch // unit * bn_span
-        micro = _largest_divisor(batch // unit, at_most=limit // bn_span) * bn_span
-        return 2 * micro >= min(share, limit)
-
-    below = next((b for b in range(global_batch - unit, 0, -unit) if works(b)), None)
-    above = next(b for b in range(global_batch + unit, 3 * global_batch + unit, unit) if works(b))
-    return [b for b in (below, above) if b is not None]

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -82,6 +82,15 @@ def run_spec(config: Mapping[str, Any]) -> RunSpec:
     )
 
 
+def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
+    """The same run in micro-batches of another size; its config keeps the user's word for it.
+
+    Raises:
+        ValueError: if micro-batches of this size do not make the batch.
+    """
+    return replace(run_spec({**spec.config, "micro_batch": micro_batch}), config=spec.config)
+
+
 def _lr_schedule(config: Mapping[str, Any], steps: int) -> LRSchedule:
     base_lr, batch, base_batch = float(config["base_lr"]), config["batch"], config["base_batch"]
     peak = peak_lr(config["lr_rule"], base_lr=base_lr, global_batch=batch, base_batch=base_batch)
@@ -137,8 +146,8 @@ def _check_values(config: Mapping[str, Any]) -> None:
         msg = f"seed must be a whole number, 0 or more; got seed={config['seed']!r}."
         raise ValueError(msg)
     _check_number("base_lr", config["base_lr"], above=0)
-    for name in ("loss_ceiling", "timeout_s"):
-        if config[name] is not None:
+    for name in ("loss_ceiling", "timeout_s", "memory_limit_gib"):
+        if config.get(name) is not None:  # the last one is younger than some results folders
             _check_number(name, config[name], above=0)
     _check_one_of("precision", config["precision"], PRECISIONS)
     _check_one_of("accelerator", config["accelerator"], ACCELERATORS)
