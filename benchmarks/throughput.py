@@ -79,7 +79,8 @@ def hand_loop(send, epochs: int, span: int | None) -> None:
 
     from lightning_modules.data.digits import Digits
     from lightning_modules.models.small_cnn import SmallCNN
-    from lightning_modules.norm import StepPosition, fix_batchnorm_span
+    from lightning_modules.norm import fix_batchnorm_span
+    from lightning_modules.position import StepPosition
     from lightning_modules.randomness import epoch_order
 
     torch.set_num_threads(1)
@@ -99,7 +100,7 @@ def hand_loop(send, epochs: int, span: int | None) -> None:
         for index, step in enumerate(micro_batches):
             for micro_step, examples in enumerate(step):
                 images, labels = data.train_examples(examples)
-                position.first_span = index * 30 + micro_step * 6
+                position.first_example = index * 3840 + micro_step * 768
                 images = images.contiguous(memory_format=torch.channels_last)
                 (functional.cross_entropy(model(images), labels) / 5).backward()
             optimizer.step()

@@ -76,26 +76,54 @@ def val_batches(data: Data, bounds: Iterable[tuple[int, int]]) -> Iterator[tuple
     return (data.val_examples(start, stop) for start, stop in bounds)
 
 
+def micro_batch_places(split: BatchSplit, bn_span: int) -> list[range]:
+    """Places in a step's order of each rank's micro-batches, in the order of its micro-steps.
+
+    A rank has consecutive ones. Where ranks normalise together, they take turns in what is
+    consecutive, so that a span is in work at the same time on all of them.
+
+    Args:
+        split: layout of one optimizer step.
+        bn_span: examples normalised together [examples].
+
+    Returns:
+        One range per rank.
+    """
+    together, steps = split.ranks_per_span(bn_span), split.accumulation_steps
+    firsts = (
+        rank // together * together * steps + rank % together for rank in range(split.world_size)
+    )
+    return [range(first, first + together * steps, together) for first in firsts]
+
+
 class MicroBatches:
     """An epoch of micro-batches for one rank, for Lightning's Trainer.
 
-    Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order; rank ``r`` takes
-    the ``r``-th part of that slice, in micro-batches. The last, incomplete global batch of an epoch
+    Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order, in micro-batches
+    that go to the ranks as `micro_batch_places` says. The last, incomplete global batch of an epoch
     is not trained on, so no short accumulation window exists (Lightning#19987).
 
     Args:
         data: the data set.
         split: layout of one optimizer step.
+        bn_span: examples normalised together [examples].
         steps_per_epoch: whole global batches in an epoch [steps].
         rank: this process among the ranks.
         seed: the run's seed.
     """
 
     def __init__(
-        self, data: Data, *, split: BatchSplit, steps_per_epoch: int, rank: int, seed: int
+        self,
+        data: Data,
+        *,
+        split: BatchSplit,
+        bn_span: int,
+        steps_per_epoch: int,
+        rank: int,
+        seed: int,
     ) -> None:
         self._data, self._split, self._steps = data, split, steps_per_epoch
-        self._rank, self._seed = rank, seed
+        self._places, self._seed = micro_batch_places(split, bn_span)[rank], seed
         self._epoch = 0
 
     @property
@@ -124,5 +152,5 @@ class MicroBatches:
         split = self._split
         order = epoch_order(self._seed, self._epoch, self._data.num_train_examples)
         whole = torch.from_numpy(order)[: self._steps * split.global_batch]
-        mine = whole.view(self._steps, split.world_size, split.rank_batch)[:, self._rank]
+        mine = whole.view(self._steps, -1, split.micro_batch)[:, list(self._places)]
         return iter(mine.reshape(-1, split.micro_batch))

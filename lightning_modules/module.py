@@ -13,11 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_modules.ascent import build_ascent
-from lightning_modules.batches import Data, Settled, val_batches
+from lightning_modules.batches import Data, Settled, micro_batch_places, val_batches
 from lightning_modules.exchange import exchange_gradients
 from lightning_modules.local_steps import LocalSteps, average_weights, states_of_all_ranks
-from lightning_modules.norm import StepPosition, span_batchnorms
+from lightning_modules.norm import span_batchnorms
 from lightning_modules.optimizers.foreach import ForeachOptimizer
+from lightning_modules.position import StepPosition
 from lightning_modules.recorder import EpochSums, Recorder, all_reduced
 from lightning_modules.score import score
 from lightning_modules.weight_average import WeightAverage
@@ -40,7 +41,7 @@ class Classifier(pl.LightningModule):
         model: logits from inputs.
         data: the data set; its validation part is evaluated after each epoch.
         make_optimizer: the optimizer of a model's parameters.
-        position: moved on before each forward pass, for the model's BatchNorm layers.
+        position: moved on before each forward pass, for layers that depend on the place.
         rank: this process among the ranks.
     """
 
@@ -63,6 +64,7 @@ class Classifier(pl.LightningModule):
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = _local_steps(spec)
+        self._places = micro_batch_places(spec.split, spec.bn_span)[rank]
         self._examples = 0
         self._examples_of_steps: list[int] = []
         self._channels_last = len(data.input_shape) == 3  # images
@@ -96,7 +98,7 @@ class Classifier(pl.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch."""
         inputs, labels = self._in_memory_format(batch[0]), batch[1]
-        self._position.first_span = self._first_span(batch_idx)
+        self._move_position(batch_idx, examples=len(labels))
         loss, correct = self._score(self.model(inputs), labels)
         self._sums.add(loss, correct, len(labels))
         self._examples += len(labels)
@@ -209,11 +211,15 @@ class Classifier(pl.LightningModule):
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         return scaler.get_scale() if scaler is not None else 1.0
 
-    def _first_span(self, micro_batch_index: int) -> int:
-        split, span = self._spec.split, self._spec.bn_span
-        step, micro_step = divmod(micro_batch_index, split.accumulation_steps)
-        examples = step * split.global_batch + self._rank * split.rank_batch
-        return (examples + micro_step * split.micro_batch) // span
+    def _move_position(self, micro_batch_index: int, *, examples: int) -> None:
+        step, micro_step = divmod(micro_batch_index, self._spec.split.accumulation_steps)
+        first = self._places[micro_step] * self._spec.split.micro_batch
+        self._position.move(
+            epoch=self.current_epoch,
+            step=step,
+            first_example=step * self._spec.split.global_batch + first,
+            examples=examples,
+        )
 
     def _in_memory_format(self, inputs: Tensor) -> Tensor:
         return (

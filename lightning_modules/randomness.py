@@ -1,7 +1,8 @@
 """Randomness as a function of what it is for, never of who draws it.
 
 A draw depends on (seed, epoch, example, draw), so it is the same on every layout and after
-every resume. The mixing function is SplitMix64's finaliser.
+every resume. The generator is SplitMix64 with a counter: the counter times the golden ratio, then
+the finaliser.
 
 Source:
     Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA.
@@ -9,6 +10,8 @@ Source:
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -49,6 +52,44 @@ def example_uniforms(
         counters = counters + np.arange(num_draws, dtype=np.uint64)[None, :]
         bits = _mix(stream + (counters + np.uint64(1)) * _GOLDEN)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def stream_of(*key: int) -> int:
+    """Where the counters of a key begin, from 0 to below 2**64; the order of the parts matters."""
+    stream = np.asarray(np.uint64(0))
+    with np.errstate(over="ignore"):
+        for part in key:
+            stream = _mix(stream + np.uint64(part) + _GOLDEN)
+    return int(stream)
+
+
+def counter_bits(stream: int, first: int, num: int, device: torch.device) -> Tensor:
+    """Random 64-bit words of consecutive counters, made on a device.
+
+    Args:
+        stream: made by `stream_of`.
+        first: the first counter.
+        num: words [count].
+        device: where they are made.
+
+    Returns:
+        Type int64, shape (num,).
+    """
+    bits = torch.arange(num, device=device).mul_(_signed(int(_GOLDEN)))
+    bits.add_(_signed(stream + (first + 1) * int(_GOLDEN)))
+    shifted = torch.empty_like(bits)
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, None)):
+        torch.bitwise_right_shift(bits, shift, out=shifted)
+        bits.bitwise_xor_(shifted.bitwise_and_(2 ** (64 - shift) - 1))  # the sign was shifted in
+        if factor is not None:
+            bits.mul_(_signed(int(factor)))
+    return bits
+
+
+def _signed(word: int) -> int:
+    """The number whose two's complement is this word, modulo 2**64."""
+    word %= 2**64
+    return word - 2**64 if word >= 2**63 else word
 
 
 def _mix(bits: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:

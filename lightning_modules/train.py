@@ -23,11 +23,14 @@ from torch.optim import Optimizer
 
 from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
+from lightning_modules.dropout import key_dropout
 from lightning_modules.loggers import Mirror
 from lightning_modules.module import Classifier, Diverged
-from lightning_modules.norm import StepPosition, fix_batchnorm_span
+from lightning_modules.norm import fix_batchnorm_span
 from lightning_modules.optimizers.parameter_groups import parameter_groups
+from lightning_modules.position import StepPosition
 from lightning_modules.residual_start import zero_last_norms
+from lightning_modules.span_ranks import span_ranks
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 
@@ -69,6 +72,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     batches = MicroBatches(
         data,
         split=spec.split,
+        bn_span=spec.bn_span,
         steps_per_epoch=spec.steps_per_epoch,
         rank=place.rank,
         seed=spec.config["seed"],
@@ -98,7 +102,9 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
     model: nn.Module = build(spec.config["model"], data.input_shape, data.num_classes)
     if spec.config["zero_init_last_norm"]:
         zero_last_norms(model)
-    model = fix_batchnorm_span(model, span=spec.bn_span, position=position)
+    together = span_ranks(spec.split, bn_span=spec.bn_span, rank=rank)
+    model = fix_batchnorm_span(model, span=spec.bn_span, position=position, together=together)
+    model = key_dropout(model, seed=spec.config["seed"], position=position)
     if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if spec.config["precision"] == "64-true":

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from lightning_modules.ascent import SAM, ConAdv
-from lightning_modules.norm import StepPosition, fix_batchnorm_span, span_batchnorms
+from lightning_modules.norm import fix_batchnorm_span, span_batchnorms
+from lightning_modules.position import StepPosition
 
 
 class Weights(nn.Module):

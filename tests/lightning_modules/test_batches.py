@@ -23,7 +23,9 @@ def steps_of(data: Digits, *, world_size: int, accumulation_steps: int, epoch: i
     )
     parts = []
     for rank in range(world_size):
-        batches = MicroBatches(data, split=split, steps_per_epoch=4, rank=rank, seed=7)
+        batches = MicroBatches(
+            data, split=split, bn_span=micro, steps_per_epoch=4, rank=rank, seed=7
+        )
         batches.set_epoch(epoch)
         assert len(batches) == 4 * accumulation_steps
         parts.append(torch.stack(list(batches.positions())).view(4, -1))

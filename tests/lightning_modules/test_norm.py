@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lightning_modules.norm import StepPosition, fix_batchnorm_span, span_batchnorms
+from lightning_modules.norm import fix_batchnorm_span, span_batchnorms
+from lightning_modules.position import StepPosition
 
 
 def net(span: int) -> tuple[nn.Module, StepPosition]:
@@ -26,7 +27,7 @@ def test_one_span_per_micro_batch_is_torchs_own_batchnorm():
     x = images(32)
 
     for index, part in enumerate(x.split(8)):
-        position.first_span = index
+        position.first_example = 8 * index
         torch.testing.assert_close(ours(part), torchs(part), rtol=1e-12, atol=1e-12)
     (layer,) = span_batchnorms(ours)
     layer.merge_ranks(4)
@@ -43,7 +44,7 @@ def test_the_micro_batch_does_not_change_the_gradient(micro_batch):
     def gradient(micro: int) -> torch.Tensor:
         model, position = net(span=8)
         for index, part in enumerate(x.split(micro)):
-            position.first_span = index * micro // 8
+            position.first_example = index * micro
             (model(part).square().sum() / 32).backward()
         return model[0].weight.grad
 
@@ -71,7 +72,7 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
 
     for epoch in epochs:
         for index, span in enumerate(epoch):
-            position.first_span = index
+            position.first_example = 4 * index
             alone(span)
         (layer,) = span_batchnorms(alone)
         layer.merge_ranks(steps * spans)
@@ -81,7 +82,7 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
         for rank, (model, place) in enumerate(ranks):
             for step in range(steps):
                 for i in range(step * spans + rank * share, step * spans + (rank + 1) * share):
-                    place.first_span = i
+                    place.first_example = 4 * i
                     model(epoch[i])
             (part,) = span_batchnorms(model)
             before = part.running_mean.clone()
