@@ -68,9 +68,10 @@ class Ledger:
         return rows
 
     def num_small_files(self) -> int:
-        """Rows in files of their own [count]."""
+        """Rows of settled runs in files of their own [count]."""
         names = os.listdir(self._runs)  # noqa: PTH208  names alone
-        return sum(Ended.from_name(name) is not None for name in names)
+        ended = (Ended.from_name(name) for name in names)
+        return sum(row is not None and row.outcome.is_result for row in ended)
 
     def rows(self, run_ids: Collection[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Some columns of the current rows of these runs."""

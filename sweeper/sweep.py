@@ -13,7 +13,7 @@ from sweeper.view import View, view
 
 Launch = Callable[[Sequence[Task], Ledger], Iterator[Event]]
 
-#: Past this many small files of settled runs a sweep merges them when it ends.
+#: As soon as there are this many small files of settled runs, a sweep merges them.
 _COMPACT_FROM = 500
 
 
@@ -54,11 +54,17 @@ def run_sweep(
 
 
 def _follow(events: Iterator[Event], ledger: Ledger, shown: View) -> int:
+    small_files = ledger.num_small_files()
     for event in events:
         shown.show(event)
         if event.is_detached:
             return exit_codes.DONE
-    _merge_small_files(ledger)
+        small_files += sum(end.outcome.is_result for end in event.ended)
+        if small_files >= _COMPACT_FROM:
+            from sweeper.compact import compact  # pyarrow: 0.2 s
+
+            compact(ledger.results)
+            small_files = 0
     return exit_codes.DONE if shown.all_have_results else exit_codes.RUN_FAILED
 
 
@@ -76,11 +82,3 @@ def _say(planned: Plan, to_do: Sequence[Task], shown: View) -> None:
         shown.say(f"{settled} of {len(planned.specs)} runs already have a result.")
     if failed := len(skipped) - settled:
         shown.say(f"{failed} failed runs are left as they are; retry=failed tries them again.")
-
-
-def _merge_small_files(ledger: Ledger) -> None:
-    if ledger.num_small_files() < _COMPACT_FROM:
-        return
-    from sweeper.compact import compact  # pyarrow: 0.2 s
-
-    compact(ledger.results)
