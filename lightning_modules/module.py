@@ -43,6 +43,7 @@ class Classifier(pl.LightningModule):
         make_optimizer: the optimizer of a model's parameters.
         position: moved on before each forward pass, for layers that depend on the place.
         rank: this process among the ranks.
+        val_examples: how many validation examples are evaluated; None for all [examples].
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Classifier(pl.LightningModule):
         make_optimizer: Callable[[nn.Module], Optimizer],
         position: StepPosition,
         rank: int,
+        val_examples: int | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -65,7 +67,7 @@ class Classifier(pl.LightningModule):
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = _local_steps(spec)
         self._places = micro_batch_places(spec.split, spec.bn_span)[rank]
-        self._examples = 0
+        self._examples, self._val_examples = 0, val_examples
         self._examples_of_steps: list[int] = []
         self._channels_last = len(data.input_shape) == 3  # images
 
@@ -187,6 +189,7 @@ class Classifier(pl.LightningModule):
     def _evaluate(self) -> tuple[float, float]:
         """Validation loss and accuracy, each example counted once, over all ranks."""
         num, world_size = self._data.num_val_examples, self._spec.split.world_size
+        num = num if self._val_examples is None else min(num, self._val_examples)
         start, stop = (num * r // world_size for r in (self._rank, self._rank + 1))
         sums = EpochSums(self.device)
         self.model.eval()

@@ -44,12 +44,14 @@ class Place:
         folder: for whatever Lightning writes; of this attempt alone (Lightning#12369).
         checkpoint: the run's checkpoint, replaced after each epoch; resumed from if it is there.
         on_epoch: told the curve's new rows after each epoch, and the old ones at a resume.
+        val_examples: how many validation examples are evaluated; None for all [examples].
     """
 
     rank: int
     folder: Path
     checkpoint: Path
     on_epoch: Callable[[list[dict[str, Any]]], None]
+    val_examples: int | None = None
 
 
 def train(spec: RunSpec, place: Place) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     torch.manual_seed(spec.config["seed"])
     data: Data = build(spec.config["data"])
     _check_data(data, spec)
-    module = _module(spec, data, place.rank)
+    module = _module(spec, data, place)
     mirror = Mirror(spec, place.folder, rank=place.rank)
     progress = _Progress(place, mirror)
     trainer = _trainer(spec, place, progress)
@@ -97,12 +99,12 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     }
 
 
-def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
+def _module(spec: RunSpec, data: Data, place: Place) -> Classifier:
     position = StepPosition()
     model: nn.Module = build(spec.config["model"], data.input_shape, data.num_classes)
     if spec.config["zero_init_last_norm"]:
         zero_last_norms(model)
-    together = span_ranks(spec.split, bn_span=spec.bn_span, rank=rank)
+    together = span_ranks(spec.split, bn_span=spec.bn_span, rank=place.rank)
     model = fix_batchnorm_span(model, span=spec.bn_span, position=position, together=together)
     model = key_dropout(model, seed=spec.config["seed"], position=position)
     if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
@@ -122,7 +124,8 @@ def _module(spec: RunSpec, data: Data, rank: int) -> Classifier:
         data=data,
         make_optimizer=make_optimizer,
         position=position,
-        rank=rank,
+        rank=place.rank,
+        val_examples=place.val_examples,
     )
 
 
