@@ -1,7 +1,7 @@
 """Parquet files of one table into one Arrow table: what can be read, and the names of the rest."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.schema import SCHEMA_VERSION, arrow_schema
-
-Columns = Mapping[str, tuple[pa.DataType, str]]
+from sweeper.migrations import conformed, file_version, to_present
+from sweeper.schema import SCHEMA_VERSION, TABLES, arrow_schema
 
 #: How often a folder is read again while its files go on changing.
 _READINGS = 20
@@ -48,49 +47,47 @@ def listing(folder: Path) -> list[Path]:
     return [folder / n for n in names if n.endswith(".parquet") and n[0] not in "._"]
 
 
-def read_folder(
-    folder: Path, columns: Columns, wanted: Sequence[str]
-) -> tuple[pa.Table, list[Unread]]:
+def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unread]]:
     """Read the files of a folder, also while a sweep replaces and merges them.
 
     A file that is gone since the folder was listed has been superseded or merged into another,
     so the folder is read again: its rows would otherwise be missing.
 
     Args:
-        folder: holds the files of one table.
-        columns: the columns of the table; one that a file lacks is null there.
-        wanted: which of them to read, the keys included.
+        folder: holds the files of one table and has its name: runs or curves.
+        wanted: which of its columns to read, the keys included; one that a file lacks is null.
 
     Returns:
         The rows, and the files that were left out.
     """
-    table, unread = read_files(listing(folder), columns, wanted)
+    table, unread = read_files(listing(folder), folder.name, wanted)
     for _ in range(_READINGS):
         if all(os.path.lexists(left_out.path) for left_out in unread):
             break
-        table, unread = read_files(listing(folder), columns, wanted)
+        table, unread = read_files(listing(folder), folder.name, wanted)
     return table, unread
 
 
 def read_files(
-    paths: Sequence[Path], columns: Columns, wanted: Sequence[str]
+    paths: Sequence[Path], kind: str, wanted: Sequence[str]
 ) -> tuple[pa.Table, list[Unread]]:
     """Read files of one table, and name those that cannot be.
 
     Args:
         paths: parquet files of one table.
-        columns: the columns of the table; one that a file lacks is null there.
-        wanted: which of them to read, the keys included.
+        kind: runs or curves.
+        wanted: which of its columns to read, the keys included; one that a file lacks is null.
 
     Returns:
         The rows, and the files that were left out.
     """
-    schema = pa.schema([arrow_schema(dict(columns)).field(name) for name in wanted])
+    whole = arrow_schema(TABLES[kind])
+    schema = pa.schema([whole.field(name) for name in wanted])
     tables: list[pa.Table] = [schema.empty_table()]
     unread: list[Unread] = []
     for path in paths:
         try:
-            tables.append(_read_one(path, schema))
+            tables.append(_read_one(path, kind, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
             unread.append(Unread(path, str(error).split("\n")[0]))
     return pa.concat_tables(tables).combine_chunks(), unread
@@ -107,43 +104,30 @@ def _check_rows(table: pa.Table) -> None:
 
 
 def _exceeds_fractions(values: Any) -> bool:
-    extremes: Any = pc.min_max(values).as_py()
-    return extremes["min"] is not None and not (extremes["min"] >= 0 and extremes["max"] <= 1)
+    """Whether any value is outside of 0 to 1; what is not a number or null is neither."""
+    outside = pc.or_(pc.less(values, 0), pc.greater(values, 1))
+    return bool(pc.any(outside).as_py())
 
 
-def _read_one(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_one(path: Path, kind: str, schema: pa.Schema) -> pa.Table:
     if path.stat().st_size == 0:
         msg = "the file is empty (0 bytes)"
         raise ValueError(msg)
     with pq.ParquetFile(path) as file:
         written = file.schema_arrow
-        names = set(written.names)
-        _check_version(names, written.metadata or {})
-        table = file.read(columns=[name for name in schema.names if name in names])
-    if table.schema.equals(schema):
-        table = table.replace_schema_metadata(None)
-    else:
-        filled = [_column(table, field.name, field.type) for field in schema]
-        table = pa.table(filled, schema=schema)
+        _check_keys(written.names)
+        version = file_version(written.metadata)
+        if version == int(SCHEMA_VERSION):
+            table = file.read(columns=[name for name in schema.names if name in written.names])
+        else:
+            table = to_present(file.read(), kind, version)
+    arrays = [conformed(table, field.name, field.type) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
     _check_rows(table)
     return table
 
 
-def _check_version(names: set[str], metadata: Mapping[bytes, bytes]) -> None:
-    missing = [key for key in KEYS if key not in names]
-    if missing:
+def _check_keys(names: Sequence[str]) -> None:
+    if missing := [key for key in KEYS if key not in names]:
         msg = f"not a table of this program: no column {', '.join(missing)}"
         raise ValueError(msg)
-    version = metadata.get(b"schema_version", SCHEMA_VERSION.encode()).decode()
-    if not version.isdecimal() or int(version) > int(SCHEMA_VERSION):
-        msg = (
-            f"schema_version must be at most {SCHEMA_VERSION}; got {version}. "
-            "Read it with the program that wrote it, or a newer one."
-        )
-        raise ValueError(msg)
-
-
-def _column(table: pa.Table, name: str, kind: pa.DataType) -> Any:
-    if name not in table.column_names:
-        return pa.array([None] * table.num_rows, kind)
-    return table.column(name).cast(kind)

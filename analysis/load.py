@@ -9,8 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.files import KEYS, Columns, Unread, read_folder
-from sweeper.schema import CURVES, RUNS
+from analysis.files import KEYS, Unread, read_folder
+from sweeper.schema import TABLES
 
 Folders = str | Path | Sequence[str | Path]
 
@@ -73,8 +73,8 @@ def load_curves(results: Folders = "results", columns: Sequence[str] | None = No
 
 def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
     """As `load_runs`, with the files that were left out instead of warnings."""
-    wanted = _wanted(RUNS, columns, ("outcome",))
-    table, unread = _read_folders(results, "runs", RUNS, wanted)
+    wanted = _wanted("runs", columns, ("outcome",))
+    table, unread = _read_folders(results, "runs", wanted)
     frame = _frame(table)
     settled = frame["outcome"].isin(SETTLED)
     order = frame.assign(_settled=settled, _place=frame["results"].cat.codes)
@@ -91,8 +91,8 @@ def read_curves(
     results: Folders, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Loaded:
     """As `load_curves`, for runs already read, with the files that were left out."""
-    wanted = _wanted(CURVES, columns, ("epoch",))
-    table, unread = _read_folders(results, "curves", CURVES, wanted)
+    wanted = _wanted("curves", columns, ("epoch",))
+    table, unread = _read_folders(results, "curves", wanted)
     keys = ["results", *KEYS]
     right = pa.Table.from_pandas(runs[keys].astype({"results": "str"}), preserve_index=False)
     right = right.cast(pa.schema([table.schema.field(name) for name in keys]))
@@ -119,20 +119,19 @@ def folders(results: Folders) -> list[Path]:
     return paths
 
 
-def _read_folders(
-    results: Folders, kind: str, columns: Columns, wanted: list[str]
-) -> tuple[pa.Table, list[Unread]]:
+def _read_folders(results: Folders, kind: str, wanted: list[str]) -> tuple[pa.Table, list[Unread]]:
     tables: list[pa.Table] = []
     unread: list[Unread] = []
     for folder in folders(results):
-        table, left_out = read_folder(folder / kind, columns, wanted)
+        table, left_out = read_folder(folder / kind, wanted)
         place = pa.array([str(folder)] * table.num_rows, pa.string())
         tables.append(table.append_column("results", place))
         unread.extend(left_out)
     return pa.concat_tables(tables), unread
 
 
-def _wanted(columns: Columns, asked: Sequence[str] | None, needed: Sequence[str]) -> list[str]:
+def _wanted(kind: str, asked: Sequence[str] | None, needed: Sequence[str]) -> list[str]:
+    columns = TABLES[kind]
     names = list(columns) if asked is None else asked
     unknown = [name for name in names if name not in columns and name != "results"]
     if unknown:

@@ -93,6 +93,8 @@ def _row(number: int, batch: int, warmup: float, rule: str, seed: int) -> dict[s
 def simulated_curves(runs: pd.DataFrame, epochs: int) -> pd.DataFrame:
     """Curves that rise to each run's accuracy, `accuracy * (1 - exp(-5 epoch / epochs))`.
 
+    The distance from the start is `log(1 + step)`.
+
     Args:
         runs: as `simulated_runs` returns them.
         epochs: rows per run.
@@ -117,6 +119,7 @@ def simulated_curves(runs: pd.DataFrame, epochs: int) -> pd.DataFrame:
             "train_accuracy": accuracy,
             "val_loss": 1.1 - accuracy,
             "val_accuracy": accuracy,
+            "distance_from_start": np.log1p(step),
             "elapsed_s": epoch.astype(float),
         }
     )

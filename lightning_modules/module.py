@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 
 from lightning_modules.ascent import build_ascent
 from lightning_modules.batches import Data, Settled, micro_batch_places, val_batches
+from lightning_modules.distance import DistanceFromStart
+from lightning_modules.dropout import stray_draws_refused
 from lightning_modules.exchange import exchange_gradients
 from lightning_modules.local_steps import LocalSteps, average_weights, states_of_all_ranks
 from lightning_modules.norm import span_batchnorms
@@ -66,6 +68,7 @@ class Classifier(pl.LightningModule):
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = _local_steps(spec)
+        self._distance = DistanceFromStart(model) if rank == 0 else None
         self._places = micro_batch_places(spec.split, spec.bn_span)[rank]
         self._examples, self._val_examples = 0, val_examples
         self._examples_of_steps: list[int] = []
@@ -101,9 +104,13 @@ class Classifier(pl.LightningModule):
         """Mean loss of one micro-batch."""
         inputs, labels = self._in_memory_format(batch[0]), batch[1]
         self._move_position(batch_idx, examples=len(labels))
+        self._examples += len(labels)
+        with stray_draws_refused(self.model, self.device) if batch_idx == 0 else nullcontext():
+            return self._loss(inputs, labels)
+
+    def _loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         loss, correct = self._score(self.model(inputs), labels)
         self._sums.add(loss, correct, len(labels))
-        self._examples += len(labels)
         if self._ascent is None:
             return loss
         return self._ascent.loss(
@@ -166,6 +173,7 @@ class Classifier(pl.LightningModule):
                 "train_accuracy": train_accuracy,
                 "val_loss": val_loss,
                 "val_accuracy": val_accuracy,
+                "distance_from_start": self._distance.of(self.model) if self._distance else None,
                 "elapsed_s": recorder.elapsed_s,
             }
         )

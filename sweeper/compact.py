@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 import uuid
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 from sweeper.domain.outcomes import Outcome
 from sweeper.ended import COMPACT_PREFIX, Ended
 from sweeper.owner import is_held, this_process
-from sweeper.parquet import write_table
-from sweeper.schema import CURVES, RUNS, arrow_schema
+from sweeper.parquet import read_present, write_table
 
 _LOCK = ".compacting"
 
@@ -35,17 +34,17 @@ def compact(results: Path) -> int:
         if not alone:
             return 0
         _finish_removals(results)
-        small = [row for row in _small(results) if row.outcome.is_result]
-        if len(small) < 2:
+        settled = [row for row in _small(results) if row.outcome.is_result]
+        read = {row: tables for row in settled if (tables := _tables_of(results, row))}
+        if len(read) < 2:
             return 0
         name = f"{COMPACT_PREFIX}{uuid.uuid4().hex[:12]}.parquet"
-        curves = [results / "curves" / row.curves_name for row in small]
-        runs = [results / "runs" / row.runs_name for row in small]
-        write_table(_read_all(curves, arrow_schema(CURVES)), results / "curves" / name)
-        write_table(_read_all(runs, arrow_schema(RUNS)), results / "runs" / name)
-        for path in [*runs, *curves]:
-            path.unlink(missing_ok=True)
-        return len(small)
+        curves, runs = zip(*read.values(), strict=True)
+        write_table(pa.concat_tables(curves), results / "curves" / name)
+        write_table(pa.concat_tables(runs), results / "runs" / name)
+        for row in read:
+            _remove(results, row)
+        return len(read)
 
 
 def compacted(results: Path) -> list[Ended]:
@@ -89,8 +88,7 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
 def _finish_removals(results: Path) -> None:
     """Remove small files whose rows are merged already: an earlier merge was cut off."""
     for row in set(compacted(results)) & set(_small(results)):
-        (results / "runs" / row.runs_name).unlink(missing_ok=True)
-        (results / "curves" / row.curves_name).unlink(missing_ok=True)
+        _remove(results, row)
     merged_runs = {path.name for path in (results / "runs").glob(f"{COMPACT_PREFIX}*")}
     for path in (results / "curves").glob(f"{COMPACT_PREFIX}*"):
         if path.name not in merged_runs:
@@ -102,8 +100,18 @@ def _small(results: Path) -> list[Ended]:
     return [row for name in names if (row := Ended.from_name(name))]
 
 
-def _read_all(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables(pq.read_table(path, schema=schema) for path in paths)
+def _tables_of(results: Path, row: Ended) -> tuple[pa.Table, pa.Table] | None:
+    """A run's curve and row; None if they are torn, or a newer program's: left as they are."""
+    try:
+        curve = read_present(results / "curves" / row.curves_name, "curves")
+        return curve, read_present(results / "runs" / row.runs_name, "runs")
+    except (OSError, ValueError):
+        return None
+
+
+def _remove(results: Path, row: Ended) -> None:
+    (results / "runs" / row.runs_name).unlink(missing_ok=True)
+    (results / "curves" / row.curves_name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sweeper.migrations import file_version, to_present
 from sweeper.schema import CURVES, RUNS, arrow_schema
 
 
@@ -43,3 +44,17 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table)))
     return table.select(list(columns))
+
+
+def read_present(path: Path, kind: str) -> pa.Table:
+    """All rows of a file in the present schema.
+
+    Args:
+        path: of this or an older version.
+        kind: runs or curves.
+
+    Raises:
+        ValueError: if the file is of a newer version, or of none.
+    """
+    with pq.ParquetFile(path) as file:
+        return to_present(file.read(), kind, file_version(file.schema_arrow.metadata))

@@ -2,8 +2,9 @@
 
 import pyarrow as pa
 
-#: Written into each file's metadata; raised when a column changes its meaning.
-SCHEMA_VERSION = "1"
+#: Written into each file's metadata. Raised when a column comes, goes or changes its meaning; then
+#: sweeper/migrations.py says how a table of the version before becomes one of this.
+SCHEMA_VERSION = "2"
 
 _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
 
@@ -68,9 +69,16 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
     "train_loss": (_REAL, "mean over the epoch, nats per example"),
     "train_accuracy": (_REAL, "mean over the epoch, 0 to 1"),
     "val_loss": (_REAL, "after the epoch, nats per example"),
-    "val_accuracy": (_REAL, "after the epoch, 0 to 1"),
+    "val_accuracy": (
+        _REAL,
+        "after the epoch, 0 to 1; nan where nothing is right or wrong",
+    ),
+    "distance_from_start": (_REAL, "norm of the weights minus the initial ones, after the epoch"),
     "elapsed_s": (_REAL, "seconds of training and validation by then"),
 }
+
+#: The tables by the folder that holds them.
+TABLES = {"runs": RUNS, "curves": CURVES}
 
 
 def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:

@@ -19,7 +19,7 @@ from analysis.simulate import (
     write_results,
 )
 from sweeper.compact import compact
-from sweeper.schema import RUNS
+from sweeper.schema import RUNS, SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -43,7 +43,8 @@ def rewrite(path: Path, **columns: object) -> None:
     table = pq.read_table(path)
     for name, value in columns.items():
         place = table.column_names.index(name)
-        table = table.set_column(place, name, pa.array([value]))
+        values = value if isinstance(value, list) else [value]
+        table = table.set_column(place, name, pa.array(values))
     pq.write_table(table, path)
 
 
@@ -132,7 +133,7 @@ def test_a_newer_schema_is_named_and_not_guessed_at(results):
 
     loaded = read_runs(results)
 
-    assert "schema_version must be at most 1; got 999." in loaded.unread[0].why
+    assert "schema_version must be from 1 to 2; got 999." in loaded.unread[0].why
     assert len(loaded.frame) == 3
 
 
@@ -170,6 +171,31 @@ def test_accuracies_in_percent_are_refused(results):
         "val_accuracy must be a fraction from 0 to 1; the file holds others"
     )
     assert len(loaded.frame) == 3
+
+
+def test_a_curve_without_accuracies_is_read(results, runs):
+    """The noisy quadratic's loss has no right and wrong: its accuracy is not a number."""
+    lone = runs.iloc[[0]].assign(run_id="f" * 12, val_accuracy=np.nan, val_loss=0.25)
+    curves = simulated_curves(lone, 3).assign(val_loss=[0.75, 0.5, 0.25])
+    write_results(results, lone, curves)
+    path = next((results / "curves").glob("ffff*"))
+    rewrite(path, val_accuracy=[np.nan] * 3, train_accuracy=[np.nan] * 3)
+
+    loaded = read_curves(results, read_runs(results).frame)
+
+    assert loaded.unread == []
+    mine = loaded.frame[loaded.frame["run_id"] == "f" * 12]
+    assert mine["val_loss"].tolist() == [0.75, 0.5, 0.25]
+    assert mine["val_accuracy"].isna().all()
+
+
+def test_a_file_saved_anew_without_its_version_is_named(results):
+    path = one_file(results)
+    pd.read_parquet(path).to_parquet(path)
+
+    (unread,) = read_runs(results).unread
+
+    assert unread.why.startswith("not a table of this program: its metadata has no schema_version")
 
 
 def test_a_file_being_written_is_not_looked_at(results):
@@ -216,7 +242,7 @@ def test_a_table_written_by_the_ledger_keeps_its_values(runs):
     table = arrow_table(runs, RUNS)
 
     assert table.column("val_accuracy").to_pylist() == [0.5] * 4
-    assert table.schema.metadata == {b"schema_version": b"1"}
+    assert table.schema.metadata == {b"schema_version": SCHEMA_VERSION.encode()}
 
 
 def test_no_run_is_missing_while_files_are_merged(tmp_path):

@@ -12,6 +12,7 @@ from sweeper.ledger import Ledger
 from sweeper.planning import plan, tasks
 
 MEASURED = ["train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "step"]
+MEASURED += ["distance_from_start"]
 
 
 @pytest.fixture
