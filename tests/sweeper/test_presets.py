@@ -185,7 +185,7 @@ def test_a_twin_keeps_warmup_and_milestones_as_fractions_of_the_training(planned
 def _fractions(specs):
     return {
         (
-            Fraction(spec.config["warmup"], spec.epochs),
+            Fraction(spec.config["warmup"]) / spec.epochs,
             tuple(Fraction(m, spec.epochs) for m in spec.config["schedule"]["milestones"]),
         )
         for spec in specs
