@@ -91,7 +91,7 @@ def _figures(options: argparse.Namespace) -> int:
     if not len(runs):
         say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
         return 2
-    curves = _loaded(read_curves(options.results, runs, ["val_accuracy"]))
+    curves = _loaded(read_curves(options.results, runs, ["val_accuracy", "val_loss"]))
     for path in draw_all(runs, curves, options.out):
         say(f"wrote {path}")
     return 0

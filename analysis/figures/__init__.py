@@ -8,6 +8,7 @@ import pandas as pd
 from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import draw_against_batch, draw_against_warmup
 from analysis.figures.save import save
+from analysis.figures.style import WORDS, measure_of
 from analysis.studies import studies
 
 
@@ -24,10 +25,11 @@ def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator
     """
     for study in studies(runs):
         ending = f"-{study.name}" if study.name else ""
+        word = WORDS[measure_of(study.runs)].lower()
         drawn = {
-            "accuracy_vs_batch": draw_against_batch(study),
-            "accuracy_vs_warmup": draw_against_warmup(study),
-            "accuracy_per_epoch": draw_per_epoch(study, curves),
+            f"{word}_vs_batch": draw_against_batch(study),
+            f"{word}_vs_warmup": draw_against_warmup(study),
+            f"{word}_per_epoch": draw_per_epoch(study, curves),
         }
         for name, (figure, frame) in drawn.items():
             yield from save(figure, frame, folder, name + ending)

@@ -8,15 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.final import line_label
+from analysis.figures.lines import draw_curve
 from analysis.figures.points import POINT, points, reading_note
 from analysis.figures.style import (
-    DIVERGED,
+    WORDS,
     legend,
     line_style,
+    measure_of,
     new_figure,
     ordered_colors,
-    percent_axis,
     titles,
+    value_axis,
 )
 from analysis.studies import Study
 
@@ -46,7 +48,7 @@ def curve_points(
 
 
 def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Validation accuracy after each epoch.
+    """Validation accuracy after each epoch; the loss where there is no accuracy.
 
     Args:
         study: runs to draw.
@@ -55,7 +57,8 @@ def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataF
     Returns:
         The figure, and the frame that it draws.
     """
-    frame = curve_points(study.runs, curves)
+    measure = measure_of(study.runs)
+    frame = curve_points(study.runs, curves, measure)
     batches = sorted(study.runs["global_batch"].unique())
     columns = min(3, len(batches))
     rows = math.ceil(len(batches) / columns)
@@ -68,10 +71,10 @@ def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataF
         axes.set_visible(False)
     for axes in panels[max(0, len(batches) - columns) : len(batches)]:
         axes.tick_params(labelbottom=True)
-    percent_axis(panels[0], "validation accuracy")
+    value_axis(panels[0], measure)
     legend(figure, panels[0])
-    note = reading_note(points(study.runs))
-    titles(figure, f"Accuracy per epoch: {study.title}", study.about, note)
+    note = reading_note(points(study.runs, measure))
+    titles(figure, f"{WORDS[measure]} per epoch: {study.title}", study.about, note)
     return figure, frame
 
 
@@ -79,15 +82,8 @@ def _draw_panel(axes: Axes, frame: pd.DataFrame, runs: pd.DataFrame) -> None:
     warmups = sorted(runs["warmup_epochs"].unique())
     rules = sorted(runs["lr_rule"].unique())
     colors = dict(zip(warmups, ordered_colors(len(warmups)), strict=True))
-    for key, line in frame.groupby(["warmup_epochs", "lr_rule", "outcome"]):
-        warmup, rule, outcome = cast("tuple[float, str, str]", key)
-        style = line_style(rules.index(rule))
-        if outcome == "diverged":
-            axes.plot(line["epoch"], line["mean"], style, color=DIVERGED, linewidth=0.8)
-            axes.plot(line["epoch"].iloc[-1], line["mean"].iloc[-1], "x", color=DIVERGED)
-            continue
+    for key, line in frame.groupby(["warmup_epochs", "lr_rule"]):
+        warmup, rule = cast("tuple[float, str]", key)
         label = line_label(warmup, "epochs warmup", rule, rules)
-        axes.plot(line["epoch"], line["mean"], style, color=colors[warmup], label=label)
-        axes.fill_between(
-            line["epoch"], line["low"], line["high"], color=colors[warmup], alpha=0.2, linewidth=0
-        )
+        style = line_style(rules.index(rule))
+        draw_curve(axes, line, color=colors[warmup], style=style, label=label)

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -13,6 +14,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 DIVERGED = "#c1272d"
 #: Characters in a line of the note under a figure.
 _NOTE_WIDTH = 120
+#: A measure in titles.
+WORDS = {"val_accuracy": "Accuracy", "val_loss": "Loss"}
 _LINE_STYLES = ("-", "--", ":", "-.")
 
 
@@ -77,10 +80,29 @@ def batch_axis(axes: Axes, batches: Sequence[int]) -> None:
     axes.set_xlabel("global batch [examples]")
 
 
-def percent_axis(axes: Axes, label: str) -> None:
-    """A vertical axis of fractions, written in percent."""
+def measure_of(runs: pd.DataFrame) -> str:
+    """The measure that figures of these runs are about: the loss where none has an accuracy.
+
+    Args:
+        runs: uses `val_accuracy`.
+    """
+    return "val_accuracy" if runs["val_accuracy"].notna().any() or not len(runs) else "val_loss"
+
+
+def value_axis(axes: Axes, measure: str, when: str = "") -> None:
+    """A vertical axis of a measure; accuracies, which are fractions, are written in percent.
+
+    Args:
+        axes: the panel.
+        measure: val_accuracy or val_loss.
+        when: what the value is taken from, such as last epoch; empty for curves.
+    """
+    comma = f", {when}" if when else ""
+    if measure == "val_loss":
+        axes.set_ylabel(f"validation loss{comma} [nats]")
+        return
     axes.yaxis.set_major_formatter(FuncFormatter(_percent))
-    axes.set_ylabel(f"{label} [%]")
+    axes.set_ylabel(f"validation accuracy{comma} [%]")
 
 
 def legend(figure: Figure, panel: Axes) -> None:
