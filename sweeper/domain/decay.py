@@ -17,12 +17,14 @@ class Training:
         warmup_epochs: length of the warmup [epochs].
         steps_per_epoch: optimizer steps per epoch [steps].
         peak_lr: learning rate at the end of the warmup [dimensionless].
+        grown: epochs at which the batch was multiplied, ascending [epochs].
     """
 
     epochs: float
     warmup_epochs: float
     steps_per_epoch: float
     peak_lr: float
+    grown: tuple[float, ...] = ()
 
 
 def constant(training: Training) -> Decay:
@@ -48,13 +50,38 @@ def periodic_decay(training: Training, *, milestones: tuple[float, ...], factor:
         ValueError: if the milestones are not ascending.
     """
     del training
-    if any(m <= 0 for m in milestones) or list(milestones) != sorted(set(milestones)):
-        msg = (
-            "schedule.milestones must be positive and ascending; "
-            f"got schedule.milestones={list(milestones)}. Sort them and remove repeats."
-        )
-        raise ValueError(msg)
+    _check_milestones(milestones)
     return lambda epoch: factor ** sum(milestone <= epoch for milestone in milestones)
+
+
+def growing_batch(
+    training: Training, *, milestones: tuple[float, ...], factor: int, growth: str, max_batch: int
+) -> Decay:
+    """Multiply the batch at milestones instead of dividing the rate, as far as the batch may grow.
+
+    The rate is divided by ``factor`` at each milestone that no growth of the batch stands for:
+    ``factor ** -max(0, #{milestones <= epoch} - #{grown <= epoch})``.
+
+    Args:
+        training: when the batch grew.
+        milestones: positions in training, ascending [epochs].
+        factor: what a growth multiplies the batch by, and what a decay divides the rate by [count].
+        growth: what decides when the batch grows; its epochs are in `training`.
+        max_batch: the largest batch [examples].
+
+    Source:
+        Smith et al. 2017, arXiv:1711.00489: the noise of SGD is as ``lr / global_batch``, so both
+        ways lower it alike.
+    """
+    del growth, max_batch
+    _check_milestones(milestones)
+
+    def decay(epoch: float) -> float:
+        reached = sum(milestone <= epoch for milestone in milestones)
+        grown = sum(first <= epoch for first in training.grown)
+        return float(factor) ** -max(0, reached - grown)
+
+    return decay
 
 
 def polynomial(
@@ -103,6 +130,7 @@ def cosine(training: Training, *, end_lr: float, clock: str) -> Decay:
 
 SCHEDULES: Mapping[str, Callable[..., Decay]] = {
     "constant": constant,
+    "growing_batch": growing_batch,
     "periodic_decay": periodic_decay,
     "polynomial": polynomial,
     "cosine": cosine,
@@ -121,6 +149,15 @@ def _progress(training: Training, *, clock: str, extra_steps: float) -> Callable
     start = starts[clock]
     length = training.epochs - start + extra_steps / training.steps_per_epoch
     return lambda epoch: min(1.0, max(0.0, (epoch - start) / length))
+
+
+def _check_milestones(milestones: tuple[float, ...]) -> None:
+    if any(m <= 0 for m in milestones) or list(milestones) != sorted(set(milestones)):
+        msg = (
+            "schedule.milestones must be positive and ascending; "
+            f"got schedule.milestones={list(milestones)}. Sort them and remove repeats."
+        )
+        raise ValueError(msg)
 
 
 def _check_end_lr(end_lr: float, peak_lr: float) -> None:

@@ -27,6 +27,7 @@ SCIENTIFIC = frozenset(
         "lr_rule",
         "model",
         "no_decay_on_norm_and_bias",
+        "noise_span",
         "optimizer",
         "ascent",
         "precision",
@@ -62,7 +63,9 @@ INCIDENTAL = frozenset(
 )
 
 #: Keys inside a group that say where its files lie or how they are read, not what they hold.
-INCIDENTAL_IN_GROUP = frozenset({"root", "download", "num_workers", "about"})
+INCIDENTAL_IN_GROUP = frozenset(
+    {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"}
+)
 
 
 def run_id(config: Mapping[str, Any]) -> str:

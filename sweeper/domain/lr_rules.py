@@ -99,12 +99,12 @@ def saturating(at: Scaling, *, noise_scale: float) -> float:
 
     ``peak_lr = base_lr * (1 + noise_scale / base_batch) / (1 + noise_scale / global_batch)``,
     that is ``max_lr / (1 + noise_scale / global_batch)`` through the base point. AdaScale's gain
-    (Johnson et al. 2020) is the same ratio, with ``noise_scale / base_batch`` for its variance
-    over its squared mean.
+    (Johnson et al. 2020) is the same ratio, measured anew at each step.
 
     Args:
         at: the batches.
-        noise_scale: the gradient's noise scale, measured beforehand [examples].
+        noise_scale: the gradient's noise scale, measured beforehand; in a config also `measured`:
+            the one that the run `measured_in` recorded, put in its place by planning [examples].
 
     Source:
         McCandlish et al. 2018, arXiv:1812.06162, equation 2.6 (from memory).
@@ -135,7 +135,36 @@ def surge(at: Scaling, *, noise_scale: float) -> float:
     return at.base_lr * height(at.global_batch) / height(at.base_batch)
 
 
+def adascale(at: Scaling, *, smoothing: float | None) -> float:
+    """The rate of the base batch; each step multiplies it by the gain it measures.
+
+    Args:
+        at: the batches.
+        smoothing: of the gain's moving averages, from 0 to below 1; None: by the batch ratio.
+
+    Source:
+        Johnson et al. 2020, arXiv:2007.05105; the gain is in adascale.py and noise.py.
+
+    Raises:
+        ValueError: if the batch is below the base batch, where no gain is defined.
+    """
+    if at.global_batch < at.base_batch:
+        msg = (
+            "batch must be at least base_batch with lr_rule=adascale, whose gain is 1 there; got "
+            f"batch={at.global_batch}, base_batch={at.base_batch}. Lower base_batch."
+        )
+        raise ValueError(msg)
+    if smoothing is not None and not 0 <= smoothing < 1:
+        msg = (
+            "lr_rule.smoothing must be a number from 0 to below 1, or null; "
+            f"got lr_rule.smoothing={smoothing!r}."
+        )
+        raise ValueError(msg)
+    return at.base_lr
+
+
 RULES: Mapping[str, Rule] = {
+    "adascale": adascale,
     "none": none,
     "linear": linear,
     "sqrt": sqrt,
@@ -147,7 +176,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 #: Keys of the group that are not settings of the rule's function.
-_NOT_SETTINGS = frozenset({"name", "_target_", "warmup_exponent"})
+_NOT_SETTINGS = frozenset({"name", "_target_", "warmup_exponent", "measured_in"})
 
 
 def peak_lr(

@@ -1,6 +1,7 @@
 """One run, decided: everything a worker needs and a table row says, checked and derived once."""
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from sweeper.domain.batch import (
 )
 from sweeper.domain.decay import Training
 from sweeper.domain.lr_rules import peak_lr, warmup_epochs
+from sweeper.domain.phases import Phases, check_growth, factor_of, planned_growths
 from sweeper.domain.schedule import LRSchedule, build_decay
 from sweeper.domain.switches import check_switches, gradient_span
 from sweeper.domain.warmup import WARMUP_STARTS, warmup
@@ -31,8 +33,9 @@ class RunSpec:
         config: the resolved config in the users' words; plain values only.
         split: micro-batch, accumulation steps and ranks of one optimizer step.
         bn_span: examples normalised together by BatchNorm [examples].
-        steps_per_epoch: whole global batches in an epoch [steps].
-        schedule: the learning rate at every step.
+        steps_per_epoch: whole global batches in an epoch, the first one [steps].
+        schedule: the learning rate at every step; with AdaScale, of the base batch.
+        phases: the batch of each epoch, as far as it is known.
     """
 
     config: Mapping[str, Any]
@@ -40,6 +43,7 @@ class RunSpec:
     bn_span: int
     steps_per_epoch: int
     schedule: LRSchedule
+    phases: Phases
 
     @cached_property
     def run_id(self) -> str:
@@ -53,8 +57,15 @@ class RunSpec:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps in the whole training [steps]."""
-        return self.steps_per_epoch * self.epochs
+        """Optimizer steps in the training, of `epochs` epochs and the known batches [steps]."""
+        return self.phases.steps_before(self.epochs)
+
+    @property
+    def most_epochs(self) -> int:
+        """The longest that the training can take: with AdaScale, at a gain of 1 [epochs]."""
+        if self.config["lr_rule"]["name"] != "adascale":
+            return self.epochs
+        return math.ceil(self.schedule.steps_per_epoch * self.epochs / self.steps_per_epoch)
 
     @property
     def point(self) -> str:
@@ -76,10 +87,28 @@ def run_spec(config: Mapping[str, Any]) -> RunSpec:
     _check_values(config)
     steps = steps_per_epoch(config["data"]["num_train_examples"], config["batch"])
     split, bn_span = _solve_batch(config)
-    schedule = _lr_schedule(config, steps)
-    return RunSpec(
-        config=config, split=split, bn_span=bn_span, steps_per_epoch=steps, schedule=schedule
+    phases = Phases(
+        split=split,
+        num_train_examples=config["data"]["num_train_examples"],
+        factor=factor_of(config["schedule"]),
     )
+    spec = RunSpec(
+        config=config,
+        split=split,
+        bn_span=bn_span,
+        steps_per_epoch=steps,
+        schedule=_lr_schedule(config, phases),
+        phases=phases,
+    )
+    check_growth(config, spec.schedule.warmup_epochs)
+    grown = planned_growths(config["schedule"], config["batch"])
+    return with_growths(spec, grown) if grown else spec
+
+
+def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
+    """The same run with its batch multiplied at the start of these 0-based epochs."""
+    phases = replace(spec.phases, grown=grown)
+    return replace(spec, phases=phases, schedule=_lr_schedule(spec.config, phases))
 
 
 def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
@@ -91,7 +120,7 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     return replace(run_spec({**spec.config, "micro_batch": micro_batch}), config=spec.config)
 
 
-def _lr_schedule(config: Mapping[str, Any], steps: int) -> LRSchedule:
+def _lr_schedule(config: Mapping[str, Any], phases: Phases) -> LRSchedule:
     base_lr, batch, base_batch = float(config["base_lr"]), config["batch"], config["base_batch"]
     peak = peak_lr(config["lr_rule"], base_lr=base_lr, global_batch=batch, base_batch=base_batch)
     length = warmup_epochs(
@@ -101,8 +130,15 @@ def _lr_schedule(config: Mapping[str, Any], steps: int) -> LRSchedule:
     climb = warmup(
         config["warmup_start"], base_lr=base_lr, peak_lr=peak, workers=config["warmup_workers"]
     )
+    steps = phases.steps_at(0)
+    if config["lr_rule"]["name"] == "adascale":
+        steps = steps_per_epoch(phases.num_train_examples, base_batch)
     training = Training(
-        epochs=config["epochs"], warmup_epochs=length, steps_per_epoch=steps, peak_lr=peak
+        epochs=config["epochs"],
+        warmup_epochs=length,
+        steps_per_epoch=steps,
+        peak_lr=peak,
+        grown=phases.grown,
     )
     return LRSchedule(
         start_lr=climb.start_lr,
@@ -111,6 +147,7 @@ def _lr_schedule(config: Mapping[str, Any], steps: int) -> LRSchedule:
         warmup_epochs=length,
         steps_per_epoch=steps,
         decay=build_decay(config["schedule"], training),
+        phases=phases if phases.grown else None,
     )
 
 

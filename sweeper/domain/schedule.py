@@ -9,6 +9,7 @@ from typing import Any
 
 from sweeper.domain.decay import SCHEDULES, Decay, Training
 from sweeper.domain.dotted import imported
+from sweeper.domain.phases import Phases
 from sweeper.domain.warmup import Shape, gradual
 
 
@@ -30,6 +31,7 @@ class LRSchedule:
         steps_per_epoch: optimizer steps per epoch [steps].
         decay: factor on the learning rate at a position in training [epochs -> dimensionless].
         shape: the climb of the warmup.
+        phases: where steps stand when their number per epoch changes; None: it does not.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 2.2: the gradual warmup starts at the
@@ -43,10 +45,17 @@ class LRSchedule:
     steps_per_epoch: float
     decay: Decay
     shape: Shape = gradual
+    phases: Phases | None = None
 
     def lr(self, step: int) -> float:
         """Learning rate of the 0-based optimizer step."""
-        return self._warmup(step) * self.decay(step / self.steps_per_epoch)
+        return self._warmup(step) * self.decay(self.position(step))
+
+    def position(self, step: int) -> float:
+        """Where in the training a 0-based optimizer step is taken [epochs]."""
+        if self.phases is None:
+            return step / self.steps_per_epoch
+        return self.phases.position(step)
 
     def series(self, num_steps: int) -> Iterator[float]:
         """Learning rates of the first ``num_steps`` optimizer steps."""

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-EXCHANGES = ("all_reduce", "bf16", "fp16", "post_local_sgd", "powersgd")
+from sweeper.domain.noise import noise_span
+
+EXCHANGES = ("all_reduce", "bf16", "fp16", "hierarchical", "post_local_sgd", "powersgd")
+NCCL_ALGORITHMS = ("ring", "tree")
 ASCENTS = ("conadv", "none", "sam")
 
 
@@ -13,7 +16,18 @@ def gradient_span(config: Mapping[str, Any]) -> Any:
     Like the BatchNorm span it is part of what is trained, not of the layout: it fixes the
     micro-batch, so that the same statistics come from every layout [examples].
     """
-    return config["optimizer"].get("gradient_span", config["ascent"].get("gradient_span"))
+    return next(iter(_spans(config).values()), None)
+
+
+def _spans(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What looks at gradients of parts of the batch, by config key, and at how many examples."""
+    noise_key = "base_batch" if config.get("noise_span") is None else "noise_span"
+    asked = {
+        "optimizer.gradient_span": config["optimizer"].get("gradient_span"),
+        "ascent.gradient_span": config["ascent"].get("gradient_span"),
+        noise_key: noise_span(config),
+    }
+    return {key: span for key, span in asked.items() if span is not None}
 
 
 def check_switches(config: Mapping[str, Any]) -> None:
@@ -35,8 +49,9 @@ def check_switches(config: Mapping[str, Any]) -> None:
             raise ValueError(msg)
     _check_choice("exchange", config["exchange"], EXCHANGES)
     _check_choice("ascent", config["ascent"], ASCENTS)
-    if (span := gradient_span(config)) is not None:
-        _check_gradient_span(span, config)
+    if spans := _spans(config):
+        _check_spans(spans, config)
+    _check_nccl(config)
     if config["exchange"]["name"] == "post_local_sgd":
         _check_local_steps(config)
 
@@ -60,7 +75,32 @@ def _check_choice(group: str, chosen: Mapping[str, Any], known: tuple[str, ...])
             raise ValueError(msg)
 
 
-_LEAST = (("rank", 1), ("start_step", 2), ("stale_steps", 0), ("workers", 1), ("local_steps", 1))
+_LEAST = (
+    ("rank", 1),
+    ("start_step", 2),
+    ("stale_steps", 0),
+    ("workers", 1),
+    ("local_steps", 1),
+    ("ranks_per_node", 1),
+)
+
+
+def _check_nccl(config: Mapping[str, Any]) -> None:
+    algorithm = config["exchange"].get("nccl_algo")
+    if algorithm is None:
+        return
+    if algorithm not in NCCL_ALGORITHMS:
+        msg = (
+            f"exchange.nccl_algo must be one of {', '.join(NCCL_ALGORITHMS)}, or null; "
+            f"got exchange.nccl_algo={algorithm!r}."
+        )
+        raise ValueError(msg)
+    if config["accelerator"] == "cpu":
+        msg = (
+            "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
+            f"ring; got exchange.nccl_algo={algorithm}, accelerator=cpu. Remove it."
+        )
+        raise ValueError(msg)
 
 
 def _check_local_steps(config: Mapping[str, Any]) -> None:
@@ -84,29 +124,32 @@ def _check_local_steps(config: Mapping[str, Any]) -> None:
         "ascent": config["ascent"]["name"] == "conadv",
         "precision": config["precision"] == "16-mixed",
         "optimizer": "gradient_span" in config["optimizer"],
+        "noise_span": noise_span(config) is not None,
     }
     if any(beside.values()):
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
             "exchange=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span; "
+            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span, a "
+            "measured noise (noise_span); "
             f"got a setting of {names}. Remove it, or use exchange=all_reduce."
         )
         raise ValueError(msg)
 
 
-def _check_gradient_span(span: Any, config: Mapping[str, Any]) -> None:
-    owner = "optimizer" if "gradient_span" in config["optimizer"] else "ascent"
-    key = f"{owner}.gradient_span"
-    if not _is_count(span, 1):
-        msg = f"{key} must be a whole number of examples, 1 or more; got {key}={span!r}."
-        raise ValueError(msg)
-    if (other := config["ascent"].get("gradient_span", span)) != span:
-        msg = (
-            "ascent.gradient_span must be that of the optimizer; got "
-            f"ascent.gradient_span={other}, {key}={span}. Set both to one number."
-        )
-        raise ValueError(msg)
+def _check_spans(spans: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    (key, span), *others = spans.items()
+    for name, value in spans.items():
+        if not _is_count(value, 1):
+            msg = f"{name} must be a whole number of examples, 1 or more; got {name}={value!r}."
+            raise ValueError(msg)
+    for other, value in others:
+        if value != span:
+            msg = (
+                f"{other} must be {key}, of which gradients are looked at already; got "
+                f"{other}={value}, {key}={span}. Set both to one number."
+            )
+            raise ValueError(msg)
     if config["micro_batch"] not in {"auto", span}:
         msg = (
             f"micro_batch must be {key}, whose gradients are looked at one by one; got "
@@ -114,19 +157,20 @@ def _check_gradient_span(span: Any, config: Mapping[str, Any]) -> None:
             f"{key}={config['micro_batch']}, which makes another experiment."
         )
         raise ValueError(msg)
-    if owner == "optimizer":
-        _check_comparable(span, config)
+    if compared := [name for name in spans if not name.startswith("ascent")]:
+        _check_comparable(compared[0], span, config)
 
 
-def _check_comparable(span: int, config: Mapping[str, Any]) -> None:
+def _check_comparable(key: str, span: int, config: Mapping[str, Any]) -> None:
     if config["batch"] < 2 * span:
+        lower = "noise_span" if key == "base_batch" else key
         msg = (
-            "batch must hold at least two spans of optimizer.gradient_span examples, to compare "
-            f"their gradients; got batch={config['batch']}, optimizer.gradient_span={span}. "
-            f"Lower optimizer.gradient_span to {max(1, config['batch'] // 2)} or less."
+            f"batch must hold at least two spans of {key} examples, to compare "
+            f"their gradients; got batch={config['batch']}, {key}={span}. "
+            f"Set {lower} to {max(1, config['batch'] // 2)} or less."
         )
         raise ValueError(msg)
-    if config["gradient_clip"] is not None:
+    if config["gradient_clip"] is not None and key == "optimizer.gradient_span":
         msg = (
             "gradient_clip must be null with an optimizer that compares the gradients of parts of "
             f"the batch; got gradient_clip={config['gradient_clip']}. Remove gradient_clip."

@@ -109,9 +109,9 @@ def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
     [
         (
             {"name": "cubic"},
-            "lr_rule must be one of legw, linear, linear_capped, none, power, saturating, sqrt, "
-            "surge; got lr_rule='cubic'. Add a rule in sweeper/domain/lr_rules.py, or name your "
-            "own with lr_rule._target_.",
+            "lr_rule must be one of adascale, legw, linear, linear_capped, none, power, "
+            "saturating, sqrt, surge; got lr_rule='cubic'. Add a rule in "
+            "sweeper/domain/lr_rules.py, or name your own with lr_rule._target_.",
         ),
         (
             {"name": "linear", "exponent": 1},

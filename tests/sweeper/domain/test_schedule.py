@@ -215,7 +215,8 @@ def test_a_schedule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
     [
         (
             {"name": "exponential"},
-            "schedule must be one of constant, cosine, periodic_decay, polynomial; got "
+            "schedule must be one of constant, cosine, growing_batch, periodic_decay, "
+            "polynomial; got "
             "schedule='exponential'. Add a schedule in sweeper/domain/decay.py, or name your own "
             "with schedule._target_.",
         ),

@@ -33,13 +33,14 @@ LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=
         (
             (*CLARS, "optimizer.gradient_span=3840"),
             "batch must hold at least two spans of optimizer.gradient_span examples, to compare "
-            "their gradients; got batch=3840, optimizer.gradient_span=3840. Lower "
+            "their gradients; got batch=3840, optimizer.gradient_span=3840. Set "
             "optimizer.gradient_span to 1920 or less.",
         ),
         (
             (*CLARS, "ascent=sam", "ascent.gradient_span=128"),
-            "ascent.gradient_span must be that of the optimizer; got ascent.gradient_span=128, "
-            "optimizer.gradient_span=384. Set both to one number.",
+            "ascent.gradient_span must be optimizer.gradient_span, of which gradients are looked "
+            "at already; got ascent.gradient_span=128, optimizer.gradient_span=384. Set both to "
+            "one number.",
         ),
         (
             (*CLARS, "gradient_clip=1"),
@@ -59,8 +60,9 @@ LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=
         (
             (*LOCAL, "ema_decay=0.9"),
             "exchange=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span; got a "
-            "setting of ema_decay. Remove it, or use exchange=all_reduce.",
+            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span, a "
+            "measured noise (noise_span); got a setting of ema_decay. Remove it, or use "
+            "exchange=all_reduce.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

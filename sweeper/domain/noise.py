@@ -1,0 +1,122 @@
+"""The noise of a gradient: measured from the gradients of parts of a batch. Pure arithmetic."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+def noise_span(config: Mapping[str, Any]) -> Any:
+    """Examples of each gradient that the noise is measured from; None if it is not measured.
+
+    Like the BatchNorm span it belongs to the run and not to its layout [examples].
+    """
+    stated = config.get("noise_span")
+    return config["base_batch"] if stated is None and needs_noise(config) else stated
+
+
+def needs_noise(config: Mapping[str, Any]) -> bool:
+    """Whether something in the training follows the measured noise."""
+    return config["lr_rule"]["name"] == "adascale" or config["schedule"].get("growth") == "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """Unbiased estimates from one batch. Either may come out below zero: average before dividing.
+
+    Attributes:
+        signal: squared norm of the true gradient, ``|G|**2``.
+        variance: ``tr(Sigma)``, the variance of one example's gradient, summed over the weights.
+    """
+
+    signal: float
+    variance: float
+
+
+def noise_of_batch(mean_square: float, square_of_mean: float, *, span: int, parts: int) -> Noise:
+    """What the gradients of equal parts of one batch say of its noise.
+
+    With ``n`` parts of ``b`` examples::
+
+        signal   = (n square_of_mean - mean_square) / (n - 1)
+        variance = (mean_square - square_of_mean) b n / (n - 1)
+
+    Args:
+        mean_square: mean of the parts' squared gradient norms.
+        square_of_mean: squared norm of the whole batch's gradient, the mean of the parts'.
+        span: examples of a part [examples].
+        parts: parts of the batch, 2 or more [count].
+
+    Source:
+        McCandlish et al. 2018, arXiv:1812.06162, appendix A.1, for the batches b and n b; the same
+        estimates as Johnson et al. 2020, arXiv:2007.05105, section 3.
+    """
+    return Noise(
+        signal=(parts * square_of_mean - mean_square) / (parts - 1),
+        variance=(mean_square - square_of_mean) * span * parts / (parts - 1),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class NoiseAverage:
+    """A moving average over optimizer steps, corrected for its start; numerators and denominators.
+
+    Attributes:
+        smoothing: what is kept at each step; 1 makes it the mean of all steps [dimensionless].
+        signal: sum of the signals, each with its weight.
+        variance: sum of the variances, each with its weight.
+        weight: sum of the weights.
+    """
+
+    smoothing: float
+    signal: float = 0.0
+    variance: float = 0.0
+    weight: float = 0.0
+
+    def add(self, noise: Noise) -> None:
+        """Count in one step."""
+        share = 1.0 if self.smoothing == 1 else 1 - self.smoothing
+        self.signal = self.smoothing * self.signal + share * noise.signal
+        self.variance = self.smoothing * self.variance + share * noise.variance
+        self.weight = self.smoothing * self.weight + share
+
+    def mean(self) -> Noise:
+        """The average so far."""
+        return Noise(signal=self.signal / self.weight, variance=self.variance / self.weight)
+
+    def state(self) -> dict[str, float]:
+        """Everything, for the checkpoint."""
+        return asdict(self)
+
+
+def noise_scale(noise: Noise) -> float:
+    """``variance / signal``: the batch whose noise is as large as its gradient [examples].
+
+    Infinite where no signal stands out of the noise.
+
+    Source:
+        McCandlish et al. 2018, equation 2.9 (B_simple).
+    """
+    if noise.signal <= 0:
+        return math.inf
+    return max(0.0, noise.variance) / noise.signal
+
+
+def gain(noise: Noise, *, base_batch: float, global_batch: float) -> float:
+    """How many steps of the base batch one step is worth, from 1 to ``global_batch / base_batch``.
+
+    ``(variance / base_batch + signal) / (variance / global_batch + signal)``
+
+    Args:
+        noise: averaged over steps.
+        base_batch: the reference batch [examples].
+        global_batch: examples per optimizer step [examples].
+
+    Source:
+        Johnson et al. 2020, arXiv:2007.05105, equation 4, with ``sigma**2 = variance / base_batch``
+        and ``mu**2 = signal`` (formula as in fairscale's optim/adascale.py).
+    """
+    signal, variance = max(0.0, noise.signal), max(0.0, noise.variance)
+    if variance == 0:
+        return 1.0
+    return (variance / base_batch + signal) / (variance / global_batch + signal)
