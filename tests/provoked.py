@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.digits import Digits
 from sweeper.rank import Rank
@@ -29,6 +30,30 @@ class _Net(nn.Module):
 
 class Plain(_Net):
     """A linear classifier: nothing happens."""
+
+
+class Dropping(nn.Module):
+    """BatchNorm and every kind of dropout, in few layers."""
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.layers = nn.Sequential(
+            nn.Conv2d(channels, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.Dropout2d(0.1),
+            StochasticDepth(0.1, "row"),
+            StochasticDepth(0.1, "batch"),
+            nn.Flatten(),
+            nn.Linear(4 * height * width, 32),
+            nn.BatchNorm1d(32),
+            nn.Dropout(0.3),
+            nn.AlphaDropout(0.1),
+            nn.Linear(32, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
 
 
 class Segfaulting(_Net):

@@ -13,15 +13,25 @@ LAYOUTS = [
 ]
 
 
+#: Of a batch of 480 with a span of 120, which 1, 2 or 4 ranks normalise together.
+LAYOUTS_OF_SPANS = [
+    {"devices": 1, "micro_batch": 480},
+    {"devices": 1, "micro_batch": 120},
+    {"devices": 2, "micro_batch": 60},
+    {"devices": 4, "micro_batch": 60},
+    {"devices": 4, "micro_batch": 30},
+]
+
+
 @pytest.fixture
 def layouts_of(config):
     """Train steps of 3,840 on each layout, with BatchNorm over 80 or with another model."""
 
-    def run(precision, *, steps, **changes):
-        data = {**config()["data"], "num_train_examples": 3840 * steps}
+    def run(precision, *, steps, batch=3840, layouts=LAYOUTS, **changes):
+        data = {**config()["data"], "num_train_examples": batch * steps}
         short = {"schedule": {"name": "constant"}, "warmup": 0, "epochs": 1, "bn_span": 80}
-        point = config(batch=3840, data=data, **short | changes)
-        return list(compare(point, LAYOUTS, precision))
+        point = config(batch=batch, data=data, **short | changes)
+        return list(compare(point, layouts, precision))
 
     return run
 
@@ -32,6 +42,20 @@ def test_in_float64_with_batchnorm_they_agree_to_rounding_after_many_steps(layou
     assert max(row.difference for row in trained) < 1e-12
     assert {row.steps for row in trained} == {6}
     assert all(row.same_lr and row.has_batchnorm for row in trained)
+
+
+def test_in_float64_they_agree_with_dropout_and_with_spans_over_several_ranks(layouts_of):
+    trained = layouts_of(
+        "64-true",
+        steps=4,
+        batch=480,
+        bn_span=120,
+        layouts=LAYOUTS_OF_SPANS,
+        model={"_target_": "provoked.Dropping"},
+    )
+
+    assert max(row.difference for row in trained) < 1e-12
+    assert max(row.difference for row in trained) > 0  # they were not one run
 
 
 def test_in_float32_they_agree_to_a_millionth_after_the_first_step(layouts_of):
