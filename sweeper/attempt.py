@@ -5,12 +5,13 @@ import os
 import platform
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from sweeper.domain.outcomes import Outcome
@@ -129,6 +130,16 @@ class Attempt:
         except FileNotFoundError:
             return None
 
+    def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
+        """The earliest record that these ranks left: the others failed because of that one."""
+        paths = [(rank, self.folder / f"record-{rank}.json") for rank in ranks]
+        left = [(path.stat().st_mtime_ns, rank) for rank, path in paths if path.exists()]
+        if not left:
+            return None
+        rank = min(left)[1]
+        record = self.record(rank)
+        return (rank, record) if record else None
+
     def row(self, outcome: Outcome, reason: str, results: Path) -> dict[str, Any]:
         """The attempt's row of the runs table."""
         record = self.record() or {}
@@ -240,13 +251,17 @@ def _measured(
     last = curve[-1] if curve else {}
     train_s = record.get("train_s")
     steps = record.get("steps") or last.get("step")
-    trained = steps * spec.split.global_batch if steps else None
+    trained = last.get("examples_seen") if last.get("step") == steps else None
+    if trained is None and steps:  # the record is of steps after the last whole epoch
+        trained = steps * spec.split.global_batch
+    noise_scales = [row["noise_scale"] for row in curve if row.get("noise_scale") is not None]
     return {
         "epochs_completed": len(curve),
         "steps": steps,
         **{name: last.get(name) for name in _LAST_EPOCH},
         "best_val_accuracy": max((row["val_accuracy"] for row in curve), default=None),
         "best_val_loss": min((row["val_loss"] for row in curve), default=None),
+        "noise_scale": median(noise_scales) if noise_scales else None,
         "examples_per_s": trained / train_s if trained and train_s else None,
         **{name: record.get(name) for name in _FROM_RECORD},
     }

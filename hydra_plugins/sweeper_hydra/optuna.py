@@ -4,15 +4,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
-
-from hydra_plugins.sweeper_hydra.grid import launch_of
+from hydra_plugins.sweeper_hydra.base import RunSweeper
 
 
-class OptunaSweeper(Sweeper):
+class OptunaSweeper(RunSweeper):
     """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml says what the settings are.
 
     Args:
@@ -21,16 +16,8 @@ class OptunaSweeper(Sweeper):
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        self._params, self._settings = dict(params or {}), settings
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        """Called by Hydra before `sweep`."""
-        self._context, self._config = hydra_context, config
-        self._launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
+        super().__init__(params)
+        self._settings = settings
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and leave with the exit code."""
@@ -44,11 +31,10 @@ class OptunaSweeper(Sweeper):
         found = axes([word for word in words if not word.startswith("n_trials=")], loader)
         ours = resolved(self._settings)
         design = Design.of(ours, found.space, found.averaged)
-        launch = launch_of(self._launcher)
 
         def configs_of(words: Sequence[str]) -> Any:
             return expand(loader, [*found.fixed, *found.averaged, *words])
 
         settings = {**plain(self._config), **ours}
         points = list(found.points())
-        sys.exit(run_tuning(points, design, settings, configs_of, launch))
+        sys.exit(run_tuning(points, design, settings, configs_of, self._launch()))

@@ -15,7 +15,7 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
 from sweeper.domain.switches import gradient_span
 from sweeper.launch.events import End, Event, Task, Tasks
-from sweeper.launch.processes import Running, end_of, start, stop
+from sweeper.launch.processes import Ranks, RanksHere, Running, end_of, stop
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.slots import Machine, Slots
 from sweeper.ledger import Ledger
@@ -31,6 +31,7 @@ def run_here(
     machine: Machine,
     *,
     why_stopped: Callable[[], str] = lambda: "stopped",
+    ranks: Ranks | None = None,
 ) -> Generator[Event]:
     """Make all runs, publishing each attempt's row as it ends.
 
@@ -41,20 +42,22 @@ def run_here(
         ledger: where the rows go.
         machine: what the runs may use.
         why_stopped: the reason of runs that are left before their end.
+        ranks: where the ranks of runs are; None for this machine.
 
     Yields:
         An event per tick, empty when nothing happened, so that a caller can draw.
 
     Raises:
-        ValueError: if a run needs more nodes than this one.
+        ValueError: if a run's layout is not to be had.
     """
+    ranks = ranks or RanksHere()
     known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []
     for task in known:
-        _check_nodes(task)
+        ranks.check(task.spec)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sweeper.worker", *_modules_of(known[:1])])
     with shared_folder() as shared, _terminable():
-        runs = _Runs(tasks, ledger, Slots(machine), context, shared)
+        runs = _Runs(tasks, ledger, Slots(machine), ranks, context, shared)
         try:
             while runs.are_left:
                 yield runs.started()
@@ -70,15 +73,6 @@ def _modules_of(tasks: Sequence[Task]) -> list[str]:
     return [group["_target_"].rpartition(".")[0] for group in groups]
 
 
-def _check_nodes(task: Task | None) -> None:
-    if task and task.spec.config["num_nodes"] > 1:
-        msg = (
-            "num_nodes must be 1 with hydra/launcher=local; "
-            f"got num_nodes={task.spec.config['num_nodes']}. Use hydra/launcher=slurm."
-        )
-        raise ValueError(msg)
-
-
 class _Runs:
     """The runs of one call: waiting, running here, or under way in another process."""
 
@@ -87,6 +81,7 @@ class _Runs:
         tasks: Tasks,
         ledger: Ledger,
         slots: Slots,
+        ranks: Ranks,
         context: ForkServerContext,
         shared: Path,
     ) -> None:
@@ -96,7 +91,8 @@ class _Runs:
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
         self._halved: dict[str, str] = {}
-        self._ledger, self._slots, self._context = ledger, slots, context
+        self._ledger, self._slots = ledger, slots
+        self._ranks, self._context = ranks, context
         self._environment = {"SWEEPER_SHARED": str(shared)}
         self._beaten_at = self._polled_at = time.monotonic()
 
@@ -115,8 +111,8 @@ class _Runs:
         except StopIteration:
             self._source_is_empty = True
             return
-        _check_nodes(task)
         if task:
+            self._ranks.check(task.spec)
             self._waiting.append(task)
 
     def started(self) -> Event:
@@ -142,7 +138,8 @@ class _Runs:
             task.spec, self._ledger, task.number, from_scratch=task.from_scratch
         )
         if attempt:
-            self._running.append(start(attempt, self._context, {**self._environment, **place}))
+            environment = {**self._environment, **place}
+            self._running.append(self._ranks.start(attempt, self._context, environment))
         return attempt
 
     def ended(self) -> Event:

@@ -6,54 +6,121 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerContext
+from typing import Protocol
 
 from sweeper.attempt import Attempt
 from sweeper.domain.outcomes import Outcome
+from sweeper.domain.run_spec import RunSpec
 from sweeper.rank import UNWRITABLE_EXIT, Rank
 
 _GRACE_S = 5.0
-_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+#: The network interface of this machine to itself.
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 #: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 
+class RankProcess(Protocol):
+    """The process of a rank, here or elsewhere; multiprocessing's own are such."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs, below 0 if it was ended by a signal."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        ...
+
+    def kill(self) -> None:
+        """Make it end."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for at most this long [seconds]."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A run under way on this machine.
+    """A run under way.
 
     Attributes:
         attempt: the attempt, held by this process.
         ranks: its processes, by rank.
         deadline: when it is timed out, on the monotonic clock; None for never.
+        settle_s: how much later than others a rank's end may come to be known [seconds].
     """
 
     attempt: Attempt
-    ranks: Sequence[ForkServerProcess]
+    ranks: Sequence[RankProcess]
     deadline: float | None
+    settle_s: float = 0.0
 
 
-def start(attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]) -> Running:
-    """Start one process per rank."""
-    spec = attempt.spec
-    ranks: list[ForkServerProcess] = []
-    for rank in range(spec.split.world_size):
-        told = Rank(
-            folder=str(attempt.folder),
-            checkpoint=str(attempt.checkpoint),
-            rank=rank,
-            local_rank=rank,
-            node_rank=0,
-            world_size=spec.split.world_size,
-            threads=spec.config["threads"],
-            environment={"GLOO_SOCKET_IFNAME": _LOOPBACK, **environment},
-        )
-        process = context.Process(target=enter, args=(told,), daemon=False)
-        process.start()
-        ranks.append(process)
+class Ranks(Protocol):
+    """Where the ranks of runs are."""
+
+    def check(self, spec: RunSpec) -> None:
+        """Raise ValueError if a run's layout is not to be had."""
+        ...
+
+    def start(
+        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
+    ) -> Running:
+        """Start one process per rank."""
+        ...
+
+
+class RanksHere:
+    """All ranks on this machine."""
+
+    def check(self, spec: RunSpec) -> None:
+        """See that a run needs this machine alone.
+
+        Raises:
+            ValueError: if it needs more nodes.
+        """
+        if (nodes := spec.config["num_nodes"]) > 1:
+            msg = (
+                f"num_nodes must be 1 with hydra/launcher=local; got num_nodes={nodes}. "
+                "Use hydra/launcher=slurm, or start the command with torchrun on each machine."
+            )
+            raise ValueError(msg)
+
+    def start(
+        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
+    ) -> Running:
+        """Start one process per rank."""
+        spec = attempt.spec
+        ranks: list[RankProcess] = []
+        for rank in range(spec.split.world_size):
+            told = Rank(
+                folder=str(attempt.folder),
+                checkpoint=str(attempt.checkpoint),
+                rank=rank,
+                local_rank=rank,
+                node_rank=0,
+                world_size=spec.split.world_size,
+                threads=spec.config["threads"],
+                environment={"GLOO_SOCKET_IFNAME": LOOPBACK, **environment},
+            )
+            ranks.append(started(told, context))
+        return Running(attempt=attempt, ranks=ranks, deadline=deadline_of(spec))
+
+
+def started(rank: Rank, context: ForkServerContext) -> RankProcess:
+    """A process of this machine that trains one rank."""
+    process = context.Process(target=enter, args=(rank,), daemon=False)
+    process.start()
+    return process
+
+
+def deadline_of(spec: RunSpec) -> float | None:
+    """When a run that starts now is timed out, on the monotonic clock; None for never."""
     timeout_s = spec.config["timeout_s"]
-    deadline = time.monotonic() + timeout_s if timeout_s else None
-    return Running(attempt=attempt, ranks=ranks, deadline=deadline)
+    return time.monotonic() + timeout_s if timeout_s else None
 
 
 def enter(rank: Rank) -> None:
@@ -66,6 +133,9 @@ def enter(rank: Rank) -> None:
 def end_of(run: Running) -> tuple[Outcome, str] | None:
     """How a run ended, or None while it has not."""
     codes = [process.exitcode for process in run.ranks]
+    if run.settle_s and any(codes):
+        time.sleep(run.settle_s)
+        codes = [process.exitcode for process in run.ranks]
     if failed := [(rank, code) for rank, code in enumerate(codes) if code]:
         stop([run])
         return _failure(run.attempt, *_first_cause(run.attempt, failed))
@@ -95,9 +165,12 @@ def stop(running: Sequence[Running]) -> None:
 
 def _first_cause(attempt: Attempt, failed: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """The rank that failed by itself: others fail because it has gone."""
-    by_signal = [(rank, code) for rank, code in failed if code < 0]
-    recorded = [(rank, code) for rank, code in failed if attempt.record(rank)]
-    return (by_signal or recorded or list(failed))[0]
+    codes = dict(failed)
+    if by_signal := [rank for rank, code in failed if code < 0]:
+        return by_signal[0], codes[by_signal[0]]
+    first = attempt.first_record(codes)
+    rank = first[0] if first else failed[0][0]
+    return rank, codes[rank]
 
 
 def _failure(attempt: Attempt, rank: int, code: int) -> tuple[Outcome, str]:

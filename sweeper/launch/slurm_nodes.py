@@ -121,10 +121,11 @@ def _end_of(step: _Step) -> tuple[Outcome, str] | None:
         if due := _due(step):
             _stop(step.process)
         return due
-    for rank in range(attempt.spec.split.world_size) if code else (0,):
-        if record := attempt.record(rank):
-            where = f" (rank {rank})" if code else ""
-            return Outcome(record["outcome"]), record["reason"] + where
+    first = attempt.first_record(range(attempt.spec.split.world_size) if code else (0,))
+    if first:
+        rank, record = first
+        where = f" (rank {rank})" if code else ""
+        return Outcome(record["outcome"]), record["reason"] + where
     return _without_record(code, attempt)
 
 

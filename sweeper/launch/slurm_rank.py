@@ -1,19 +1,14 @@
 """One rank of a run over several nodes, as srun starts it."""
 
-import fcntl
 import json
 import os
-import socket
-import struct
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.domain.outcomes import Outcome
+from sweeper.launch.interface import interface_towards
 from sweeper.rank import Rank
-
-_SIOCGIFADDR = 0x8915
-_ANY_PORT = 9  # of a datagram that is never sent
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -39,7 +34,7 @@ def main(arguments: Sequence[str]) -> None:
         node_rank=int(os.environ["SLURM_NODEID"]),
         world_size=world_size,
         threads=config["threads"],
-        environment=_interface_towards(master),
+        environment=interface_towards(master),
         master=master,
     )
     from sweeper.worker import work  # imports torch
@@ -51,28 +46,6 @@ def _leave_refusal(folder: Path, rank: int, reason: str) -> None:
     partial = folder / f".record-{rank}.tmp"
     partial.write_text(json.dumps({"outcome": Outcome.FAILED, "reason": reason}))
     partial.replace(folder / f"record-{rank}.json")
-
-
-def _interface_towards(address: str) -> dict[str, str]:
-    """The network interface that leads to the first node: gloo's own guess may be loopback."""
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, _ANY_PORT))
-        own = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            if _address_of(name, probe) == own:
-                return {"GLOO_SOCKET_IFNAME": name}
-    return {}
-
-
-def _address_of(interface: str, any_socket: socket.socket) -> str:
-    asked = struct.pack("256s", interface.encode()[:15])
-    try:
-        told = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, asked)
-    except OSError:
-        return ""
-    return socket.inet_ntoa(told[20:24])
 
 
 if __name__ == "__main__":

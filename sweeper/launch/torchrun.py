@@ -1,0 +1,272 @@
+"""torchrun on one or several machines: its first process makes the runs, the others train along.
+
+Each of torchrun's processes is the parent of one rank. The process of rank 0 composes, claims the
+attempts and publishes the rows, as on one machine; it tells the others through torchrun's store
+which attempt comes next, and they tell it how their ranks ended.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from multiprocessing.context import ForkServerContext
+from typing import Any, Protocol
+
+from sweeper import exit_codes
+from sweeper.attempt import Attempt
+from sweeper.domain.run_spec import RunSpec
+from sweeper.launch.events import Event, Tasks
+from sweeper.launch.interface import interface_towards
+from sweeper.launch.local import run_here
+from sweeper.launch.processes import LOOPBACK, RankProcess, Running, deadline_of, started
+from sweeper.launch.shared import shared_folder
+from sweeper.launch.slots import Machine
+from sweeper.ledger import Ledger
+from sweeper.rank import Rank
+
+_TICK_S = 0.05
+_SETTLE_S = 1.0
+_JOIN_S = 10.0
+_END = "end"
+
+
+class Store(Protocol):
+    """Of torch: words by key, seen by all processes."""
+
+    def set(self, key: str, value: str) -> None:
+        """Tell the others."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """What was told."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether it was told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The processes that torchrun started together.
+
+    Attributes:
+        rank: this process among them.
+        local_rank: this process among those of its machine.
+        node_rank: this machine among the machines.
+        world_size: processes [count].
+        devices: processes on each machine [count].
+        master: the machine of rank 0.
+    """
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    devices: int
+    master: str
+
+    @property
+    def num_nodes(self) -> int:
+        """Machines [count]."""
+        return self.world_size // self.devices
+
+
+@cache
+def torchrun_group() -> Group | None:
+    """The group that this process is in; None if torchrun did not start it."""
+    told = os.environ
+    if "TORCHELASTIC_RUN_ID" not in told:
+        return None
+    return Group(
+        rank=int(told["RANK"]),
+        local_rank=int(told["LOCAL_RANK"]),
+        node_rank=int(told["GROUP_RANK"]),
+        world_size=int(told["WORLD_SIZE"]),
+        devices=int(told["LOCAL_WORLD_SIZE"]),
+        master=told["MASTER_ADDR"],
+    )
+
+
+def with_layout(words: Sequence[str], group: Group) -> list[str]:
+    """A command line that says how many devices and nodes there are, unless it does already."""
+    named = {word.partition("=")[0].lstrip("+") for word in words}
+    layout = {"devices": group.devices, "num_nodes": group.num_nodes}
+    added = [f"{key}={value}" for key, value in layout.items() if key not in named]
+    # beside the first word: Hydra wants its words in one piece
+    first = next((n for n, w in enumerate(words) if "=" in w and w[0] != "-"), len(words))
+    return [*words[:first], *added, *words[first:]]
+
+
+def lead_or_follow(command: Callable[[], None]) -> None:
+    """Run the command in the process of rank 0, train along in the others; leave with its code.
+
+    Args:
+        command: reads the words of the command line; leaves with an exit code.
+    """
+    group = torchrun_group()
+    assert group is not None, "torchrun started this process"
+    if group.rank:
+        sys.exit(_follow(group))
+    sys.argv[1:] = with_layout(sys.argv[1:], group)
+    code = exit_codes.RUN_FAILED
+    try:
+        command()
+        code = exit_codes.DONE
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else bool(end.code)
+        raise
+    finally:
+        _store().set(_END, str(int(code)))
+
+
+def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
+    """Make runs one after the other, each with a rank in every process of the group.
+
+    Args:
+        tasks: what to run, in this order; taken one by one.
+        ledger: where the rows go; all machines must see its folder under the same path.
+        group: the group that this process leads.
+
+    Yields:
+        An event per tick, empty when nothing happened.
+
+    Raises:
+        ValueError: if a run has another layout than the group.
+    """
+    ledger = Ledger(ledger.results.resolve())
+    machine = Machine(cores=os.cpu_count() or 1, jobs=1)
+    yield from run_here(tasks, ledger, machine, ranks=_Ranks(group))
+
+
+class _Ranks:
+    """One rank in each process of the group."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._store = group, _store()
+        self._numbers = count()
+
+    def check(self, spec: RunSpec) -> None:
+        group, config = self._group, spec.config
+        asked = (config["devices"], config["num_nodes"])
+        if asked != (group.devices, group.num_nodes) or group.world_size % group.devices:
+            msg = (
+                "devices and num_nodes must be the ranks that torchrun started; got "
+                f"devices={asked[0]} num_nodes={asked[1]}, torchrun started {group.world_size} "
+                f"processes, {group.devices} of them here. Leave both out: they follow from it."
+            )
+            raise ValueError(msg)
+
+    def start(
+        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
+    ) -> Running:
+        number = next(self._numbers)
+        told = {
+            "folder": str(attempt.folder),
+            "checkpoint": str(attempt.checkpoint),
+            "threads": attempt.spec.config["threads"],
+        }
+        self._store.set(str(number), json.dumps(told))
+        own = started(_rank(self._group, told, environment), context)
+        others = [
+            _Elsewhere(self._store, number, rank) for rank in range(1, self._group.world_size)
+        ]
+        return Running(
+            attempt=attempt,
+            ranks=[own, *others],
+            deadline=deadline_of(attempt.spec),
+            settle_s=_SETTLE_S,
+        )
+
+
+class _Elsewhere:
+    """A rank that another process of the group is the parent of."""
+
+    def __init__(self, store: Store, number: int, rank: int) -> None:
+        self._store, self._number, self._rank = store, number, rank
+
+    @property
+    def exitcode(self) -> int | None:
+        key = f"{self._number}/{self._rank}"
+        return int(self._store.get(key)) if self._store.check([key]) else None
+
+    def terminate(self) -> None:
+        self._store.set(f"{self._number}/stop", "")
+
+    kill = terminate
+
+    def join(self, timeout: float | None = None) -> None:
+        deadline = time.monotonic() + (_JOIN_S if timeout is None else timeout)
+        while self.exitcode is None and time.monotonic() < deadline:
+            time.sleep(_TICK_S)
+
+
+def _follow(group: Group) -> int:
+    """Train along until rank 0 has made all its runs; its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sweeper.worker"])
+    try:
+        with shared_folder() as shared:
+            for number in count():
+                key = _next(str(number))
+                if key == _END:
+                    return int(_store().get(_END))
+                told = json.loads(_store().get(key))
+                rank = _rank(group, told, {"SWEEPER_SHARED": str(shared)})
+                _report(number, group.rank, started(rank, context))
+    except RuntimeError:  # torch's, of a store that is not there any more
+        print("The process of rank 0 has gone: see what it says.", file=sys.stderr)  # noqa: T201
+    return exit_codes.RUN_FAILED
+
+
+def _next(number: str) -> str:
+    """Wait for the next run, or the end: the key of what was told."""
+    store = _store()
+    while True:
+        if key := next((key for key in (number, _END) if store.check([key])), None):
+            return key
+        time.sleep(_TICK_S)
+
+
+def _report(number: int, rank: int, process: RankProcess) -> None:
+    """Wait for a rank's end, or end it if rank 0 says so, and tell how it ended."""
+    store = _store()
+    while process.exitcode is None:
+        if store.check([f"{number}/stop"]):
+            process.terminate()
+            process.join(_JOIN_S / 2)
+            process.kill()
+        process.join(_TICK_S)
+    store.set(f"{number}/{rank}", str(process.exitcode))
+
+
+def _rank(group: Group, told: Mapping[str, Any], environment: Mapping[str, str]) -> Rank:
+    spans = group.num_nodes > 1
+    interface = interface_towards(group.master) if spans else {"GLOO_SOCKET_IFNAME": LOOPBACK}
+    return Rank(
+        folder=told["folder"],
+        checkpoint=told["checkpoint"],
+        rank=group.rank,
+        local_rank=group.local_rank,
+        node_rank=group.node_rank,
+        world_size=group.world_size,
+        threads=told["threads"],
+        environment={**interface, **environment},
+        master=group.master if spans else None,
+    )
+
+
+@cache
+def _store() -> Store:
+    """The store of torchrun's own agents, where its processes meet."""
+    from torch.distributed.rendezvous import rendezvous  # torchrun has imported torch anyway
+
+    store, _, _ = next(rendezvous("env://"))
+    return store
