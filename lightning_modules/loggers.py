@@ -38,6 +38,8 @@ class Mirror:
         """The run has ended."""
         if (logger := self._logger) is not None:
             self._try(lambda: logger.finalize("success" if outcome == "finished" else "failed"))
+            # W&B writes its file when it is finished, and otherwise at an exit that workers skip.
+            self._try(getattr(logger.experiment, "finish", lambda: None))
 
     def _open(
         self, node: Mapping[str, Any], filled: Mapping[str, str], config: Mapping[str, Any]

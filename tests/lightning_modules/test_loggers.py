@@ -1,8 +1,13 @@
 """Mirrors of the curves: off by default, and never the end of a run."""
 
+import contextlib
+import sqlite3
+
 import pandas as pd
 import pytest
 
+from lightning_modules.loggers import Mirror
+from sweeper.domain.run_spec import run_spec
 from sweeper.launch.local import run_here
 from sweeper.launch.slots import Machine
 from sweeper.ledger import Ledger
@@ -51,8 +56,54 @@ def test_a_logger_that_cannot_be_reached_does_not_fail_the_run(train, target):
 
 
 def test_a_logger_does_not_change_the_runs_identity(grid):
-    from sweeper.domain.run_spec import run_spec
-
     (plain,), (mirrored,) = grid("batch=3840"), grid("batch=3840", "logger=csv")
 
     assert run_spec(plain).run_id == run_spec(mirrored).run_id
+
+
+@pytest.fixture
+def mirror(grid, tmp_path):
+    """Mirror two epochs of a run; the folder that is mirrored into."""
+
+    def show(name, *words):
+        pytest.importorskip(name)
+        (config,) = grid("batch=3840", f"logger={name}", *words)
+        shown = Mirror(run_spec(config), tmp_path, rank=0)
+        for epoch, accuracy in ((1, 0.5), (2, 0.75)):
+            shown.row({"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy})
+        shown.close("finished")
+        return tmp_path
+
+    return show
+
+
+def test_tensorboard_reads_what_is_mirrored(mirror):
+    folder = mirror("tensorboard")
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("val_accuracy")] == [(16, 0.5), (32, 0.75)]
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_wandb_offline_has_every_epoch_on_disk_when_the_run_ends(mirror):
+    """A worker leaves without the exit hooks at which W&B would write."""
+    folder = mirror("wandb")
+
+    (written,) = folder.glob("wandb/offline-run-*/*.wandb")
+    assert written.read_bytes().count(b"val_accuracy") >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_mlflow_stores_what_is_mirrored(mirror, tmp_path):
+    mirror("mlflow", f"logger.tracking_uri=sqlite:///{tmp_path}/mlflow.db")
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        metrics = database.execute(
+            "select step, value from metrics where key = 'val_accuracy' order by step"
+        ).fetchall()
+        runs = database.execute("select status from runs").fetchall()
+    assert metrics == [(16, 0.5), (32, 0.75)]
+    assert runs == [("FINISHED",)]

@@ -192,6 +192,29 @@ def _fractions(specs):
     }
 
 
+def test_a_point_named_on_the_command_line_is_the_presets_run(planned, grid):
+    """Key order and number formats do not matter either, and the cluster is no part of a run."""
+    words = (
+        "schedule=mccord2021 epochs=90 data=imagenet model=resnet50 optimizer=sgd base_batch=32 "
+        "optimizer.weight_decay=0.00005 base_lr=1.25e-2 bn_span=16 warmup=5.0 batch=7680"
+    )
+
+    (config,) = grid(*words.split())
+
+    (preset,) = planned("mccord2021_warmup", "batch=7680", "warmup=5")
+    assert run_spec(config).run_id == preset.run_id
+
+
+@pytest.mark.parametrize(("name", "shared"), [("mccord2021", 2), ("mccord2021_small", 6)])
+def test_the_papers_baseline_and_warmup_studies_share_their_runs(planned, name, shared):
+    """Two batches at 5 epochs of warmup are in both, the twin's with three seeds each."""
+    paper, _, small = name.partition("_")
+    end = f"_{small}" if small else ""
+    baseline, warmup = (planned(f"{paper}_{study}{end}") for study in ("baseline", "warmup"))
+
+    assert len({a.run_id for a in baseline} & {b.run_id for b in warmup}) == shared
+
+
 def test_a_word_on_the_command_line_replaces_an_axis_of_the_preset():
     params = {"batch": "1,2", "+recipe": "a,b"}
 
