@@ -53,6 +53,7 @@ INCIDENTAL = frozenset(
         "micro_batch_limit",
         "n_trials",
         "num_nodes",
+        "reproducible",  # the same sums in another order: nothing beyond rounding
         "rerun",
         "results",
         "retry",

@@ -17,6 +17,7 @@ from sweeper.domain.batch import (
 from sweeper.domain.decay import Training
 from sweeper.domain.lr_rules import peak_lr, warmup_epochs
 from sweeper.domain.phases import Phases, check_growth, factor_of, planned_growths
+from sweeper.domain.reproducible import check_reproducible
 from sweeper.domain.schedule import LRSchedule, build_decay
 from sweeper.domain.switches import check_switches, gradient_span
 from sweeper.domain.warmup import WARMUP_STARTS, warmup
@@ -191,6 +192,7 @@ def _check_values(config: Mapping[str, Any]) -> None:
     _check_one_of("warmup_start", config["warmup_start"], WARMUP_STARTS)
     _check_warmup_settings(config["warmup"], config["warmup_workers"])
     check_switches(config)
+    check_reproducible(config)
 
 
 def _check_warmup_settings(warmup: Any, workers: Any) -> None:

@@ -160,7 +160,7 @@ class _Runs:
         spec = attempt.spec
         smaller = smaller_micro_batch(spec.split, spec.bn_span)
         fixed = spec.config["bn_span"] == "micro" or gradient_span(spec.config) is not None
-        if smaller is None or fixed:
+        if smaller is None or fixed or spec.config["reproducible"]:
             return False
         again = run_spec({**spec.config, "micro_batch": smaller})
         self._waiting.appendleft(Task(spec=again, number=attempt.number + 1))
