@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from sweeper.parquet import write_table
 from sweeper.schema import CURVES, RUNS, arrow_schema
 
 Law = Callable[[int, float], float]
@@ -144,9 +144,8 @@ def write_results(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame | None 
             first = frame.iloc[start]
             stem = f"{first['run_id']}-{int(first['attempt']):03d}"
             ending = f"-{first['outcome']}" if name == "runs" else ""
-            pq.write_table(
-                table.slice(start, stop - start), folder / name / f"{stem}{ending}.parquet"
-            )
+            path = folder / name / f"{stem}{ending}.parquet"
+            write_table(table.slice(start, stop - start), path)
 
 
 def write_compacted(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
@@ -159,20 +158,20 @@ def write_compacted(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame) -> N
     """
     for name, frame, columns in (("runs", runs, RUNS), ("curves", curves, CURVES)):
         (folder / name).mkdir(parents=True, exist_ok=True)
-        pq.write_table(arrow_table(frame, columns), folder / name / "compact-000.parquet")
+        write_table(arrow_table(frame, columns), folder / name / "compact-000.parquet")
 
 
 def arrow_table(frame: pd.DataFrame, columns: dict[str, tuple[pa.DataType, str]]) -> pa.Table:
     """Rows as an Arrow table with the schema of the ledger's files.
 
     Args:
-        frame: rows; columns of the schema only.
+        frame: rows; columns of the schema that it lacks are null.
         columns: `sweeper.schema.RUNS` or `CURVES`.
     """
     schema = arrow_schema(columns)
     arrays = [
         pa.array([None] * len(frame), kind)
-        if frame[name].isna().all()
+        if name not in frame or frame[name].isna().all()
         else pa.array(frame[name], kind, from_pandas=True)
         for name, (kind, _) in columns.items()
     ]

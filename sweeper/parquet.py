@@ -29,7 +29,11 @@ def write_table(table: pa.Table, path: Path) -> None:
     try:
         # Statistics and dictionaries would be most of a one-row file.
         pq.write_table(
-            table, partial, write_statistics=len(table) > 1, use_dictionary=len(table) > 1
+            table,
+            partial,
+            write_statistics=len(table) > 1,
+            use_dictionary=len(table) > 1,
+            write_page_checksum=True,
         )
         partial.replace(path)
     finally:
