@@ -9,11 +9,12 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.study import Study
 
 from analysis.load import load_runs
 from sweeper.tuning.space import Space, edge, from_json
-from sweeper.tuning.storage import open_storage
+from sweeper.tuning.storage import close_storage, open_storage
 from sweeper.tuning.study import OUTCOME_KEY, POINT_KEY, REASON_KEY, RUNS_KEY, SPACE_KEY
 
 #: Studies that differ in these compared words alone are replicates of each other.
@@ -62,8 +63,8 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     Raises:
         ValueError: if there is no study.
     """
-    opened = open_storage(storage, Path(results))
-    names = optuna.get_all_study_names(opened)
+    kept = _in_memory(open_storage(storage, Path(results)))
+    names = optuna.get_all_study_names(kept)
     if not names:
         msg = (
             f"results must hold studies of hydra/sweeper=optuna; got {results}, which has none. "
@@ -73,13 +74,22 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     runs = load_runs(results, _FROM_RUNS).set_index("run_id")
     sets: dict[str, dict[str, Study]] = {}
     for name in names:
-        study = optuna.load_study(study_name=name, storage=opened)
+        study = optuna.load_study(study_name=name, storage=kept)
         design = study.user_attrs.get("design", {})
         if len(study.directions) == 1 and design:
             key = json.dumps([study.user_attrs[SPACE_KEY], design["hydra.sweeper.objectives"]])
             sets.setdefault(key, {})[name] = study
     tuned = [_tuned(studies, runs) for studies in sets.values()]
     return sorted(tuned, key=lambda one: -len(one.trials))
+
+
+def _in_memory(storage: BaseStorage) -> BaseStorage:
+    """The studies as they are now; a database is let go of."""
+    kept = InMemoryStorage()
+    for name in optuna.get_all_study_names(storage):
+        optuna.copy_study(from_study_name=name, from_storage=storage, to_storage=kept)
+    close_storage(storage)
+    return kept
 
 
 _FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed"]

@@ -13,7 +13,11 @@ from optuna.samplers import BaseSampler
 from sweeper.domain.dotted import imported
 from sweeper.tuning.designs import FixedDesign, Grid
 from sweeper.tuning.objectives import Objective, check_constraints, objectives
+from sweeper.tuning.seen import InOrder
 from sweeper.tuning.space import Space, to_json
+
+#: The part of a record that studies of earlier versions lack, and what it was in them.
+IN_ORDER, NOT_IN_ORDER = "hydra.sweeper.in_order", "false"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,8 @@ class Design:
         sampler_seed: its seed.
         pruner: `_target_` and options of the pruner.
         averaged: words over whose values each trial is a mean.
+        lag: trials that may be under way when one is chosen in order; None if each is chosen from
+            what is known at that moment [count].
     """
 
     space: Space
@@ -37,6 +43,7 @@ class Design:
     sampler_seed: int
     pruner: Mapping[str, Any]
     averaged: Sequence[str]
+    lag: int | None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], space: Space, averaged: Sequence[str]) -> "Design":
@@ -55,10 +62,11 @@ class Design:
             sampler_seed=settings["sampler_seed"],
             pruner=settings["pruner"],
             averaged=averaged,
+            lag=settings["at_once"] if settings["in_order"] else None,
         )
         design.new_sampler(0)
-        if not isinstance(design.new_pruner(), NopPruner):
-            _check_prunable(design.objectives)
+        if design.is_pruned:
+            _check_prunable(design)
         return design
 
     @property
@@ -69,7 +77,7 @@ class Design:
     @cached_property
     def num_grid_points(self) -> int | None:
         """How many trials a grid has; None for other samplers."""
-        sampler = self.new_sampler(0)
+        sampler = self._sampler(0)
         return len(sampler.points()) if isinstance(sampler, Grid) else None
 
     def new_sampler(self, number: int) -> BaseSampler:
@@ -80,12 +88,18 @@ class Design:
         Args:
             number: of the trial, 0-based.
         """
+        sampler = self._sampler(number)
+        return InOrder(sampler, self.lag) if self.lag else sampler
+
+    def seed(self, number: int) -> int:
+        """The seed of a trial's sampler."""
+        return zlib.crc32(f"{self.sampler_seed} {number}".encode())
+
+    def _sampler(self, number: int) -> BaseSampler:
         kind, options = _target(self.sampler, "hydra.sweeper.sampler")
         if issubclass(kind, FixedDesign):
-            options |= {"seed": self.sampler_seed, "space": self.space}
-        else:
-            options |= {"seed": zlib.crc32(f"{self.sampler_seed} {number}".encode())}
-        return kind(**options)
+            return kind(**options, seed=self.sampler_seed, space=self.space)
+        return kind(**options, seed=self.seed(number))
 
     def new_pruner(self) -> BasePruner:
         """The pruner."""
@@ -102,6 +116,7 @@ class Design:
             "hydra.sweeper.sampler_seed": _text(self.sampler_seed),
             "hydra/sweeper/pruner": _text(self.pruner),
             "what trials are a mean over": _text(list(self.averaged)),
+            IN_ORDER: NOT_IN_ORDER if self.lag is None else f"true with at_once={self.lag}",
         }
 
 
@@ -110,7 +125,14 @@ def _target(node: Mapping[str, Any], key: str) -> tuple[Any, dict[str, Any]]:
     return imported(node["_target_"], key), options
 
 
-def _check_prunable(several: Sequence[Objective]) -> None:
+def _check_prunable(design: Design) -> None:
+    several = design.objectives
+    if design.lag:
+        msg = (
+            "hydra/sweeper/pruner must be none with hydra.sweeper.in_order=true: what a pruner "
+            "stops depends on how far the other trials are at that moment."
+        )
+        raise ValueError(msg)
     if len(several) > 1:
         msg = (
             "hydra/sweeper/pruner must be none with several objectives, which Optuna cannot "

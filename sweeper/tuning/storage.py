@@ -1,9 +1,11 @@
 """Where studies are kept: a journal file, or a database by URL."""
 
 import os
+import sys
 from pathlib import Path
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 
@@ -51,14 +53,40 @@ def _database(url: str) -> BaseStorage:
     from sqlalchemy.exc import SQLAlchemyError  # only where a database is asked for
 
     try:
-        return RDBStorage(url)
-    except (SQLAlchemyError, ImportError, OSError, ValueError, RuntimeError) as error:
-        cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+        # A connection may have been cut since the last trial, which can be hours ago.
+        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+    except ImportError as error:
         msg = (
-            f"hydra.sweeper.storage must be a database that can be reached; got {_shown(url)}: "
-            f"{cause}. Start it, correct the URL, or leave it out for a journal file."
+            f"hydra.sweeper.storage needs a driver for its database; got {_shown(url)}: "
+            f"{cause_of(error)}. For PostgreSQL: pip install 'sweeper[postgresql]'."
         )
         raise ValueError(msg) from error
+    except (SQLAlchemyError, OSError, ValueError, RuntimeError) as error:
+        msg = (
+            f"hydra.sweeper.storage must be a database that can be reached; got {_shown(url)}: "
+            f"{cause_of(error)}. Start it, correct the URL, or leave it out for a journal file."
+        )
+        raise ValueError(msg) from error
+
+
+def close_storage(storage: BaseStorage) -> None:
+    """Let go of a database's connections; studies of it can be used no more."""
+    if isinstance(storage, RDBStorage):
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def storage_errors() -> tuple[type[Exception], ...]:
+    """What a database raises that can be reached no more."""
+    alchemy = sys.modules.get("sqlalchemy.exc")  # there is none without a database
+    return (StorageInternalError, *([alchemy.SQLAlchemyError] if alchemy else []))
+
+
+def cause_of(error: BaseException) -> str:
+    """What the database or its driver said, in a line."""
+    while not getattr(error, "orig", None) and error.__cause__:
+        error = error.__cause__
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
 def _shown(url: str) -> str:

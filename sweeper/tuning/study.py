@@ -1,6 +1,7 @@
 """One Optuna study: of one compared point."""
 
 import contextlib
+import importlib.metadata
 import json
 import warnings
 from collections.abc import Generator, Mapping, Sequence
@@ -12,14 +13,17 @@ from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeper.tuning.design import Design
+from sweeper.tuning.design import IN_ORDER, NOT_IN_ORDER, Design
 from sweeper.tuning.objectives import violations
 from sweeper.tuning.space import short, to_json
 
 #: User attributes of studies.
-DESIGN_KEY, POINT_KEY, SPACE_KEY, VERSION_KEY = "design", "point", "space", "optuna"
+DESIGN_KEY, POINT_KEY, SPACE_KEY, VERSIONS_KEY = "design", "point", "space", "versions"
 #: User attributes of trials.
-RUNS_KEY, OUTCOME_KEY, REASON_KEY = "run_ids", "outcome", "reason"
+RUNS_KEY, OUTCOME_KEY, REASON_KEY, SEED_KEY = "run_ids", "outcome", "reason", "sampler_seed"
+
+#: What chooses trials; other versions may choose others from the same seed.
+_CHOOSING = ("optuna", "numpy", "scipy", "cmaes", "torch")
 
 
 class PointStudy:
@@ -74,6 +78,20 @@ class PointStudy:
         """
         return max(n_trials, self.num_begun + len(self.trials(TrialState.WAITING)))
 
+    @property
+    def next_number(self) -> int:
+        """Of the trial that would be begun next."""
+        waiting = self.trials(TrialState.WAITING)
+        return waiting[0].number if waiting else len(self.trials())
+
+    @property
+    def knows_enough(self) -> bool:
+        """Whether the next trial can be chosen: in order, all that it rests on must have ended."""
+        if self.design.lag is None:
+            return True
+        running = self.trials(TrialState.RUNNING)
+        return not running or self.next_number - running[0].number < self.design.lag
+
     def repeat_failed(self) -> int:
         """Queue the trials that failed once more, as new trials; how many."""
         again = self.failed()
@@ -109,10 +127,12 @@ class PointStudy:
 
     def ask(self) -> optuna.Trial:
         """A new trial."""
-        number = len(self.trials())
+        number = self.next_number
         with _quiet():
             self.optuna.sampler = self.design.new_sampler(number)
-            return self.optuna.ask(self.design.space)
+            trial = self.optuna.ask(self.design.space)
+        trial.set_user_attr(SEED_KEY, self.design.seed(number))
+        return trial
 
     def resumed(self, frozen: FrozenTrial) -> optuna.Trial:
         """A trial that was begun by an earlier command, with the parameters it had then."""
@@ -121,6 +141,7 @@ class PointStudy:
             trial = optuna.Trial(self.optuna, frozen._trial_id)  # pyright: ignore[reportPrivateUsage]
             for key, distribution in self.design.space.items():
                 _suggest(trial, key, distribution)
+        trial.set_user_attr(SEED_KEY, self.design.seed(frozen.number))
         return trial
 
     def tell(self, trial: optuna.Trial, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -176,9 +197,11 @@ class PointStudy:
         if before is None:
             self.optuna.set_user_attr(POINT_KEY, list(self.words))
             self.optuna.set_user_attr(SPACE_KEY, to_json(self.design.space))
-            self.optuna.set_user_attr(VERSION_KEY, optuna.__version__)
+            versions = {name: importlib.metadata.version(name) for name in _CHOOSING}
+            self.optuna.set_user_attr(VERSIONS_KEY, versions)
             self.optuna.set_user_attr(DESIGN_KEY, now)
             return
+        before = {IN_ORDER: NOT_IN_ORDER, **before}
         changed = [name for name in now if before.get(name) != now[name]]
         if changed:
             msg = "\n".join(

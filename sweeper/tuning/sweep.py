@@ -1,11 +1,14 @@
 """A tuned sweep: one study for each compared point, with equal budgets."""
 
+import contextlib
 import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from optuna.storages import BaseStorage
 
 from sweeper import exit_codes
 from sweeper.domain.identity import scientific_part
@@ -15,7 +18,7 @@ from sweeper.planning import plan
 from sweeper.tuning.design import Design
 from sweeper.tuning.report import outlook
 from sweeper.tuning.space import Space, ends
-from sweeper.tuning.storage import open_storage
+from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
 from sweeper.tuning.study import PointStudy
 from sweeper.tuning.tuner import ConfigsOf, Tuner
 from sweeper.view import View, view
@@ -44,20 +47,18 @@ def run_tuning(
         The exit code: 0 if every trial has a result, 1 if any has none, 2 for bad input.
     """
     ledger = Ledger(Path(settings["results"]))
-    try:
-        _check_budget(settings, design)
-        warnings = _check_space(points, design.space, configs_of, ledger)
-        ledger.prepare()
-        storage = open_storage(settings["storage"], ledger.results)
-        names = [_name(words, design, settings["study"], configs_of) for words in points]
-        studies = [
-            PointStudy(name, words, design, storage)
-            for name, words in zip(names, points, strict=True)
-        ]
-    except ValueError as error:
-        print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
-        return exit_codes.BAD_INPUT
-    with view([], ledger) as shown:
+    with contextlib.ExitStack() as stack:
+        try:
+            _check_budget(settings, design)
+            warnings = _check_space(points, design.space, configs_of, ledger)
+            ledger.prepare()
+            storage = open_storage(settings["storage"], ledger.results)
+            stack.callback(close_storage, storage)
+            studies = _studies(points, design, settings["study"], configs_of, storage)
+        except ValueError as error:
+            print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
+            return exit_codes.BAD_INPUT
+        shown = stack.enter_context(view([], ledger))
         for warning in warnings:
             shown.say(f"Warning: {warning}")
         tuner = Tuner(
@@ -70,23 +71,52 @@ def run_tuning(
             expect=shown.expect,
             say=shown.say,
         )
-        if settings["retry"] == "failed":
-            repeated = sum(study.repeat_failed() for study in studies)
-            shown.say(f"{repeated} failed trials are tried again.")
-        _say_budgets(studies, settings["n_trials"], shown)
-        if code := _follow(tuner, launch, shown, ledger):
-            return code
-        for study in studies:
-            shown.say(outlook(study))
-    all_have_results = not any(study.failed() for study in studies)
+        return _guarded(lambda: _follow(tuner, launch, shown, settings["retry"]), shown, ledger)
+
+
+def _studies(
+    points: Sequence[Sequence[str]],
+    design: Design,
+    study: str | None,
+    configs_of: ConfigsOf,
+    storage: BaseStorage,
+) -> list[PointStudy]:
+    """The studies of these points, begun or gone on with.
+
+    Raises:
+        ValueError: if one cannot be kept, or had another design when it began.
+    """
+    names = [_name(words, design, study, configs_of) for words in points]
+    try:
+        return [
+            PointStudy(name, words, design, storage)
+            for name, words in zip(names, points, strict=True)
+        ]
+    except storage_errors() as error:
+        msg = (
+            "hydra.sweeper.storage must be a database that takes new studies; it says: "
+            f"{cause_of(error)}. See to it, or leave it out for a journal file."
+        )
+        raise ValueError(msg) from error
+
+
+def _follow(tuner: Tuner, launch: Launch, shown: View, retry: str | None) -> int:
+    if retry == "failed":
+        repeated = sum(study.repeat_failed() for study in tuner.studies)
+        shown.say(f"{repeated} failed trials are tried again.")
+    _say_budgets(tuner.studies, tuner.n_trials, shown)
+    for event in launch(tuner.tasks(), tuner.ledger):
+        shown.show(event)
+        tuner.take_in(event)
+    for study in tuner.studies:
+        shown.say(outlook(study))
+    all_have_results = not any(study.failed() for study in tuner.studies)
     return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
 
 
-def _follow(tuner: Tuner, launch: Launch, shown: View, ledger: Ledger) -> int:
+def _guarded(follow: Callable[[], int], shown: View, ledger: Ledger) -> int:
     try:
-        for event in launch(tuner.tasks(), ledger):
-            shown.show(event)
-            tuner.take_in(event)
+        return follow()
     except KeyboardInterrupt:
         shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
         return exit_codes.INTERRUPTED
@@ -96,7 +126,12 @@ def _follow(tuner: Tuner, launch: Launch, shown: View, ledger: Ledger) -> int:
             "make room or give back the permission, and repeat the command."
         )
         return exit_codes.RUN_FAILED
-    return exit_codes.DONE
+    except storage_errors() as error:
+        shown.say(
+            f"hydra.sweeper.storage could be reached no more: {cause_of(error)}. What was trained "
+            "is kept; see to the database, and repeat the command to go on from there."
+        )
+        return exit_codes.RUN_FAILED
 
 
 def _say_budgets(studies: Sequence[PointStudy], n_trials: int, shown: View) -> None:

@@ -97,8 +97,9 @@ class Tuner:
         left = [
             study
             for study in self.studies
-            if study.num_begun < study.budget(self.n_trials)
-            and open_trials[study.name] < self.at_once
+            if open_trials[study.name] < self.at_once
+            and study.num_begun < study.budget(self.n_trials)
+            and study.knows_enough
         ]
         return min(left, key=lambda s: (open_trials[s.name], s.num_begun), default=None)
 

@@ -37,7 +37,7 @@ def simulate(results, seeds=(0, 1, 2, 3), n_trials=16, space=SPACE, batches=BATC
     design = Design(
         space=space, objectives=objectives(["val_loss"]), constraints={}, sampler_seed=0,
         sampler={"_target_": "sweeper.tuning.designs.QuasiRandom"},
-        pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
+        pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[], lag=None,
     )  # fmt: skip
     storage, rng = open_storage(None, results), np.random.default_rng(7)
     rows, curves = [], []

@@ -1,12 +1,8 @@
-"""Killed and repeated, parallel, and stopped early: studies lose nothing and do nothing twice."""
+"""Trials in parallel, in order, stopped early, tried again; killed ones are in test_killed.py."""
 
 import itertools
-import subprocess
-import sys
-import time
 from collections import Counter
 
-import optuna
 import pandas as pd
 import pytest
 
@@ -20,54 +16,12 @@ from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
 from sweeper.tuning.tuner import Tuner
 
+RATES = "base_lr=tag(log, interval(0.01, 1))"
 LOSS = "hydra.sweeper.objectives=[val_loss]"
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=2",
     "batch=256,512", "base_lr=tag(log, interval(0.01, 1))", "warmup=tag(tune, choice(0, 1))",
 ]  # fmt: skip
-
-
-def command(results, n_trials) -> list[str]:
-    sampler = "hydra/sweeper/sampler=quasi_random"
-    return [
-        sys.executable, "-m", "sweeper", "-m", "hydra/sweeper=optuna", *QUICK, LOSS, sampler,
-        f"n_trials={n_trials}", f"results={results}",
-    ]  # fmt: skip
-
-
-def trials(results) -> dict[str, list[tuple]]:
-    storage = open_storage(None, results)
-    return {
-        name: [
-            (trial.number, trial.state.name, trial.params, trial.value, trial.user_attrs["run_ids"])
-            for trial in optuna.load_study(study_name=name, storage=storage).trials
-        ]
-        for name in optuna.get_all_study_names(storage)
-    }
-
-
-def test_studies_killed_and_repeated_are_as_undisturbed_ones(tmp_path):
-    calm, stormy = tmp_path / "calm", tmp_path / "stormy"
-    subprocess.run(command(calm, 3), check=True, capture_output=True, timeout=300)
-    for num_rows in (1, 3):
-        process = subprocess.Popen(command(stormy, 3), stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 120
-        while len(list(stormy.glob("runs/*.parquet"))) < num_rows and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        assert process.poll() is None, "the command must be killed before its end"
-        process.kill()
-        process.wait()
-    last = subprocess.run(
-        command(stormy, 3), capture_output=True, check=False, text=True, timeout=300
-    )
-
-    assert last.returncode == 0, last.stdout + last.stderr
-    assert trials(stormy) == trials(calm)
-    assert all(len(found) == 3 for found in trials(stormy).values())
-    finished = pd.read_parquet(stormy / "runs")
-    assert list(finished.outcome) == ["finished"] * len(finished)
-    assert sorted(finished.run_id) == sorted(pd.read_parquet(calm / "runs").run_id)
 
 
 def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
@@ -83,6 +37,28 @@ def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     later = runs.started_at[runs.started_at > runs.started_at[400, first_long]]
     assert (later < ends[400, first_long]).sum() >= 1
     assert [len(study.trials) for study in studies()] == [2, 2, 2]
+
+
+def test_in_order_the_number_of_places_changes_nothing(tune, studies):
+    """On two places, then on one, where the runs that are asked for are there already."""
+    words = [
+        RATES, "hydra.sweeper.in_order=true", "hydra.sweeper.at_once=2", LOSS, "n_trials=6",
+        "hydra.sweeper.sampler.n_startup_trials=2",
+    ]  # fmt: skip
+    tune(*words, jobs=2)
+    tune(*words, "hydra.sweeper.study=again", jobs=1)
+
+    again, first = sorted(studies(), key=lambda study: not study.study_name.startswith("again"))
+    assert [trial.params for trial in again.trials] == [trial.params for trial in first.trials]
+    assert len(first.trials) == 6
+
+
+def test_a_study_cannot_be_put_in_order_later(tune, capsys):
+    tune(RATES, LOSS, "n_trials=1")
+    code = tune(RATES, LOSS, "n_trials=1", "hydra.sweeper.in_order=true")
+
+    assert code == 2
+    assert "hydra.sweeper.in_order must be what it was when study" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -138,7 +114,7 @@ def test_a_place_that_takes_all_there_is_gets_no_more_trials_than_may_be_under_w
     """A launcher that does not run them: six tasks of two studies, then none until some end."""
     found = axes(QUICK, loader)
     settings = {
-        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
+        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0, "in_order": False,
         "sampler": {"_target_": "optuna.samplers.RandomSampler"},
         "pruner": {"_target_": "optuna.pruners.NopPruner"},
     }  # fmt: skip

@@ -90,6 +90,9 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
         ({"objectives": ["train_s"], "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
          "val_accuracy or val_loss; got train_s. Use hydra/sweeper/pruner=none."),
+        ({"in_order": True, "pruner": "optuna.pruners.MedianPruner"},
+         "hydra/sweeper/pruner must be none with hydra.sweeper.in_order=true: what a pruner stops "
+         "depends on how far the other trials are at that moment."),
         ({"constraints": {"peak_memory_gib": 12}},
          "hydra.sweeper.constraints must give min or max of columns among"),
     ],
@@ -99,7 +102,8 @@ def test_settings_that_do_not_fit(loader, settings, sentence):
     pruner = {"_target_": settings.pop("pruner", "optuna.pruners.NopPruner")}
     given = {
         "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
-        "sampler": {"_target_": "optuna.samplers.RandomSampler"}, "pruner": pruner, **settings,
+        "sampler": {"_target_": "optuna.samplers.RandomSampler"}, "pruner": pruner,
+        "in_order": False, "at_once": 2, **settings,
     }  # fmt: skip
 
     with pytest.raises(ValueError, match="hydra") as refused:

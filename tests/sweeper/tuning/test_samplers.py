@@ -1,6 +1,8 @@
 """Every sampler goes on after a cut as if there had been none; designs cover the space."""
 
 import math
+import random
+import zlib
 
 import optuna
 import pytest
@@ -24,10 +26,11 @@ SAMPLERS = {
 }
 
 
-def open_study(folder, sampler, space, seed=0) -> PointStudy:
+def open_study(folder, sampler, space, seed=0, lag=None) -> PointStudy:
     design = Design(
         space=space, objectives=objectives(["val_loss"]), constraints={}, sampler=sampler,
         sampler_seed=seed, pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
+        lag=lag,
     )  # fmt: skip
     return PointStudy("batch=256", ["batch=256"], design, open_storage(None, folder))
 
@@ -40,10 +43,23 @@ def loss(trial) -> float:
 
 def make_trials(study, count) -> None:
     for _ in range(count):
-        trial = study.ask()
-        outcome = "diverged" if trial.params["base_lr"] > 0.8 else "finished"
-        row = {"outcome": outcome, "reason": "made up", "val_loss": loss(trial)}
-        study.tell(trial, [row])
+        tell(study, study.ask())
+
+
+def tell(study, trial) -> None:
+    outcome = "diverged" if trial.params["base_lr"] > 0.8 else "finished"
+    study.tell(trial, [{"outcome": outcome, "reason": "made up", "val_loss": loss(trial)}])
+
+
+def make_in_parallel(study, count, places, luck) -> None:
+    """Trials end in an order that luck decides, up to this many under way."""
+    under_way = []
+    while under_way or len(study.trials()) < count:
+        may_begin = len(study.trials()) < count and len(under_way) < places and study.knows_enough
+        if may_begin and (not under_way or luck.random() < 0.7):
+            under_way.append(study.ask())
+        else:
+            tell(study, under_way.pop(luck.randrange(len(under_way))))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -59,6 +75,56 @@ def test_a_study_cut_after_every_trial_chooses_as_one_that_was_not(tmp_path, nam
     assert [trial.params for trial in cut.trials()] == chosen
     assert len({str(params) for params in chosen}) == 8
     assert [trial.number for trial in cut.trials()] == list(range(8))
+
+
+@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes"])
+def test_in_order_a_study_does_not_depend_on_which_trials_end_first(tmp_path, name):
+    """On 1, 2 or 3 places, by whatever luck: each trial rests on those 3 and more before it."""
+    sampler, space = SAMPLERS[name]
+    chosen = []
+    for places, luck in ((1, 0), (3, 1), (2, 2)):
+        study = open_study(tmp_path / str(luck), sampler, space, lag=3)
+        make_in_parallel(study, 7, places, random.Random(luck))
+        chosen.append([trial.params for trial in study.trials()])
+
+    assert chosen[1:] == [chosen[0]] * 2
+
+
+def test_not_in_order_a_study_does_depend_on_it(tmp_path):
+    """So that the test above can fail."""
+    sampler, space = SAMPLERS["tpe"]
+    chosen = []
+    for luck in (1, 2):
+        study = open_study(tmp_path / str(luck), sampler, space)
+        make_in_parallel(study, 10, 3, random.Random(luck))
+        chosen.append([trial.params for trial in study.trials()])
+
+    assert chosen[0] != chosen[1]
+
+
+def test_in_order_a_study_learns_from_trials_that_have_ended(tmp_path):
+    """Its trials are those of a sampler that knows them, not those of one that knows none."""
+    sampler, space = SAMPLERS["tpe"]
+    in_order = open_study(tmp_path / "in_order", sampler, space, lag=1)
+    plain = open_study(tmp_path / "plain", sampler, space)
+    make_trials(in_order, 10)
+    make_trials(plain, 10)
+
+    assert [t.params for t in in_order.trials()] == [t.params for t in plain.trials()]
+
+
+def test_seeds_and_versions_that_chose_the_trials_are_recorded(tmp_path):
+    """The seed of trial n is zlib.crc32 of the study's seed and n."""
+    sampler, space = SAMPLERS["random"]
+    study = open_study(tmp_path, sampler, space, seed=7)
+    make_trials(study, 2)
+
+    seeds = [trial.user_attrs["sampler_seed"] for trial in study.trials()]
+    assert seeds == [zlib.crc32(b"7 0"), zlib.crc32(b"7 1")]
+    assert study.optuna.user_attrs["versions"]["optuna"] == optuna.__version__
+    again = optuna.samplers.RandomSampler(seed=seeds[1])
+    drawn = optuna.create_study(sampler=again).ask({"base_lr": space["base_lr"]}).params
+    assert drawn["base_lr"] == study.trials()[1].params["base_lr"]
 
 
 @pytest.mark.parametrize("name", ["tpe", "gp", "cmaes", "quasi_random", "random"])
