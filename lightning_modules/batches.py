@@ -1,6 +1,6 @@
 """Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -105,9 +105,8 @@ class MicroBatches:
 
     Args:
         data: the data set.
-        split: layout of one optimizer step.
+        layout: of the optimizer steps of a 0-based epoch, and their number [steps].
         bn_span: examples normalised together [examples].
-        steps_per_epoch: whole global batches in an epoch [steps].
         rank: this process among the ranks.
         seed: the run's seed.
     """
@@ -116,14 +115,13 @@ class MicroBatches:
         self,
         data: Data,
         *,
-        split: BatchSplit,
+        layout: Callable[[int], tuple[BatchSplit, int]],
         bn_span: int,
-        steps_per_epoch: int,
         rank: int,
         seed: int,
     ) -> None:
-        self._data, self._split, self._steps = data, split, steps_per_epoch
-        self._places, self._seed = micro_batch_places(split, bn_span)[rank], seed
+        self._data, self._layout, self._bn_span = data, layout, bn_span
+        self._rank, self._seed = rank, seed
         self._epoch = 0
 
     @property
@@ -136,7 +134,8 @@ class MicroBatches:
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return self._steps * self._split.accumulation_steps
+        split, steps = self._layout(self._epoch)
+        return steps * split.accumulation_steps
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
@@ -149,8 +148,9 @@ class MicroBatches:
 
     def positions(self) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch, shape (micro_batch,)."""
-        split = self._split
+        split, steps = self._layout(self._epoch)
+        places = micro_batch_places(split, self._bn_span)[self._rank]
         order = epoch_order(self._seed, self._epoch, self._data.num_train_examples)
-        whole = torch.from_numpy(order)[: self._steps * split.global_batch]
-        mine = whole.view(self._steps, -1, split.micro_batch)[:, list(self._places)]
+        whole = torch.from_numpy(order)[: steps * split.global_batch]
+        mine = whole.view(steps, -1, split.micro_batch)[:, list(places)]
         return iter(mine.reshape(-1, split.micro_batch))

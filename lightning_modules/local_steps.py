@@ -11,6 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
 
 from lightning_modules.flat_weights import flattened, set_weights
+from sweeper.domain.run_spec import RunSpec
 
 
 class LocalSteps:
@@ -53,6 +54,18 @@ class LocalSteps:
         self.steps_taken += 1
         if was_local and (self.steps_taken - self._start_step) % self._local_steps == 0:
             average_weights(model)
+
+
+def local_steps(spec: RunSpec) -> LocalSteps | None:
+    """The local steps that a run is to take; None if it exchanges gradients at every step."""
+    exchange = spec.config["exchange"]
+    if exchange["name"] != "post_local_sgd":
+        return None
+    return LocalSteps(
+        local_steps=exchange["local_steps"],
+        start_epoch=exchange["start_epoch"],
+        steps_per_epoch=spec.steps_per_epoch,
+    )
 
 
 @torch.no_grad()

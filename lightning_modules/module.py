@@ -12,27 +12,26 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from lightning_modules.adaptive import Adaptive
 from lightning_modules.ascent import build_ascent
 from lightning_modules.batches import Data, Settled, micro_batch_places, val_batches
 from lightning_modules.distance import DistanceFromStart
 from lightning_modules.dropout import stray_draws_refused
 from lightning_modules.exchange import exchange_gradients
-from lightning_modules.local_steps import LocalSteps, average_weights, states_of_all_ranks
+from lightning_modules.local_steps import average_weights, local_steps, states_of_all_ranks
+from lightning_modules.noise_meter import NoiseMeter
 from lightning_modules.norm import span_batchnorms
 from lightning_modules.optimizers.foreach import ForeachOptimizer
 from lightning_modules.position import StepPosition
-from lightning_modules.recorder import EpochSums, Recorder, all_reduced
+from lightning_modules.recorder import EpochSums, Recorder, all_reduced, check_contract
 from lightning_modules.score import score
 from lightning_modules.weight_average import WeightAverage
+from sweeper.domain.noise import noise_span
 from sweeper.domain.run_spec import RunSpec
 
 
 class Diverged(Exception):
     """The loss became non-finite or passed its ceiling; the text says where."""
-
-
-class BatchContractBroken(Exception):
-    """The examples of an optimizer step are not the global batch that was asked for."""
 
 
 class Classifier(pl.LightningModule):
@@ -67,9 +66,12 @@ class Classifier(pl.LightningModule):
         self._ascent = build_ascent(spec.config["ascent"], model)
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
-        self._local = _local_steps(spec)
+        self._local = local_steps(spec)
+        self.adaptive = Adaptive(spec)
+        span = noise_span(spec.config)
+        self._noise = None if span is None else NoiseMeter(span)
         self._distance = DistanceFromStart(model) if rank == 0 else None
-        self._places = micro_batch_places(spec.split, spec.bn_span)[rank]
+        self._lay_out(epoch=0)
         self._examples, self._val_examples = 0, val_examples
         self._examples_of_steps: list[int] = []
         self._channels_last = len(data.input_shape) == 3  # images
@@ -77,10 +79,11 @@ class Classifier(pl.LightningModule):
     def configure_optimizers(self) -> Optimizer:
         """The optimizer; its learning rate is set anew at each step."""
         optimizer = self._make_optimizer(self.model)
-        if isinstance(optimizer, ForeachOptimizer) and optimizer.micro_gradients is not None:
-            optimizer.micro_gradients.watch(
+        own = optimizer.micro_gradients if isinstance(optimizer, ForeachOptimizer) else None
+        for watching in filter(None, (own, self._noise)):
+            watching.watch(
                 self.model.parameters(),
-                accumulation_steps=self._spec.split.accumulation_steps,
+                accumulation_steps=lambda: self._split.accumulation_steps,
                 loss_scale=self._loss_scale,
             )
         return optimizer
@@ -97,8 +100,10 @@ class Classifier(pl.LightningModule):
         exchange_gradients(wrapped, self._spec.config["exchange"], self._local)
 
     def on_train_epoch_start(self) -> None:
-        """Start the sums of the epoch."""
+        """Start the sums of the epoch, and accumulate as its batch needs."""
         self._sums = EpochSums(self.device)
+        self._lay_out(epoch=self.current_epoch)
+        self.trainer.accumulate_grad_batches = self._split.accumulation_steps
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch."""
@@ -125,9 +130,7 @@ class Classifier(pl.LightningModule):
         optimizer_closure: Callable[[], Any] | None = None,
     ) -> None:
         """One optimizer step at the learning rate of this step, noted as the optimizer has it."""
-        lr = self._spec.schedule.lr(self.global_step)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
+        _set_lr(optimizer, self.adaptive.lr(self.global_step))
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         if self._average is not None:
             self._average.update(self.model)
@@ -141,13 +144,16 @@ class Classifier(pl.LightningModule):
         self._examples = 0
         if self._ascent is not None:
             self._ascent.before_step(self.model)
-        if self._spec.config["precision"] == "16-mixed":
+        can_overflow = self._spec.config["precision"] == "16-mixed"
+        if can_overflow and self._noise is None:
             return  # the loss scaler provokes overflows on purpose and skips those steps
         if self._local is not None and self._local.is_local:
             return  # ranks have gradients of their own; the epoch's loss tells
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if not math.isfinite(norm):
+        if math.isfinite(norm):
+            self._follow_noise(optimizer, norm)
+        elif not can_overflow:
             self._diverge("the gradient became non-finite", lr=optimizer.param_groups[0]["lr"])
 
     def on_train_epoch_end(self) -> None:
@@ -163,17 +169,24 @@ class Classifier(pl.LightningModule):
         with self._average.applied(self.model) if self._average else nullcontext():
             val_loss, val_accuracy = self._evaluate()
         recorder.elapsed_s += self._sums.seconds
+        noise_scale = None if self._noise is None else self._noise.of_epoch()
+        self.adaptive.end_epoch(self.current_epoch + 1, noise_scale)
+        if self.adaptive.is_done:
+            self.trainer.should_stop = True
+        seen = recorder.curve[-1]["examples_seen"] if recorder.curve else 0
         recorder.curve.append(
             {
                 "epoch": self.current_epoch + 1,
                 "step": recorder.steps,
-                "examples_seen": recorder.steps * self._spec.split.global_batch,
+                "realised_batch": self._split.global_batch,
+                "examples_seen": seen + self._steps * self._split.global_batch,
                 "lr": recorder.last_lr,
                 "train_loss": train_loss,
                 "train_accuracy": train_accuracy,
                 "val_loss": val_loss,
                 "val_accuracy": val_accuracy,
                 "distance_from_start": self._distance.of(self.model) if self._distance else None,
+                "noise_scale": noise_scale,
                 "elapsed_s": recorder.elapsed_s,
             }
         )
@@ -181,6 +194,7 @@ class Classifier(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
+        checkpoint["adaptive"] = self.adaptive.state()
         if self._local is not None:
             checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
                 checkpoint["optimizer_states"][0]
@@ -189,6 +203,9 @@ class Classifier(pl.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on measuring where the checkpoint left off."""
         self.recorder = Recorder.from_state(checkpoint["recorder"])
+        if "adaptive" in checkpoint:  # not in those of earlier versions
+            self.adaptive.load_state(checkpoint["adaptive"])
+        self.trainer.should_stop = self.adaptive.is_done
         if self._local is not None:
             self._local.steps_taken = self.recorder.steps
             checkpoint["optimizer_states"] = [checkpoint["optimizers_of_ranks"][self._rank]]
@@ -223,14 +240,26 @@ class Classifier(pl.LightningModule):
         return scaler.get_scale() if scaler is not None else 1.0
 
     def _move_position(self, micro_batch_index: int, *, examples: int) -> None:
-        step, micro_step = divmod(micro_batch_index, self._spec.split.accumulation_steps)
-        first = self._places[micro_step] * self._spec.split.micro_batch
+        step, micro_step = divmod(micro_batch_index, self._split.accumulation_steps)
+        first = self._places[micro_step] * self._split.micro_batch
         self._position.move(
             epoch=self.current_epoch,
             step=step,
-            first_example=step * self._spec.split.global_batch + first,
+            first_example=step * self._split.global_batch + first,
             examples=examples,
         )
+
+    def _lay_out(self, *, epoch: int) -> None:
+        self._split, self._steps = self.adaptive.layout(epoch)
+        self._places = micro_batch_places(self._split, self._spec.bn_span)[self._rank]
+
+    def _follow_noise(self, optimizer: Optimizer, gradient_norm: Tensor) -> None:
+        """Measure the step's noise and give the step the rate that follows from it."""
+        if self._noise is None:
+            return
+        noise = self._noise.measure(self.model, gradient_norm, self._split.global_batch)
+        if (lr := self.adaptive.lr_by(noise)) is not None:
+            _set_lr(optimizer, lr)
 
     def _in_memory_format(self, inputs: Tensor) -> Tensor:
         return (
@@ -242,17 +271,12 @@ class Classifier(pl.LightningModule):
         counted = all_reduced(torch.tensor(self._examples_of_steps, device=self.device))
         self._examples_of_steps = []
         self.recorder.count_batches(counted)
-        asked, steps = self._spec.split.global_batch, self._spec.steps_per_epoch
-        if len(counted) != steps or (counted != asked).any():
-            msg = (
-                f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
-                f"{self.current_epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
-                f"{int(counted.max())} examples. The data or the ranks are not those planned."
-            )
-            raise BatchContractBroken(msg)
+        check_contract(
+            counted, steps=self._steps, asked=self._split.global_batch, epoch=self.current_epoch
+        )
 
     def _merge_running_statistics(self) -> None:
-        spans = self._spec.steps_per_epoch * self._spec.split.global_batch // self._spec.bn_span
+        spans = self._steps * self._split.global_batch // self._spec.bn_span
         for layer in span_batchnorms(self.model):
             layer.merge_ranks(spans)
 
@@ -270,12 +294,6 @@ class Classifier(pl.LightningModule):
         raise Diverged(msg)
 
 
-def _local_steps(spec: RunSpec) -> LocalSteps | None:
-    exchange = spec.config["exchange"]
-    if exchange["name"] != "post_local_sgd":
-        return None
-    return LocalSteps(
-        local_steps=exchange["local_steps"],
-        start_epoch=exchange["start_epoch"],
-        steps_per_epoch=spec.steps_per_epoch,
-    )
+def _set_lr(optimizer: Optimizer | LightningOptimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr

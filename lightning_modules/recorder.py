@@ -57,6 +57,31 @@ class Recorder:
         return cls(**state)
 
 
+class BatchContractBroken(Exception):
+    """The examples of an optimizer step are not the global batch that was asked for."""
+
+
+def check_contract(counted: Tensor, *, steps: int, asked: int, epoch: int) -> None:
+    """Compare what an epoch trained on with what it was to train on.
+
+    Args:
+        counted: examples of each optimizer step, shape (steps,), summed over all ranks.
+        steps: planned for the epoch [steps].
+        asked: the global batch [examples].
+        epoch: 0-based.
+
+    Raises:
+        BatchContractBroken: if they differ.
+    """
+    if len(counted) != steps or (counted != asked).any():
+        msg = (
+            f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
+            f"{epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
+            f"{int(counted.max())} examples. The data or the ranks are not those planned."
+        )
+        raise BatchContractBroken(msg)
+
+
 class EpochSums:
     """Sums over the examples of one epoch on this rank, kept on the device until the end."""
 

@@ -73,9 +73,8 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     _check_trainer(trainer, spec.split.world_size)
     batches = MicroBatches(
         data,
-        split=spec.split,
+        layout=module.adaptive.layout,
         bn_span=spec.bn_span,
-        steps_per_epoch=spec.steps_per_epoch,
         rank=place.rank,
         seed=spec.config["seed"],
     )
@@ -85,7 +84,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     except Diverged as diverged:
         outcome, reason = Outcome.DIVERGED, str(diverged)
     else:
-        outcome, reason = Outcome.FINISHED, f"trained {spec.epochs} epochs"
+        outcome, reason = Outcome.FINISHED, f"trained {len(module.recorder.curve)} epochs"
     progress.tell(module)  # a run resumed after its last epoch has not told of its curve yet
     mirror.close(outcome)
     return {
@@ -137,7 +136,7 @@ def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
         strategy=DDPStrategy(**_DDP_SETTINGS),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
-        max_epochs=spec.epochs,
+        max_epochs=spec.most_epochs,
         precision=spec.config["precision"],
         gradient_clip_val=spec.config["gradient_clip"],  # after accumulation, of the whole gradient
         default_root_dir=place.folder,

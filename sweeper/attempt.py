@@ -2,14 +2,10 @@
 
 import json
 import os
-import platform
 import socket
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -18,6 +14,7 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec, run_spec
 from sweeper.ledger import Ledger
 from sweeper.owner import is_held, this_process
+from sweeper.provenance import git_commit, versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +142,14 @@ class Attempt:
         record = self.record() or {}
         return {
             **_planned(self.spec),
-            **_measured(record, self.spec, self.curve()),
+            **_measured(record, self.curve()),
             "outcome": outcome,
             "reason": reason,
             "attempt": self.number,
             "started_at": self.started_at,
             "host": socket.gethostname(),
-            "git_commit": _git_commit(),
-            "versions": _versions(),
+            "git_commit": git_commit(),
+            "versions": versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),
         }
 
@@ -245,15 +242,11 @@ def _planned(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _measured(
-    record: Mapping[str, Any], spec: RunSpec, curve: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _measured(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict[str, Any]:
     last = curve[-1] if curve else {}
     train_s = record.get("train_s")
     steps = record.get("steps") or last.get("step")
-    trained = last.get("examples_seen") if last.get("step") == steps else None
-    if trained is None and steps:  # the record is of steps after the last whole epoch
-        trained = steps * spec.split.global_batch
+    trained = last.get("examples_seen")
     noise_scales = [row["noise_scale"] for row in curve if row.get("noise_scale") is not None]
     return {
         "epochs_completed": len(curve),
@@ -283,24 +276,3 @@ _FROM_RECORD = (
 def _name(node: Mapping[str, Any]) -> str:
     """What a group calls its choice: its `name` where one class has many, else the class."""
     return node.get("name") or node["_target_"].rpartition(".")[2]
-
-
-@cache
-def _versions() -> str:
-    names = ("torch", "torchvision", "pytorch-lightning", "hydra-core", "numpy")
-    found = {name: version(name) for name in names}
-    return json.dumps({"python": platform.python_version(), **found})
-
-
-@cache
-def _git_commit() -> str | None:
-    """The commit of this code, with -dirty if the checkout has changes."""
-    root = Path(__file__).parents[1]
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return described.stdout.strip() or None if described.returncode == 0 else None

@@ -106,6 +106,6 @@ def _as_it_is(table: pa.Table) -> pa.Table:
 
 #: For each table, by the version that a step starts from.
 STEPS: dict[str, dict[int, Step]] = {
-    "runs": {1: _choices_by_name},
-    "curves": {1: _as_it_is},  # 2 has distance_from_start
+    "runs": {1: _choices_by_name, 2: _as_it_is},  # 3 has noise_scale
+    "curves": {1: _as_it_is, 2: _as_it_is},  # 2 has distance_from_start; 3 has noise_scale
 }

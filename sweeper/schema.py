@@ -4,7 +4,7 @@ import pyarrow as pa
 
 #: Written into each file's metadata. Raised when a column comes, goes or changes its meaning; then
 #: sweeper/migrations.py says how a table of the version before becomes one of this.
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 
 _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
 
@@ -44,6 +44,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "best_val_loss": (_REAL, "lowest over the epochs, nats per example"),
     "train_loss": (_REAL, "mean over the last epoch, nats per example"),
     "train_accuracy": (_REAL, "mean over the last epoch, 0 to 1"),
+    "noise_scale": (_REAL, "median of the curve's, in examples; null where it is not measured"),
     "wall_s": (_REAL, "seconds of this attempt, in the worker"),
     "train_s": (_REAL, "seconds of training, without validation, over all attempts"),
     "examples_per_s": (_REAL, "examples trained on per second of training"),
@@ -64,7 +65,8 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
     "attempt": (_COUNT, "as in runs"),
     "epoch": (_COUNT, "completed epochs, 1-based"),
     "step": (_COUNT, "optimizer steps taken by then"),
-    "examples_seen": (_COUNT, "step x global_batch"),
+    "realised_batch": (_COUNT, "examples of each optimizer step of the epoch, over all ranks"),
+    "examples_seen": (_COUNT, "examples of all steps by then"),
     "lr": (_REAL, "learning rate of the epoch's last step, as realised"),
     "train_loss": (_REAL, "mean over the epoch, nats per example"),
     "train_accuracy": (_REAL, "mean over the epoch, 0 to 1"),
@@ -74,6 +76,11 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
         "after the epoch, 0 to 1; nan where nothing is right or wrong",
     ),
     "distance_from_start": (_REAL, "norm of the weights minus the initial ones, after the epoch"),
+    "noise_scale": (
+        _REAL,
+        "of the gradient over the epoch, in examples: variance of one example's gradient over the "
+        "squared norm of the mean one; null where it is not measured, infinite where noise is all",
+    ),
     "elapsed_s": (_REAL, "seconds of training and validation by then"),
 }
 

@@ -28,6 +28,7 @@ class Statistic:
 
 SQUARES = Statistic(torch.square, degree=2)
 NORMS = Statistic(torch.linalg.vector_norm, degree=1)
+SQUARED_NORMS = Statistic(lambda gradient: gradient.square().sum(), degree=2)
 
 
 class MicroGradients:
@@ -46,7 +47,7 @@ class MicroGradients:
         self._sums: dict[Tensor, Tensor] = {}
         self._counts: dict[Tensor, int] = {}
         self._means: dict[Tensor, Tensor] = {}
-        self._accumulation_steps: int | None = None
+        self._accumulation_steps: Callable[[], int] | None = None
         self._loss_scale: Callable[[], float] = lambda: 1.0
         self._nodes: list[Node] = []
 
@@ -54,7 +55,7 @@ class MicroGradients:
         self,
         parameters: Iterable[nn.Parameter],
         *,
-        accumulation_steps: int,
+        accumulation_steps: Callable[[], int],
         loss_scale: Callable[[], float],
     ) -> None:
         """Look at every gradient of these parameters from now on.
@@ -62,7 +63,7 @@ class MicroGradients:
         Args:
             parameters: of the model; their losses are divided by `accumulation_steps`, as
                 Lightning does.
-            accumulation_steps: micro-batches per rank per optimizer step [count].
+            accumulation_steps: micro-batches per rank per optimizer step, at the moment [count].
             loss_scale: what losses are multiplied by at the moment (16-mixed); else 1.
         """
         self._accumulation_steps, self._loss_scale = accumulation_steps, loss_scale
@@ -92,14 +93,15 @@ class MicroGradients:
         count = self._counts[parameters[0]] * world_size
         if count == 1:
             msg = (
-                "an optimizer that compares micro-batches must have at least two in each global "
-                "batch; got one. Lower optimizer.gradient_span or raise batch."
+                "what compares micro-batches must have at least two in each global batch; got "
+                "one. Lower optimizer.gradient_span or noise_span, or raise batch."
             )
             raise ValueError(msg)
         sums = [self._sums[parameter] for parameter in parameters]
         if world_size > 1:
             sums = _all_reduced(sums)
-        scale = (self._accumulation_steps or 1) / self._loss_scale()
+        divisor = 1 if self._accumulation_steps is None else self._accumulation_steps()
+        scale = divisor / self._loss_scale()
         means = torch._foreach_mul(sums, scale**self._statistic.degree / count)
         self._means = dict(zip(parameters, means, strict=True))
         self._counts.clear()
@@ -109,7 +111,7 @@ class MicroGradients:
         return [self._means[parameter] for parameter in parameters]
 
     def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        if self._counts.get(parameter) == self._accumulation_steps:
+        if self._accumulation_steps and self._counts.get(parameter) == self._accumulation_steps():
             self._counts[parameter] = 0  # the loss scaler skipped the step that these were for
         self.add(parameter, gradients[0].detach())
 

@@ -24,7 +24,7 @@ def steps_of(data: Digits, *, world_size: int, accumulation_steps: int, epoch: i
     parts = []
     for rank in range(world_size):
         batches = MicroBatches(
-            data, split=split, bn_span=micro, steps_per_epoch=4, rank=rank, seed=7
+            data, layout=lambda epoch: (split, 4), bn_span=micro, rank=rank, seed=7
         )
         batches.set_epoch(epoch)
         assert len(batches) == 4 * accumulation_steps

@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from lightning_modules.optimizers.micro_gradients import NORMS, SQUARES, MicroGradients
+from lightning_modules.optimizers.micro_gradients import (
+    NORMS,
+    SQUARED_NORMS,
+    SQUARES,
+    MicroGradients,
+)
 
 INPUTS = torch.tensor([[1.0, 2.0], [3.0, -4.0], [0.0, 1.0], [-2.0, 2.0]], dtype=torch.float64)
 
@@ -17,7 +22,7 @@ def accumulate(weight, *, loss_scale=1.0, inputs=INPUTS):
 def watched(statistic, *, loss_scale=1.0):
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     micro = MicroGradients(statistic)
-    micro.watch([weight], accumulation_steps=len(INPUTS), loss_scale=lambda: loss_scale)
+    micro.watch([weight], accumulation_steps=lambda: len(INPUTS), loss_scale=lambda: loss_scale)
     return weight, micro
 
 
@@ -27,6 +32,7 @@ def test_squares_and_norms_are_those_of_the_separate_gradients(loss_scale):
     for statistic, expected in (
         (SQUARES, INPUTS.square().mean(dim=0)),
         (NORMS, INPUTS.norm(dim=1).mean()),
+        (SQUARED_NORMS, INPUTS.square().sum(dim=1).mean()),
     ):
         weight, micro = watched(statistic, loss_scale=loss_scale)
         accumulate(weight, loss_scale=loss_scale)

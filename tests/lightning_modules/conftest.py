@@ -1,0 +1,49 @@
+"""Small runs in this process, stopped and resumed at will."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from lightning_modules.train import Place, train
+from sweeper.domain.run_spec import run_spec
+
+
+class Stopped(Exception):
+    """The run was stopped after an epoch."""
+
+
+@pytest.fixture
+def process_group(tmp_path):
+    store = dist.FileStore(str(tmp_path / "rendezvous"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    torch.set_num_threads(1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def run_words(grid, tmp_path, process_group):
+    """Train the run of some words, from its checkpoint if it has one, to its end or to an epoch."""
+    del process_group
+
+    def go(*words, name="run", stop_after=None, num_train_examples=None):
+        (config,) = grid(*words)
+        if num_train_examples is not None:
+            config["data"]["num_train_examples"] = num_train_examples
+
+        def on_epoch(rows):
+            if stop_after is not None and any(row["epoch"] == stop_after for row in rows):
+                raise Stopped
+
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        place = Place(
+            rank=0, folder=folder, checkpoint=folder / "checkpoint.ckpt", on_epoch=on_epoch
+        )
+        if stop_after is None:
+            return train(run_spec(config), place)
+        with pytest.raises(Stopped):
+            train(run_spec(config), place)
+        return None
+
+    return go

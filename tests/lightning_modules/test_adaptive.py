@@ -1,0 +1,126 @@
+"""Rates and batches that follow the gradient's noise, where the noise is known.
+
+With equal curvatures the noisy quadratic's gradient at the start is (1, ..., 1), and each weight's
+gradient has the variance `noise_scale` per example: the noise scale is that number as long as the
+weights stay where they are, which tiny rates see to.
+"""
+
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+NOISE = 1024
+STILL = (
+    "+experiment=noisy_quadratic",
+    "model.decay=0",
+    f"model.noise_scale={NOISE}",
+    "base_lr=1e-7",
+    "noise_span=64",
+)
+ADASCALE = ("lr_rule=adascale", "batch=1024", "base_batch=64", "epochs=1")
+GROWING = (
+    "schedule=growing_batch",
+    "schedule.milestones=[1,2]",
+    "schedule.factor=4",
+    "schedule.max_batch=1024",
+    "batch=256",
+    "epochs=3",
+)
+
+
+def column(record, name):
+    return [row[name] for row in record["curve"]]
+
+
+def test_the_measured_noise_scale_is_that_of_the_quadratic(run_words):
+    """64 steps of 16 parts in 64 dimensions: within 3 standard errors of 5 % each."""
+    record = run_words(*STILL, "batch=1024", "epochs=1")
+
+    assert column(record, "noise_scale") == pytest.approx([NOISE], rel=0.15)
+
+
+def test_adascale_trains_as_long_and_at_such_rates_as_its_gain_says(run_words):
+    """A gain of (16 + 1) / (1 + 1) = 8.5: 1,024 base steps take 120 steps, two epochs of 64."""
+    record = run_words(*STILL, *ADASCALE)
+
+    assert column(record, "lr") == pytest.approx([8.5e-7] * 2, rel=0.15)
+    assert column(record, "step") == [64, 128]
+    assert record["reason"] == "trained 2 epochs"
+
+
+def test_a_planned_growth_multiplies_the_batch_and_then_the_rate_decays(run_words):
+    """65,536 examples: 256 steps of 256, then 64 of 1,024 at the same rate, then at a quarter."""
+    record = run_words(*STILL, *GROWING)
+
+    assert column(record, "realised_batch") == [256, 1024, 1024]
+    assert column(record, "step") == [256, 320, 384]
+    assert column(record, "examples_seen") == [65_536, 131_072, 196_608]
+    assert column(record, "lr") == pytest.approx([1e-7, 1e-7, 2.5e-8])
+    assert (record["realised_batch_min"], record["realised_batch_max"]) == (256, 1024)
+
+
+def test_a_measured_growth_comes_when_the_noise_is_above_the_batch(run_words):
+    """1,024 is above 256 and below 4,096, so the batch grows once, without any milestone."""
+    words = ("schedule.growth=measured", "schedule.milestones=[]", "schedule.factor=16")
+
+    record = run_words(*STILL, *GROWING, *words, "schedule.max_batch=65536")
+
+    assert column(record, "realised_batch") == [256, 4096, 4096]
+    assert column(record, "lr") == pytest.approx([1e-7] * 3)
+
+
+def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(run_words):
+    """2,560 examples: 10 steps of 256; 2 of 1,024, which leave 512 out."""
+    record = run_words(*STILL, *GROWING, num_train_examples=2560)
+
+    assert column(record, "step") == [10, 12, 14]
+    assert column(record, "examples_seen") == [2560, 4608, 6656]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*ADASCALE, "epochs=2"),
+        (*GROWING, "data.num_train_examples=2560"),
+        (*GROWING, "schedule.growth=measured"),
+        (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
+    ],
+    ids=["adascale", "growing", "measured growth", "growing, with parts looked at"],
+)
+def test_what_was_decided_survives_a_resume(run_words, words):
+    """Moving weights, so that the noise changes from step to step."""
+    moving = (*STILL, "base_lr=0.01", *words)
+    whole = run_words(*moving, name="whole")
+    run_words(*moving, name="stopped", stop_after=2)
+
+    resumed = run_words(*moving, name="stopped")
+
+    assert len(whole["curve"]) > 2
+    assert resumed["lr_series_hash"] == whole["lr_series_hash"]
+    for name in ("realised_batch", "step", "train_loss", "noise_scale"):
+        assert column(resumed, name) == column(whole, name)
+
+
+def test_a_run_that_adascale_had_ended_is_over_when_it_is_resumed(run_words):
+    first = run_words(*STILL, *ADASCALE)
+
+    again = run_words(*STILL, *ADASCALE)
+
+    assert column(again, "step") == column(first, "step")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [ADASCALE, (*GROWING, "schedule.growth=measured")])
+def test_one_rank_and_two_decide_alike(tmp_path, words):
+    curves = []
+    for devices in (1, 2):
+        results = tmp_path / f"on-{devices}"
+        command = [sys.executable, "-m", "sweeper", "-m", *STILL, "base_lr=0.01", *words]
+        command += [f"devices={devices}", "precision=64-true", f"results={results}"]
+        subprocess.run(command, check=True, timeout=300)
+        curves.append(pd.read_parquet(results / "curves").sort_values("epoch"))
+
+    for name in ("lr", "val_loss", "noise_scale", "realised_batch"):
+        assert list(curves[0][name]) == pytest.approx(list(curves[1][name]), rel=1e-9)
