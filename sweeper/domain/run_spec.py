@@ -61,6 +61,10 @@ class RunSpec:
         """Optimizer steps in the training, of `epochs` epochs and the known batches [steps]."""
         return self.phases.steps_before(self.epochs)
 
+    def steps_at(self, epoch: int) -> int:
+        """Optimizer steps of a 0-based epoch [steps]."""
+        return self.phases.steps_at(epoch) if self.phases.grown else self.steps_per_epoch
+
     @property
     def most_epochs(self) -> int:
         """The longest that the training can take: with AdaScale, at a gain of 1 [epochs]."""
