@@ -31,6 +31,7 @@ from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.position import StepPosition
 from lightning_modules.residual_start import zero_last_norms
 from lightning_modules.span_ranks import span_ranks
+from lightning_modules.signals import LaunchersSigterm
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 
@@ -140,7 +141,7 @@ def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
         precision=spec.config["precision"],
         gradient_clip_val=spec.config["gradient_clip"],  # after accumulation, of the whole gradient
         default_root_dir=place.folder,
-        callbacks=[progress],
+        callbacks=[progress, LaunchersSigterm()],
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         logger=False,

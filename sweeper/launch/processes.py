@@ -14,7 +14,6 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.rank import UNWRITABLE_EXIT, Rank
 
-_GRACE_S = 5.0
 #: The network interface of this machine to itself.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 #: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
@@ -27,10 +26,6 @@ class RankProcess(Protocol):
     @property
     def exitcode(self) -> int | None:
         """None while it runs, below 0 if it was ended by a signal."""
-        ...
-
-    def terminate(self) -> None:
-        """Ask it to end."""
         ...
 
     def kill(self) -> None:
@@ -151,16 +146,12 @@ def end_of(run: Running) -> tuple[Outcome, str] | None:
 
 
 def stop(running: Sequence[Running]) -> None:
-    """End the processes of runs: asked first, made to after a grace time."""
+    """End the processes of runs; what they are at is lost back to the last epoch."""
     processes = [process for run in running for process in run.ranks]
     for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + _GRACE_S
+        process.kill()
     for process in processes:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.exitcode is None:
-            process.kill()
-            process.join()
+        process.join()
 
 
 def _first_cause(attempt: Attempt, failed: Sequence[tuple[int, int]]) -> tuple[int, int]:

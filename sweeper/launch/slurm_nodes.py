@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sweeper.attempt import Attempt
 from sweeper.domain.outcomes import Outcome
 from sweeper.launch.events import End, Event, Task
+from sweeper.launch.slurm_rank import LEAVE
 from sweeper.ledger import Ledger
 from sweeper.owner import HEARTBEAT_S
 
@@ -97,11 +98,11 @@ def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Gen
         while (end := _end_of(step)) is None:
             time.sleep(_TICK_S)
             if not _beat(step):
-                _stop(step.process)
+                _stop(step)
                 return  # another process took the attempt over: its row is not ours to write
             yield Event()
     except GeneratorExit:
-        _stop(step.process)
+        _stop(step)
         reason = f"{why_stopped()} after epoch {len(step.attempt.curve())}"
         step.attempt.end(Outcome.PREEMPTED, reason, ledger)
         raise
@@ -119,7 +120,7 @@ def _end_of(step: _Step) -> tuple[Outcome, str] | None:
     code, attempt = step.process.poll(), step.attempt
     if code is None:
         if due := _due(step):
-            _stop(step.process)
+            _stop(step)
         return due
     first = attempt.first_record(range(attempt.spec.split.world_size) if code else (0,))
     if first:
@@ -149,14 +150,15 @@ def _without_record(code: int, attempt: Attempt) -> tuple[Outcome, str]:
     return Outcome.FAILED, f"srun exited with {code}{last}"
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the ranks: asked first, made to after a grace time."""
-    process.terminate()
+def _stop(step: _Step) -> None:
+    """End the ranks: through srun, and by a file where SLURM is ending the job already."""
+    (step.attempt.folder / LEAVE).touch()
+    step.process.terminate()
     try:
-        process.wait(_GRACE_S)
+        step.process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        step.process.kill()
+        step.process.wait()
 
 
 def _published(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) -> Event:

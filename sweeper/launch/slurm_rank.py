@@ -2,18 +2,28 @@
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from sweeper.domain.outcomes import Outcome
 from sweeper.launch.interface import interface_towards
 from sweeper.rank import Rank
 
+#: A file in the attempt's folder: ranks that SLURM has signalled are to leave.
+LEAVE = "leave"
+
+_LOOK_S = 0.5
+
 
 def main(arguments: Sequence[str]) -> None:
     """Take the place that srun has given and train."""
     folder, checkpoint = arguments
+    _heed_sigterm_later(Path(folder))
     config = json.loads((Path(folder) / "config.json").read_text())
     world_size = config["devices"] * config["num_nodes"]
     number = int(os.environ["SLURM_PROCID"])
@@ -40,6 +50,21 @@ def main(arguments: Sequence[str]) -> None:
     from sweeper.worker import work  # imports torch
 
     work(rank)
+
+
+def _heed_sigterm_later(folder: Path) -> None:
+    """After SIGTERM train on until the job has let go: srun cannot stop ranks any more then."""
+
+    def watch() -> None:
+        while LEAVE not in os.listdir(folder):  # noqa: PTH208  network file systems look again
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    def begin_to_watch(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        threading.Thread(target=watch, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, begin_to_watch)
 
 
 def _leave_refusal(folder: Path, rank: int, reason: str) -> None:

@@ -196,10 +196,8 @@ class _Elsewhere:
         key = f"{self._number}/{self._rank}"
         return int(self._store.get(key)) if self._store.check([key]) else None
 
-    def terminate(self) -> None:
+    def kill(self) -> None:
         self._store.set(f"{self._number}/stop", "")
-
-    kill = terminate
 
     def join(self, timeout: float | None = None) -> None:
         deadline = time.monotonic() + (_JOIN_S if timeout is None else timeout)
@@ -240,8 +238,6 @@ def _report(number: int, rank: int, process: RankProcess) -> None:
     store = _store()
     while process.exitcode is None:
         if store.check([f"{number}/stop"]):
-            process.terminate()
-            process.join(_JOIN_S / 2)
             process.kill()
         process.join(_TICK_S)
     store.set(f"{number}/{rank}", str(process.exitcode))
