@@ -1,6 +1,7 @@
 """Fixtures that most tests share: the composed default config and small sweeps."""
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hypothesis import settings
 
 from sweeper.compose import CONFIG_NAME, config_folder, expand, plain
 
 Config = dict[str, Any]
+
+settings.register_profile("untimed", deadline=None)  # a busy machine fails no test
+settings.load_profile("untimed")
 
 # Workers import what tests name by `_target_` from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -50,3 +55,22 @@ def grid(loader: ConfigLoader) -> Callable[..., list[Config]]:
 def results(tmp_path: Path) -> Path:
     """A results folder that does not exist yet."""
     return tmp_path / "results"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real Chromium without a window."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("Chromium and chromedriver are not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1000"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    yield started
+    started.quit()

@@ -30,6 +30,9 @@ class Bounds:
         return cls(fits=max(below, default=0), fails=fails)
 
 
+NOTHING_KNOWN = Bounds()
+
+
 def next_try(usable: Sequence[int], bounds: Bounds) -> int | None:
     """The micro-batch to try next, or None when the largest that fits is known.
 
