@@ -7,31 +7,28 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.core.optimizer import LightningOptimizer
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-
 from lightning_modules.adaptive import Adaptive
 from lightning_modules.ascent import build_ascent
-from lightning_modules.batches import Data, Settled, micro_batch_places, val_batches
+from lightning_modules.batches import Data, Settled, micro_batch_places
 from lightning_modules.distance import DistanceFromStart
 from lightning_modules.dropout import stray_draws_refused
+from lightning_modules.evaluation import evaluate, in_memory_format, val_bounds
 from lightning_modules.exchange import exchange_gradients
 from lightning_modules.local_steps import average_weights, local_steps, states_of_all_ranks
 from lightning_modules.noise_meter import NoiseMeter
 from lightning_modules.norm import span_batchnorms
 from lightning_modules.optimizers.foreach import ForeachOptimizer
 from lightning_modules.position import StepPosition
-from lightning_modules.recorder import EpochSums, Recorder, all_reduced, check_contract
+from lightning_modules.recorder import Diverged, EpochSums, Recorder, all_reduced, check_contract
+from lightning_modules.reproducible import ordered_gradients
 from lightning_modules.score import score
 from lightning_modules.weight_average import WeightAverage
+from pytorch_lightning.core.optimizer import LightningOptimizer
 from sweeper.domain.noise import noise_span
 from sweeper.domain.run_spec import RunSpec
-
-
-class Diverged(Exception):
-    """The loss became non-finite or passed its ceiling; the text says where."""
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 
 class Classifier(pl.LightningModule):
@@ -71,10 +68,10 @@ class Classifier(pl.LightningModule):
         span = noise_span(spec.config)
         self._noise = None if span is None else NoiseMeter(span)
         self._distance = DistanceFromStart(model) if rank == 0 else None
+        self._ordered = ordered_gradients(spec, model, position=position, rank=rank)
         self._lay_out(epoch=0)
         self._examples, self._val_examples = 0, val_examples
         self._examples_of_steps: list[int] = []
-        self._channels_last = len(data.input_shape) == 3  # images
 
     def configure_optimizers(self) -> Optimizer:
         """The optimizer; its learning rate is set anew at each step."""
@@ -97,7 +94,10 @@ class Classifier(pl.LightningModule):
         """Settle how ranks exchange gradients."""
         wrapped = self.trainer.strategy.model
         assert isinstance(wrapped, DistributedDataParallel)
-        exchange_gradients(wrapped, self._spec.config["exchange"], self._local)
+        if self._ordered:
+            self._ordered.register(wrapped)
+        else:
+            exchange_gradients(wrapped, self._spec.config["exchange"], self._local)
 
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch, and accumulate as its batch needs."""
@@ -107,11 +107,21 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Mean loss of one micro-batch."""
-        inputs, labels = self._in_memory_format(batch[0]), batch[1]
+        inputs, labels = in_memory_format(batch[0]), batch[1]
         self._move_position(batch_idx, examples=len(labels))
         self._examples += len(labels)
         with stray_draws_refused(self.model, self.device) if batch_idx == 0 else nullcontext():
-            return self._loss(inputs, labels)
+            self._undivided = self._loss(inputs, labels)
+        return self._undivided
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Lightning's, of the micro-batch's share in the step's loss; or of its own loss."""
+        super().backward(self._undivided if self._ordered else loss, *args, **kwargs)
+
+    def on_after_backward(self) -> None:
+        """Take the micro-batch's gradients, if the order of their sum matters."""
+        if self._ordered:
+            self._ordered.add()
 
     def _loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         loss, correct = self._score(self.model(inputs), labels)
@@ -195,6 +205,7 @@ class Classifier(pl.LightningModule):
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
         checkpoint["adaptive"] = self.adaptive.state()
+        checkpoint["ordered"] = self._ordered.state() if self._ordered else None
         if self._local is not None:
             checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
                 checkpoint["optimizer_states"][0]
@@ -202,6 +213,8 @@ class Classifier(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on measuring where the checkpoint left off."""
+        if self._ordered:
+            self._ordered.load_state(checkpoint.get("ordered"))
         self.recorder = Recorder.from_state(checkpoint["recorder"])
         if "adaptive" in checkpoint:  # not in those of earlier versions
             self.adaptive.load_state(checkpoint["adaptive"])
@@ -210,25 +223,15 @@ class Classifier(pl.LightningModule):
             self._local.steps_taken = self.recorder.steps
             checkpoint["optimizer_states"] = [checkpoint["optimizers_of_ranks"][self._rank]]
 
-    @torch.no_grad()
     def _evaluate(self) -> tuple[float, float]:
-        """Validation loss and accuracy, each example counted once, over all ranks."""
-        num, world_size = self._data.num_val_examples, self._spec.split.world_size
-        num = num if self._val_examples is None else min(num, self._val_examples)
-        start, stop = (num * r // world_size for r in (self._rank, self._rank + 1))
-        sums = EpochSums(self.device)
-        self.model.eval()
-        firsts = range(start, stop, self._spec.split.micro_batch)
-        bounds = ((first, min(first + self._spec.split.micro_batch, stop)) for first in firsts)
-        for batch in val_batches(self._data, bounds):
-            converted = self.trainer.precision_plugin.convert_input(batch)
-            inputs, labels = self.transfer_batch_to_device(converted, self.device, 0)
-            with self.trainer.precision_plugin.val_step_context():
-                logits = self.model(self._in_memory_format(inputs))
-                loss, correct = score(self.model, logits, labels)
-            sums.add(loss, correct, len(labels))
-        self.model.train()
-        return sums.means()
+        num, limit = self._data.num_val_examples, self._val_examples
+        bounds = val_bounds(
+            num if limit is None else min(num, limit),
+            split=self._split,
+            rank=self._rank,
+            in_whole_micro_batches=self._ordered is not None,
+        )
+        return evaluate(self, self.model, self._data, bounds)
 
     def _score(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         smoothing = self._spec.config["label_smoothing"]
@@ -252,6 +255,8 @@ class Classifier(pl.LightningModule):
     def _lay_out(self, *, epoch: int) -> None:
         self._split, self._steps = self.adaptive.layout(epoch)
         self._places = micro_batch_places(self._split, self._spec.bn_span)[self._rank]
+        if self._ordered:
+            self._ordered.lay_out(self._split)
 
     def _follow_noise(self, optimizer: Optimizer, gradient_norm: Tensor) -> None:
         """Measure the step's noise and give the step the rate that follows from it."""
@@ -260,11 +265,6 @@ class Classifier(pl.LightningModule):
         noise = self._noise.measure(self.model, gradient_norm, self._split.global_batch)
         if (lr := self.adaptive.lr_by(noise)) is not None:
             _set_lr(optimizer, lr)
-
-    def _in_memory_format(self, inputs: Tensor) -> Tensor:
-        return (
-            inputs.contiguous(memory_format=torch.channels_last) if self._channels_last else inputs
-        )
 
     def _check_batches(self) -> None:
         """Compare the examples of every step, summed over ranks, with the global batch."""

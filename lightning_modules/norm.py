@@ -99,9 +99,13 @@ class SpanBatchNorm(nn.Module):
     def merge_ranks(self, spans_in_epoch: int) -> None:
         """Bring the running statistics to the end of the epoch, equal on all ranks.
 
+        Does nothing if all terms have been taken already.
+
         Args:
             spans_in_epoch: spans that all ranks together saw since the last merge [count].
         """
+        if not self._spans_counted:
+            return
         terms = self.take_terms(spans_in_epoch)
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(terms)

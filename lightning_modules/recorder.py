@@ -12,6 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+class Diverged(Exception):
+    """The loss became non-finite or passed its ceiling; the text says where."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Recorder:
     """Counts and sums of one run, resumable; plain containers only.

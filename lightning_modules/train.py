@@ -14,26 +14,28 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.plugins.environments import LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-
 from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
 from lightning_modules.dropout import key_dropout
 from lightning_modules.loggers import Mirror
-from lightning_modules.module import Classifier, Diverged
 from lightning_modules.norm import fix_batchnorm_span
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.position import StepPosition
+from lightning_modules.recorder import Diverged
+from lightning_modules.reproducible import use_deterministic_algorithms
 from lightning_modules.residual_start import zero_last_norms
-from lightning_modules.span_ranks import span_ranks
 from lightning_modules.signals import LaunchersSigterm
+from lightning_modules.span_ranks import span_ranks
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from lightning_modules.module import Classifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     """
     _quieten()
     started = time.perf_counter()
+    if spec.config["reproducible"]:
+        use_deterministic_algorithms()
     _check_world(spec.split.world_size)
     torch.manual_seed(spec.config["seed"])
     data: Data = build(spec.config["data"])

@@ -71,6 +71,27 @@ def test_in_float32_without_batchnorm_they_agree_after_the_epoch(layouts_of):
     assert not trained[0].has_batchnorm
 
 
+@pytest.mark.parametrize("is_reproducible", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_bit_for_bit_on_any_number_of_ranks_if_reproducible_and_only_then(
+    layouts_of, is_reproducible
+):
+    """12 micro-batches a step, with augmented views, BatchNorm, dropout and clipping."""
+    trained = layouts_of(
+        "32-true",
+        steps=3,
+        batch=1440,
+        bn_span=40,
+        layouts=[{"devices": ranks, "micro_batch": 120} for ranks in (1, 2, 4)],
+        model={"_target_": "provoked.Dropping"},
+        gradient_clip=0.5,
+        reproducible=is_reproducible,
+    )
+
+    same = [row.difference == 0 for row in trained]
+    assert same == [True, is_reproducible, is_reproducible]
+    assert (len({row.val_loss for row in trained}) == 1) == is_reproducible
+
+
 def test_with_batchnorm_over_the_micro_batch_they_do_not_agree(layouts_of):
     """The behaviour of frameworks, which bn_span cures, is seen as different."""
     trained = layouts_of("64-true", steps=2, bn_span="micro")

@@ -1,0 +1,118 @@
+"""Sums in an order that is fixed by the step, not by which rank has computed what."""
+
+# torch has no public names for its multi-tensor operations.
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional
+
+#: A part of the leaves: the first, and the one after the last.
+Node = tuple[int, int]
+
+
+class TreeSum:
+    """Adds up lists of tensors in one fixed binary tree, in whatever order they come.
+
+    The tree halves the leaves until single ones are left. Only sums that wait for their sibling are
+    kept: of `n` leaves that come in order, at most ``log2(n) + 1``.
+
+    Args:
+        num_leaves: of the tree [count].
+
+    Attributes:
+        partial: the sums so far; of the root alone when all leaves have come.
+    """
+
+    def __init__(self, num_leaves: int) -> None:
+        self.partial: dict[Node, list[Tensor]] = {}
+        self._above = _above((0, num_leaves))
+
+    def add(self, node: Node, tensors: list[Tensor]) -> None:
+        """Add the sum of a node, or of a leaf ``(i, i + 1)``; the tensors are used up."""
+        while node in self._above:
+            parent, sibling = self._above[node]
+            if sibling not in self.partial:
+                break
+            other = self.partial.pop(sibling)
+            torch._foreach_add_(other, tensors)  # a + b is b + a to the last bit
+            node, tensors = parent, other
+        self.partial[node] = tensors
+
+    def take(self) -> dict[Node, list[Tensor]]:
+        """The sums so far, which are forgotten."""
+        taken, self.partial = self.partial, {}
+        return taken
+
+
+def held_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
+    """The sums that each rank is left with when it has added all its leaves, in ascending order.
+
+    One each if a power of two of ranks have consecutive leaves, equally many.
+    """
+    held: list[list[Node]] = []
+    for leaves in leaves_of_ranks:
+        total = TreeSum(sum(map(len, leaves_of_ranks)))
+        for leaf in leaves:
+            total.add((leaf, leaf + 1), [torch.zeros(0)])
+        held.append(sorted(total.partial))
+    return held
+
+
+def sum_over_ranks(
+    partial: dict[Node, list[Tensor]], held: Sequence[Sequence[Node]], rank: int
+) -> list[Tensor]:
+    """The root of the tree, the same to the last bit on every rank.
+
+    Each rank gets one part of all ranks' sums, adds it up and hands it round: about the traffic of
+    an all-reduce where each rank holds one sum.
+
+    Args:
+        partial: this rank's sums.
+        held: which nodes each rank has.
+        rank: this process among the ranks.
+    """
+    if len(held) == 1:
+        (root,) = partial.values()
+        return root
+    shapes = [tensor.shape for tensor in next(iter(partial.values()))]
+    size = sum(shape.numel() for shape in shapes)
+    part = -(-size // len(held))
+    first = next(iter(partial.values()))[0]
+    sent = first.new_zeros(len(held), max(map(len, held)), part)
+    for index, node in enumerate(held[rank]):
+        flat = torch.cat([tensor.reshape(-1) for tensor in partial.pop(node)])
+        sent[:, index] = functional.pad(flat, (0, sent.shape[0] * part - size)).view(-1, part)
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent)
+    whole = sent.new_empty(len(held) * part)
+    dist.all_gather_into_tensor(whole, _root(received, held))
+    parts = whole[:size].split([shape.numel() for shape in shapes])
+    return [flat.view(shape) for flat, shape in zip(parts, shapes, strict=True)]
+
+
+def _root(received: Tensor, held: Sequence[Sequence[Node]]) -> Tensor:
+    """The sum of what all ranks hold, shape (part,), from shape (ranks, sums, part)."""
+    total = TreeSum(max(end for nodes in held for _, end in nodes))
+    for nodes, sums in zip(held, received, strict=True):
+        for node, one in zip(nodes, sums, strict=False):  # ranks with fewer sums are padded
+            total.add(node, [one])
+    ((root,),) = total.partial.values()
+    return root
+
+
+def _above(root: Node) -> dict[Node, tuple[Node, Node]]:
+    """Parent and sibling of every node but the root."""
+    above: dict[Node, tuple[Node, Node]] = {}
+    waiting = [root]
+    while waiting:
+        start, end = parent = waiting.pop()
+        if end - start > 1:
+            middle = (start + end) // 2
+            left, right = (start, middle), (middle, end)
+            above |= {left: (parent, right), right: (parent, left)}
+            waiting += [left, right]
+    return above
