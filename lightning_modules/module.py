@@ -13,7 +13,7 @@ from lightning_modules.batches import Data, Settled, micro_batch_places
 from lightning_modules.distance import DistanceFromStart
 from lightning_modules.dropout import stray_draws_refused
 from lightning_modules.evaluation import evaluate, in_memory_format, val_bounds
-from lightning_modules.exchange import exchange_gradients
+from lightning_modules.exchange import build_exchange
 from lightning_modules.local_steps import average_weights, local_steps, states_of_all_ranks
 from lightning_modules.noise_meter import NoiseMeter
 from lightning_modules.norm import span_batchnorms
@@ -64,6 +64,7 @@ class Classifier(pl.LightningModule):
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = local_steps(spec)
+        self._exchange = build_exchange(spec.config["exchange"], self._local)
         self.adaptive = Adaptive(spec)
         span = noise_span(spec.config)
         self._noise = None if span is None else NoiseMeter(span)
@@ -97,7 +98,7 @@ class Classifier(pl.LightningModule):
         if self._ordered:
             self._ordered.register(wrapped)
         else:
-            exchange_gradients(wrapped, self._spec.config["exchange"], self._local)
+            self._exchange.register(wrapped)
 
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch, and accumulate as its batch needs."""
@@ -181,8 +182,7 @@ class Classifier(pl.LightningModule):
         recorder.elapsed_s += self._sums.seconds
         noise_scale = None if self._noise is None else self._noise.of_epoch()
         self.adaptive.end_epoch(self.current_epoch + 1, noise_scale)
-        if self.adaptive.is_done:
-            self.trainer.should_stop = True
+        self.trainer.should_stop |= self.adaptive.is_done
         seen = recorder.curve[-1]["examples_seen"] if recorder.curve else 0
         recorder.curve.append(
             {
@@ -205,6 +205,7 @@ class Classifier(pl.LightningModule):
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
         checkpoint["adaptive"] = self.adaptive.state()
+        checkpoint["exchange"] = self._exchange.state()
         checkpoint["ordered"] = self._ordered.state() if self._ordered else None
         if self._local is not None:
             checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
@@ -218,7 +219,8 @@ class Classifier(pl.LightningModule):
         self.recorder = Recorder.from_state(checkpoint["recorder"])
         if "adaptive" in checkpoint:  # not in those of earlier versions
             self.adaptive.load_state(checkpoint["adaptive"])
-        self.trainer.should_stop = self.adaptive.is_done
+        self.trainer.should_stop |= self.adaptive.is_done
+        self._exchange.load_state(checkpoint.get("exchange"))
         if self._local is not None:
             self._local.steps_taken = self.recorder.steps
             checkpoint["optimizer_states"] = [checkpoint["optimizers_of_ranks"][self._rank]]
@@ -259,7 +261,6 @@ class Classifier(pl.LightningModule):
             self._ordered.lay_out(self._split)
 
     def _follow_noise(self, optimizer: Optimizer, gradient_norm: Tensor) -> None:
-        """Measure the step's noise and give the step the rate that follows from it."""
         if self._noise is None:
             return
         noise = self._noise.measure(self.model, gradient_norm, self._split.global_batch)

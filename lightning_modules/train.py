@@ -17,6 +17,7 @@ import torch.distributed as dist
 from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
 from lightning_modules.dropout import key_dropout
+from lightning_modules.exchange import ddp_settings
 from lightning_modules.loggers import Mirror
 from lightning_modules.norm import fix_batchnorm_span
 from lightning_modules.optimizers.parameter_groups import parameter_groups
@@ -138,7 +139,7 @@ def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
         accelerator=spec.config["accelerator"],
         devices=spec.config["devices"],
         num_nodes=spec.config["num_nodes"],
-        strategy=DDPStrategy(**_DDP_SETTINGS),
+        strategy=DDPStrategy(**_DDP_SETTINGS, **ddp_settings(spec.config["exchange"])),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def work(rank: Rank) -> None:
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     _die_with_parent()
     config = json.loads((folder / "config.json").read_text())
+    choose_nccl(config["exchange"])
     _enter(rank, on_gpu=config["accelerator"] != "cpu" and torch.cuda.is_available())
     progress = folder / "progress.jsonl"
     place = Place(
@@ -72,6 +74,16 @@ def _die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def choose_nccl(exchange: Mapping[str, Any]) -> None:
+    """Make NCCL reduce by the algorithm that a run asks for; it reads its environment once.
+
+    Trees are for all-reduce alone; by name alone they would leave the other operations without any.
+    """
+    algorithms = {"ring": "ring", "tree": "ring;allreduce:tree"}
+    if (chosen := exchange.get("nccl_algo")) is not None:
+        os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 
 def _enter(rank: Rank, *, on_gpu: bool) -> None:

@@ -52,6 +52,8 @@ def check_switches(config: Mapping[str, Any]) -> None:
     if spans := _spans(config):
         _check_spans(spans, config)
     _check_nccl(config)
+    if config["exchange"]["name"] == "hierarchical":
+        _check_hierarchy(config)
     if config["exchange"]["name"] == "post_local_sgd":
         _check_local_steps(config)
 
@@ -99,6 +101,16 @@ def _check_nccl(config: Mapping[str, Any]) -> None:
         msg = (
             "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
             f"ring; got exchange.nccl_algo={algorithm}, accelerator=cpu. Remove it."
+        )
+        raise ValueError(msg)
+
+
+def _check_hierarchy(config: Mapping[str, Any]) -> None:
+    ranks, on_node = config["devices"] * config["num_nodes"], config["exchange"]["ranks_per_node"]
+    if ranks > on_node and ranks % on_node:
+        msg = (
+            "exchange.ranks_per_node must divide devices x num_nodes, so that all nodes are alike; "
+            f"got exchange.ranks_per_node={on_node}, {ranks} ranks. Usually it is devices."
         )
         raise ValueError(msg)
 

@@ -19,6 +19,7 @@ STATEFUL = {
     "vr_lamb and weight average": ("optimizer=vr_lamb", "lr_rule=sqrt", "ema_decay=0.9"),
     "lans and stale adversaries": ("optimizer=lans", "lr_rule=sqrt", "ascent=conadv"),
     "clars and sam": ("optimizer=clars", "base_lr=0.3", "ascent=sam"),
+    "powersgd": ("exchange=powersgd", "exchange.start_step=2", "batch=1920"),
     "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
 }
 
@@ -45,6 +46,7 @@ SWITCHES = {
     "conadv": ("ascent=conadv",),
     "fp16": ("exchange=fp16",),
     "powersgd": ("exchange=powersgd", "exchange.start_step=2"),
+    "noise that is measured": ("noise_span=384", "lr_rule=adascale"),
 }
 
 

@@ -47,6 +47,20 @@ LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=
             "gradient_clip must be null with an optimizer that compares the gradients of parts of "
             "the batch; got gradient_clip=1. Remove gradient_clip.",
         ),
+        (
+            ("exchange=hierarchical", "exchange.ranks_per_node=2", "devices=3"),
+            "exchange.ranks_per_node must divide devices x num_nodes, so that all nodes are alike; "
+            "got exchange.ranks_per_node=2, 3 ranks. Usually it is devices.",
+        ),
+        (
+            ("exchange.nccl_algo=star",),
+            "exchange.nccl_algo must be one of ring, tree, or null; got exchange.nccl_algo='star'.",
+        ),
+        (
+            ("exchange.nccl_algo=tree", "accelerator=cpu"),
+            "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
+            "ring; got exchange.nccl_algo=tree, accelerator=cpu. Remove it.",
+        ),
         (("ascent=sam", "ascent.rho=0"), "ascent.rho must be a number above 0; got ascent.rho=0."),
         (
             ("exchange=powersgd", "exchange.start_step=1"),
@@ -74,6 +88,12 @@ def test_a_wrong_switch_gets_a_sentence(grid, words, sentence):
         run_spec(config)
 
     assert str(refused.value) == sentence
+
+
+def test_the_algorithm_of_nccl_is_no_part_of_what_is_trained(grid):
+    configs = grid("exchange.nccl_algo=null,ring,tree")
+
+    assert len({run_spec(config).run_id for config in configs}) == 1
 
 
 def test_a_gradient_span_fixes_the_micro_batch_on_every_layout(grid):
