@@ -1,11 +1,14 @@
 """The open questions about batch, warmup and learning rate, answered from the runs in words."""
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
 
 from analysis.stats.breaking import breaking_batch
+from analysis.stats.diffusion import constant_rate, diffusion
+from analysis.stats.equivalence import compare
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.replicates import DRAWS, Estimate
 from analysis.stats.rules import compare_rules
@@ -55,6 +58,8 @@ def answers(
         _learning_rate(rates, rng, draws),
         _breaking(one_rule, rng, draws),
         _critical(one_rule, curves, target, rng, draws),
+        _same(study),
+        _distance(one_rule, curves, rng, draws),
     ]
 
 
@@ -152,3 +157,67 @@ def _within_reach(runs: pd.DataFrame) -> float:
     best = runs.groupby(["global_batch", "seed"])["val_accuracy"].max()
     worst_seed = best.groupby("global_batch").min().sort_values(ascending=False)
     return float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
+
+
+def _same(study: pd.DataFrame) -> Answer:
+    question = "Does the learning-rate rule make a difference (margin 0.3 points)?"
+    finished = study[(study["outcome"] == "finished") & study["val_accuracy"].notna()]
+    rows: list[tuple[object, ...]] = []
+    for (batch, warmup), group in finished.groupby(["global_batch", "warmup_epochs"]):
+        arms = {rule: a["val_accuracy"].to_numpy() for rule, a in group.groupby("lr_rule")}
+        arms = {rule: values for rule, values in arms.items() if len(values) > 1}
+        for first, second in combinations(arms, 2):
+            found = compare(arms[first], arms[second])
+            d, seeds = found.difference, found.seeds_needed
+            rows.append(
+                (batch, warmup, first, second, d.value, d.low, d.high, found.verdict, seeds)
+            )
+    table = pd.DataFrame(rows, columns=_SAME_COLUMNS)
+    if not len(table):
+        words = "Not decidable: two rules at one batch and warmup, with two seeds each, are needed."
+        return Answer(question, words, table)
+    counts = table["verdict"].value_counts()
+    words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
+    return Answer(question, f"Of {len(table)} pairs of arms: {words}.", table)
+
+
+_SAME_COLUMNS = [
+    "global_batch", "warmup_epochs", "first", "second", "difference", "low", "high", "verdict",
+    "seeds_needed",
+]  # fmt: skip
+
+
+def _distance(
+    runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator, draws: int
+) -> Answer:
+    question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
+    rows: list[tuple[object, ...]] = []
+    for batch, at_batch in runs.groupby("global_batch"):
+        series = {w: constant_rate(g, curves) for w, g in at_batch.groupby("warmup_epochs")}
+        warmup = max(series, key=lambda w: len(series[w]))
+        if not len(series[warmup]):
+            continue
+        fit = diffusion(series[warmup], rng, draws)
+        p, delta = fit.power, fit.table.set_index("law")["aicc"]
+        lead = float(delta["power"] - delta["logarithm"])
+        local, seeds = fit.local_exponent, p.num_seeds
+        rows.append((batch, warmup, p.value, p.low, p.high, *local, lead, seeds, fit.verdict))
+    table = pd.DataFrame(rows, columns=_DISTANCE_COLUMNS)
+    if not len(table):
+        words = (
+            "Not decidable: runs with distance_from_start at six or more epochs of one learning "
+            "rate are needed."
+        )
+        return Answer(question, words, table)
+    parts = [
+        f"batch {row.global_batch:,}: {row.verdict}, exponent {row.exponent:.3g}"
+        + (f" (95 %: {row.low:.3g} to {row.high:.3g})" if row.num_seeds > 1 else " (one seed)")
+        for row in table.itertuples()
+    ]
+    return Answer(question, f"{'; '.join(parts)}.".capitalize(), table)
+
+
+_DISTANCE_COLUMNS = [
+    "global_batch", "warmup_epochs", "exponent", "low", "high", "local_first", "local_last",
+    "aicc_power_minus_log", "num_seeds", "verdict",
+]  # fmt: skip

@@ -13,6 +13,8 @@ import pandas as pd
 from analysis.load import Loaded, read_curves, read_runs
 from analysis.studies import COLUMNS
 
+_PAPERS = ("mccord2021", "goyal2017", "limit2020")
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command.
@@ -44,12 +46,13 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
     figures.set_defaults(command=_figures)
     paper = commands.add_parser("paper", help="redraw a paper's figures")
-    paper.add_argument("name", choices=("mccord2021", "goyal2017", "limit2020"))
+    paper.add_argument("name", choices=_PAPERS)
     _add_results(paper)
     paper.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
     paper.set_defaults(command=_paper)
-    claims = commands.add_parser("claims", help="judge a paper's claims on the runs")
+    claims = commands.add_parser("claims", help="judge papers' claims on the runs")
     _add_results(claims)
+    claims.add_argument("--paper", choices=_PAPERS, help="one paper; else all that the runs touch")
     claims.add_argument("--out", type=Path, help="write the table there as CSV")
     claims.set_defaults(command=_claims)
     _add_report_commands(commands)
@@ -100,7 +103,7 @@ def _figures(options: argparse.Namespace) -> int:
 def _paper(options: argparse.Namespace) -> int:
     from analysis.paper import draw_paper
 
-    runs = _loaded(read_runs(options.results, COLUMNS))
+    runs = _loaded(read_runs(options.results, [*COLUMNS, "bn_span", "base_batch"]))
     if not len(runs):
         say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
         return 2
@@ -111,20 +114,23 @@ def _paper(options: argparse.Namespace) -> int:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from analysis.claims import in_words, judge_all, preflight, table
+    from analysis.claims import in_words, judge_all, judge_paper, preflight, table
 
     runs = _loaded(read_runs(options.results))
     if not len(runs):
         say(f"No runs in {', '.join(options.results)}: nothing to judge. Run a sweep first.")
         return 2
-    study, verdicts = judge_all(runs)
-    say(f"McCord & Dash 2021, judged on {study.title}. {study.about}")
-    for finding in preflight(study.runs):
-        say(f"  {'refusal' if finding.is_refusal else 'remark'}: {finding.text}")
-    for verdict in verdicts:
-        say(f"{verdict.verdict:>14}  {in_words(verdict)}")
+    curves = _loaded(read_curves(options.results, runs, ["step", "lr", "distance_from_start"]))
+    asked = [judge_paper(options.paper, runs, curves)] if options.paper else None
+    judged = asked or judge_all(runs, curves)
+    for paper in judged:
+        say(paper.heading)
+        for finding in preflight(paper.study.runs):
+            say(f"  {'refusal' if finding.is_refusal else 'remark'}: {finding.text}")
+        for verdict in paper.verdicts:
+            say(f"{verdict.verdict:>14}  {in_words(verdict)}")
     if options.out:
-        table(verdicts).to_csv(options.out, index=False)
+        table(judged).to_csv(options.out, index=False)
         say(f"wrote {options.out}")
     return 0
 

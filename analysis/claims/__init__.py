@@ -1,52 +1,95 @@
-"""A paper's claims judged on the runs, after the checks that come before any statistics."""
+"""Papers' claims judged on the runs, after the checks that come before any statistics."""
 
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from analysis.claims.mccord2021 import BELOW_REFERENCE, CLAIMS
-from analysis.claims.preflight import ARM, preflight, same_arms
-from analysis.claims.verdict import UNDECIDED, Claim, Verdict, judge
+from analysis.claims import goyal2017, limit2020, mccord2021
+from analysis.claims.preflight import ARM, at_upper_edge, preflight, same_arms
+from analysis.claims.verdict import UNDECIDED, Claim, Verdict, judge, undecided
 from analysis.paper import PAPERS, best_study
-from analysis.paper.design import in_paper_numbers
-from analysis.paper.draw import is_same_protocol
-from analysis.studies import Study
+from analysis.paper.design import Paper, in_paper_numbers
+from analysis.paper.limit2020 import CITATION, EXPERIMENT
+from analysis.paper.protocol import is_same_protocol
+from analysis.studies import Study, studies
 
-__all__ = ["Study", "in_words", "judge_all", "preflight", "table"]
+__all__ = ["Judged", "in_words", "judge_all", "judge_paper", "preflight", "table"]
 
 _SEED = 20210801
 
+#: The claims of each paper whose points are batches, warmups and rules.
+_CLAIMS = {"mccord2021": mccord2021.CLAIMS, "goyal2017": goyal2017.CLAIMS}
 
-def judge_all(runs: pd.DataFrame) -> tuple[Study, list[Verdict]]:
-    """Judge the claims of McCord & Dash 2021 on the study nearest to their grid.
+#: Papers whose claims can be judged; the first is judged on any runs.
+NAMES = (*_CLAIMS, EXPERIMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The claims of a paper and what the runs say of them.
+
+    Attributes:
+        paper: as on the command line.
+        citation: for headings.
+        study: the runs that were judged.
+        verdicts: one for each claim.
+    """
+
+    paper: str
+    citation: str
+    study: Study
+    verdicts: Sequence[Verdict]
+
+    @property
+    def heading(self) -> str:
+        """Whose claims they are, and on what they were judged."""
+        about = f" {self.study.about}" if self.study.about else ""
+        return f"{self.citation}, judged on {self.study.title}.{about}"
+
+
+def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
+    """Judge the claims of McCord & Dash 2021, and of other papers that the runs speak to.
 
     Args:
         runs: one row per run.
-
-    Returns:
-        The study, and a verdict for each claim.
+        curves: one row per run and epoch.
     """
-    paper = PAPERS["mccord2021"]
-    study = best_study(runs, paper)
-    placed = in_paper_numbers(study.runs, paper)
-    rng = np.random.default_rng(_SEED)
-    claims = list(CLAIMS)
-    verdicts = [_refused_if_same(claim, judge(claim, placed, rng), placed) for claim in claims]
-    if is_same_protocol(study.runs, paper.epochs):
-        return study, [*verdicts, judge(BELOW_REFERENCE, placed, rng)]
-    why = "75.3 % is of ImageNet, ResNet-50 and 90 epochs; these runs are of something else"
-    blank = judge(BELOW_REFERENCE, placed.iloc[:0], rng)
-    return study, [*verdicts, replace(blank, why=why)]
+    judged = [judge_paper(name, runs, curves) for name in NAMES]
+    spoken = [j for j in judged if any(v.num_seeds for v in j.verdicts)]
+    return spoken or judged[:1]
 
 
-def table(verdicts: list[Verdict]) -> pd.DataFrame:
-    """One row per claim, with the fields of `Verdict`.
+def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
+    """Judge the claims of one paper on the study nearest to its grid.
 
     Args:
-        verdicts: as `judge_all` returns them.
+        name: one of `NAMES`.
+        runs: one row per run.
+        curves: one row per run and epoch.
     """
-    return pd.DataFrame([asdict(verdict) for verdict in verdicts])
+    rng = np.random.default_rng(_SEED)
+    if name == EXPERIMENT:
+        shown, verdicts = limit2020.judged(runs, curves, rng)
+        largest = replace(studies(shown)[0], runs=shown)
+        return Judged(name, CITATION, largest, verdicts)
+    paper = PAPERS[name]
+    study = best_study(runs, paper)
+    placed = in_paper_numbers(study.runs, paper)
+    verdicts = [_judged(claim, placed, rng) for claim in _CLAIMS[name]]
+    if name == "mccord2021":
+        verdicts.append(_below_reference(study, placed, paper, rng))
+    return Judged(name, paper.citation, study, verdicts)
+
+
+def table(judged: Sequence[Judged]) -> pd.DataFrame:
+    """One row per claim: the paper, and the fields of `Verdict`.
+
+    Args:
+        judged: as `judge_all` returns it.
+    """
+    return pd.DataFrame([{"paper": j.paper, **asdict(v)} for j in judged for v in j.verdicts])
 
 
 def in_words(verdict: Verdict) -> str:
@@ -73,22 +116,31 @@ def _effect_words(verdict: Verdict) -> str:
     return f"{value} (95 %: {scale * verdict.low:.3g} to {scale * verdict.high:.3g})"
 
 
-def _refused_if_same(claim: Claim, verdict: Verdict, placed: pd.DataFrame) -> Verdict:
-    """Take a verdict back if arms that it compares were in truth the same."""
+def _judged(claim: Claim, placed: pd.DataFrame, rng: np.random.Generator) -> Verdict:
+    """A verdict, taken back if arms were in truth the same or an optimum is not bracketed."""
+    verdict = judge(claim, placed, rng)
     keys = {(p.batch, float(p.warmup), p.rule) for p in claim.points}
-    is_ours = [
-        key in keys
-        for key in zip(
-            placed["paper_batch"], placed["paper_warmup"], placed["lr_rule"], strict=True
-        )
-    ]
-    groups = same_arms(placed[pd.Series(is_ours, index=placed.index, dtype=bool)])
-    if not groups:
-        return verdict
-    why = (
-        f"refused: identical learning rates at every step of {' and '.join(_told_apart(groups[0]))}"
-    )
-    return replace(verdict, verdict=UNDECIDED, seeds_needed=-1, why=why)
+    points = placed[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False, name=None)
+    is_ours = pd.Series([key in keys for key in points], index=placed.index, dtype=bool)
+    ours = placed[is_ours]
+    why = ""
+    if groups := same_arms(ours):
+        arms = " and ".join(_told_apart(groups[0]))
+        why = f"refused: identical learning rates at every step of {arms}"
+    elif claim.is_about_optimum and (edges := at_upper_edge(ours)):
+        batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
+        why = f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
+    return replace(verdict, verdict=UNDECIDED, seeds_needed=-1, why=why) if why else verdict
+
+
+def _below_reference(
+    study: Study, placed: pd.DataFrame, paper: Paper, rng: np.random.Generator
+) -> Verdict:
+    claim = mccord2021.BELOW_REFERENCE
+    if is_same_protocol(study.runs, paper.epochs):
+        return judge(claim, placed, rng)
+    why = "75.3 % is of ImageNet, ResNet-50 and 90 epochs; these runs are of something else"
+    return undecided(claim.text, where=claim.where, why=why)
 
 
 def _told_apart(arms: tuple[tuple[object, ...], ...]) -> list[str]:

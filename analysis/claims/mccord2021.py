@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.claims.verdict import Claim, Effect
+from analysis.claims.verdict import Claim, Effect, difference
 from analysis.paper.design import Point
 from analysis.paper.mccord2021 import BATCHES, WARMUPS
 from analysis.stats.replicates import Array
@@ -72,7 +72,7 @@ CLAIMS: Sequence[Claim] = (
         text="Accuracy at 30,720 is lower than at 3,840",
         where="figures 4, 5",
         points=[Point(3840, 5, "linear"), Point(30720, 5, "linear")],
-        effect=lambda means: means[:, 0] - means[:, 1],
+        effect=difference,
     ),
     Claim(
         text="At 7,680, training without warmup is worst",
@@ -117,6 +117,7 @@ CLAIMS: Sequence[Claim] = (
         effect=_exponent,
         unit="exponent",
         upper=1.0,
+        is_about_optimum=True,
     ),
     Claim(
         text="At 30,720, linear scaling and none reach the same accuracy",

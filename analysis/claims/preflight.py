@@ -14,7 +14,7 @@ class Finding:
     """A reason for doubt.
 
     Attributes:
-        kind: same_arms, confounded_norm, one_seed, dead_milestone or updates.
+        kind: same_arms, confounded_norm, edge_optimum, one_seed, dead_milestone or updates.
         text: in words.
         is_refusal: whether conclusions that rest on it are refused; else it is a remark.
     """
@@ -38,6 +38,7 @@ def preflight(runs: pd.DataFrame) -> list[Finding]:
     found = [
         *_same_arms(ended),
         *_confounded_norm(ended),
+        *_edge_optima(ended),
         *_one_seed(ended),
         *_dead_milestones(ended),
         *_updates(ended),
@@ -58,6 +59,39 @@ def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
     groups = arms.groupby(["global_batch", "lr_series_hash"])[ARM]
     unique = [list(dict.fromkeys(g.itertuples(index=False, name=None))) for _, g in groups]
     return [tuple(group) for group in unique if len(group) > 1]
+
+
+def at_upper_edge(runs: pd.DataFrame) -> list[tuple[int, str, float]]:
+    """Batches whose best warmup is the longest of three or more: there is no telling the best.
+
+    A best of no warmup at all is an end of the scale, not of the grid.
+
+    Args:
+        runs: that finished or diverged; uses `global_batch`, `lr_rule`, `warmup_epochs`,
+            `val_accuracy` of finished runs.
+
+    Returns:
+        Batch, lr rule and that warmup.
+    """
+    finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
+    found: list[tuple[int, str, float]] = []
+    for (batch, rule), group in finished.groupby(["global_batch", "lr_rule"]):
+        means = group.groupby("warmup_epochs")["val_accuracy"].mean()
+        if len(means) >= 3 and means.idxmax() == means.index.max():
+            found.append((int(batch), str(rule), float(means.index.max())))
+    return found
+
+
+def _edge_optima(runs: pd.DataFrame) -> list[Finding]:
+    return [
+        Finding(
+            "edge_optimum",
+            f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
+            "the optimum is unbounded. Try longer ones.",
+            is_refusal=True,
+        )
+        for batch, rule, warmup in at_upper_edge(runs)
+    ]
 
 
 def _same_arms(runs: pd.DataFrame) -> list[Finding]:

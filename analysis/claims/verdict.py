@@ -30,6 +30,7 @@ class Claim:
         measure: column it is about.
         margin: for a claim of no difference: what does not matter.
         upper: the effect must also be below this.
+        is_about_optimum: whether it needs the best warmup of each batch to lie inside the grid.
     """
 
     text: str
@@ -40,6 +41,7 @@ class Claim:
     measure: str = "val_accuracy"
     margin: float = 0.0
     upper: float = np.inf
+    is_about_optimum: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,38 @@ class Verdict:
     why: str
 
 
+def difference(means: Array) -> Array:
+    """The first point minus the second: an effect.
+
+    Args:
+        means: shape (draws, 2).
+    """
+    return means[:, 0] - means[:, 1]
+
+
+def undecided(text: str, *, where: str, why: str, unit: str = "accuracy") -> Verdict:
+    """A verdict of nothing yet.
+
+    Args:
+        text: the statement.
+        where: the figure or section.
+        why: in words.
+        unit: of the effect.
+    """
+    return Verdict(
+        text=text,
+        where=where,
+        verdict=UNDECIDED,
+        effect=np.nan,
+        low=np.nan,
+        high=np.nan,
+        unit=unit,
+        num_seeds=0,
+        seeds_needed=-1,
+        why=why,
+    )
+
+
 def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     """Judge a claim on runs.
 
@@ -82,17 +116,9 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict
         rng: of the bootstrap.
     """
     values, num_diverged = _values(claim, runs)
-    blank = Verdict(
-        text=claim.text,
-        where=claim.where,
-        verdict=UNDECIDED,
-        effect=np.nan,
-        low=np.nan,
-        high=np.nan,
-        unit=claim.unit,
+    blank = replace(
+        undecided(claim.text, where=claim.where, why="", unit=claim.unit),
         num_seeds=min((len(v) for v in values), default=0),
-        seeds_needed=-1,
-        why="",
     )
     if blank.num_seeds == 0:
         lacking = [p for p, v in zip(claim.points, values, strict=True) if not len(v)]
@@ -100,7 +126,7 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict
         return replace(blank, why=f"not run: {words}")
     judged = _no_difference(claim, values, blank)
     if claim.effect is not None:
-        judged = _positive(claim, values, blank, rng)
+        judged = judge_positive(values, claim.effect, blank, rng, claim.upper)
     if num_diverged:
         return replace(judged, why=f"{judged.why}; {num_diverged} diverged runs are included")
     return judged
@@ -126,30 +152,42 @@ def _values(claim: Claim, runs: pd.DataFrame) -> tuple[tuple[Array, ...], int]:
     return tuple(values), count
 
 
-def _positive(
-    claim: Claim, values: tuple[Array, ...], blank: Verdict, rng: np.random.Generator
+def judge_positive(
+    values: Sequence[Array],
+    effect: Effect,
+    blank: Verdict,
+    rng: np.random.Generator,
+    upper: float = np.inf,
 ) -> Verdict:
-    assert claim.effect is not None
-    cells = Replicates(points=pd.DataFrame(index=range(len(values))), values=values)
-    effect = float(claim.effect(cells.means[None, :])[0])
+    """Judge whether an effect is positive.
+
+    Args:
+        values: the replicates of each point.
+        effect: from the means of the points.
+        blank: the verdict to fill in.
+        rng: of the bootstrap.
+        upper: the effect must also be below this.
+    """
+    cells = Replicates(points=pd.DataFrame(index=range(len(values))), values=tuple(values))
+    found = float(effect(cells.means[None, :])[0])
     if cells.num_seeds < 2:
-        return replace(blank, effect=effect, why="one seed a point: no interval")
-    low, high = percentile_interval(claim.effect(cells.resampled_means(rng, decisive=2)))
+        return replace(blank, effect=found, why="one seed a point: no interval")
+    low, high = percentile_interval(effect(cells.resampled_means(rng, decisive=2)))
     verdict, why = UNDECIDED, "the interval holds both signs"
-    if low > 0 and high < claim.upper:
+    if low > 0 and high < upper:
         verdict, why = REPRODUCED, "the interval is on the claim's side"
-    elif high <= 0 or low >= claim.upper:
+    elif high <= 0 or low >= upper:
         verdict, why = CONTRADICTED, "the interval is on the other side"
-    needed = 0 if verdict != UNDECIDED else _seeds_needed(values, effect, claim)
+    needed = 0 if verdict != UNDECIDED else _seeds_needed(values, found, blank.unit)
     return replace(
-        blank, verdict=verdict, effect=effect, low=low, high=high, seeds_needed=needed, why=why
+        blank, verdict=verdict, effect=found, low=low, high=high, seeds_needed=needed, why=why
     )
 
 
-def _seeds_needed(values: tuple[Array, ...], effect: float, claim: Claim) -> int:
+def _seeds_needed(values: Sequence[Array], effect: float, unit: str) -> int:
     """As for a difference of two means; unknown for effects in other units than the measure's."""
     spread = float(np.sqrt(np.mean([v.var(ddof=1) for v in values])))
-    if claim.unit == "exponent" or spread == 0 or not np.isfinite(effect) or effect == 0:
+    if unit == "exponent" or spread == 0 or not np.isfinite(effect) or effect == 0:
         return -1
     return max(seeds_to_see(effect, spread), min(len(v) for v in values) + 1)
 

@@ -18,12 +18,15 @@ def draw_points(
         line: as `points` returns it, of one line.
         x: column along the horizontal axis.
         color: of the line.
-        style: of the line.
+        style: of the line; a space for marks alone, whose bands are bars.
         label: for the legend; empty for none.
     """
     marks = {"color": color, "marker": "o", "markersize": 4.5, "label": label or None}
     axes.plot(line[x], line["mean"], style, **marks)
-    axes.fill_between(line[x], line["low"], line["high"], color=color, alpha=_BAND, linewidth=0)
+    if style.strip():
+        axes.fill_between(line[x], line["low"], line["high"], color=color, alpha=_BAND, linewidth=0)
+    else:
+        axes.vlines(line[x], line["low"], line["high"], color=color)
     diverged = line[line["num_diverged"] > 0]
     foot, place = [0.02] * len(diverged), axes.get_xaxis_transform()
     axes.scatter(diverged[x], foot, marker="x", color=DIVERGED, transform=place, zorder=5)

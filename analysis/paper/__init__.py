@@ -33,6 +33,7 @@ def draw_paper(
     if name == limit2020.EXPERIMENT:
         for path in save(*limit2020.draw(runs), folder / name, "accuracy_by_optimizer"):
             yield f"wrote {path}"
+        yield from limit2020.missing_lines(runs, results)
         return
     paper = PAPERS[name]
     study = best_study(runs, paper)

@@ -1,13 +1,16 @@
 """What a paper's figure needs, which runs have it, and the command for what is missing."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 
 import pandas as pd
 
 IMAGENET_EXAMPLES = 1_281_167
+
+#: How far beyond a figure's batches a published one may lie, as a factor.
+_BEYOND = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class PaperFigure:
         warmups: warmups in it [epochs].
         rules: lr rules in it.
         along: what tells its lines or marks apart: batch, warmup or rule.
-        is_final: after the last epoch only; else a curve over epochs.
+        is_final: at the end of the training only; else a curve over epochs.
+        last_epochs: where it is final, the value is the median over so many last epochs.
         measure: column that is drawn.
         zoom_from: first epoch drawn, as a share of the training.
     """
@@ -48,6 +52,7 @@ class PaperFigure:
     rules: Sequence[str] = ("linear",)
     along: str
     is_final: bool = False
+    last_epochs: int = 1
     measure: str = "val_accuracy"
     zoom_from: float = 0.0
 
@@ -55,26 +60,59 @@ class PaperFigure:
         """Every point of the figure."""
         return [Point(*p) for p in product(self.batches, self.warmups, self.rules)]
 
+    def has_room_for(self, point: Point) -> bool:
+        """Whether a published point belongs into the figure: at its points, or between batches."""
+        low, high = min(self.batches) / _BEYOND, max(self.batches) * _BEYOND
+        between = self.along == "batch" and low <= point.batch <= high
+        is_like = point.warmup in self.warmups and point.rule in self.rules
+        return is_like and (between or point.batch in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published accuracy.
+
+    Attributes:
+        point: batch, warmup and rule of it.
+        accuracy: mean over its runs (0 to 1).
+        spread: standard deviation over its runs, in accuracy (0 to 1).
+    """
+
+    point: Point
+    accuracy: float
+    spread: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """A paper whose figures are drawn.
+    """A paper and its figures.
 
     Attributes:
-        name: as on the command line.
-        citation: authors, year, arXiv or place.
-        figures: its figures.
-        experiment: presets that run its points; the first alone for points named by hand.
-        epochs: of its runs.
-        reference: accuracy that it compares itself with (0 to 1), and where it is from.
+        name: for the command line.
+        citation: for titles.
+        experiment: the preset that runs it; its twin is `<experiment>_small`.
+        epochs: length of its training, which warmups are relative to.
+        figures: in the paper's order.
+        lines: accuracies of other work on ImageNet and ResNet-50 in as many epochs (0 to 1), each
+            with its source.
+        published: accuracies that stand as points in figures of the last epochs.
+        published_remark: in what those runs were trained otherwise, for the note; else a full stop.
+        protocol: what those runs have in common, as values of columns of the runs table.
     """
 
     name: str
     citation: str
-    figures: Sequence[PaperFigure]
     experiment: str
     epochs: int = 90
-    reference: tuple[float, str] | None = None
+    figures: Sequence[PaperFigure]
+    lines: Sequence[tuple[float, str]] = ()
+    published: Sequence[Published] = ()
+    published_remark: str = "."
+    protocol: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def shown_in(self, figure: PaperFigure) -> list[Published]:
+        """The published points that belong into a figure."""
+        return [p for p in self.published if figure.has_room_for(p.point)]
 
 
 def in_paper_numbers(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
@@ -128,6 +166,23 @@ def of_figure(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
         & runs["paper_warmup"].isin(figure.warmups)
         & runs["lr_rule"].isin(figure.rules)
     ]
+
+
+def over_last_epochs(
+    runs: pd.DataFrame, curves: pd.DataFrame, measure: str, count: int
+) -> pd.DataFrame:
+    """Runs with the median of a measure over their last epochs in its place.
+
+    Args:
+        runs: one row per run.
+        curves: their curves; a run without one keeps its last value.
+        measure: a column of both.
+        count: how many epochs.
+    """
+    ordered = curves.sort_values(["run_id", "epoch"])
+    last = ordered.groupby("run_id").tail(count)
+    medians = runs["run_id"].map(last.groupby("run_id")[measure].median())
+    return runs.assign(**{measure: medians.fillna(runs[measure])})
 
 
 def missing(runs: pd.DataFrame, figure: PaperFigure) -> list[Point]:

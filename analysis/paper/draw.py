@@ -5,22 +5,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.curves import curve_points
+from analysis.figures.lines import draw_curve, draw_points
 from analysis.figures.points import points, reading_note
 from analysis.figures.style import (
-    DIVERGED,
     batch_axis,
     legend,
     line_style,
     new_figure,
     ordered_colors,
-    percent_axis,
     titles,
+    value_axis,
 )
-from analysis.paper.design import Paper, PaperFigure, in_paper_numbers, missing, of_figure
+from analysis.paper.design import (
+    Paper,
+    PaperFigure,
+    in_paper_numbers,
+    missing,
+    of_figure,
+    over_last_epochs,
+)
+from analysis.paper.goyal2017 import PUBLISHED_BY
+from analysis.paper.protocol import differences, is_same_protocol
 from analysis.studies import Study
 
 _COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
 _WORDS = {"batch": "batch {:,}", "warmup": "{:g} epochs warmup", "rule": "lr rule {}"}
+_GREY = "#555555"
 
 
 def draw(
@@ -39,59 +49,42 @@ def draw(
     """
     placed = in_paper_numbers(study.runs, paper)
     runs = of_figure(placed, figure)
-    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
-    if not len(ended):
+    if not runs["outcome"].isin(["finished", "diverged"]).any():
         return None
+    if figure.last_epochs > 1:
+        runs = over_last_epochs(runs, curves, figure.measure, figure.last_epochs)
     drawn, (axes,) = new_figure(7.2, 4.6)
-    summary = points(runs, figure.measure)
+    frame = summary = points(runs, figure.measure)
     if figure.is_final:
-        frame = summary
         _draw_final(axes, frame, figure)
+        _draw_published(axes, paper, figure, runs)
     else:
         frame = curve_points(runs, curves, figure.measure)
         first = figure.zoom_from * float(runs["epochs"].max())
         frame = frame[frame["epoch"] > first].reset_index(drop=True)
         _draw_curves(axes, frame, figure)
-    _label(axes, figure)
-    _draw_reference(axes, paper, figure, runs)
+    value_axis(axes, figure.measure, _when(figure))
+    _draw_lines(axes, paper, figure, runs)
     legend(drawn, axes)
-    titles(drawn, _title(paper, figure, study), study.about, _note(placed, summary, figure))
+    titles(drawn, _title(paper, figure, study), study.about, _note(placed, summary, figure, paper))
     return drawn, frame
 
 
-def is_same_protocol(runs: pd.DataFrame, epochs: int) -> bool:
-    """Whether runs may stand beside published ImageNet, ResNet-50 numbers.
-
-    Args:
-        runs: uses `data`, `model`, `epochs`.
-        epochs: of the published runs.
-    """
-    first = runs.iloc[0]
-    return (
-        "imagenet" in str(first["data"]).lower()
-        and "resnet50" in str(first["model"]).lower().replace("-", "")
-        and bool((runs["epochs"] == epochs).all())
-    )
-
-
 def _draw_final(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
-    x = frame[_COLUMN[figure.along]]
+    column = _COLUMN[figure.along]
+    order = {rule: i for i, rule in enumerate(figure.rules)}
+    frame = frame.sort_values(column, key=lambda x: x.map(order) if column == "lr_rule" else x)
+    shown = frame.assign(place=list(frame[column]))
+    style = " " if figure.along == "rule" else "-"
     color = ordered_colors(1)[0]
-    axes.plot(x, frame["mean"], "-o", color=color)
-    axes.fill_between(x, frame["low"], frame["high"], color=color, alpha=0.2, linewidth=0)
-    diverged = frame[frame["num_diverged"] > 0]
-    axes.scatter(
-        diverged[_COLUMN[figure.along]],
-        [0.02] * len(diverged),
-        marker="x",
-        color=DIVERGED,
-        transform=axes.get_xaxis_transform(),
-    )
+    draw_points(axes, shown, "place", color=color, style=style, label="these runs")
     if figure.along == "batch":
-        batch_axis(axes, sorted(int(b) for b in x.unique()))
-    else:
-        axes.set_xticks(sorted(x.unique()))
+        batch_axis(axes, figure.batches)
+    elif figure.along == "warmup":
+        axes.set_xticks(sorted(frame[column].unique()))
         axes.set_xlabel("warmup [epochs]")
+    else:
+        axes.set_xlabel("learning-rate rule")
 
 
 def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
@@ -99,29 +92,38 @@ def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
     levels = sorted(frame[column].unique())
     for i, (level, color) in enumerate(zip(levels, ordered_colors(len(levels)), strict=True)):
         style = line_style(i) if figure.along == "rule" else "-"
-        of_level = frame[frame[column] == level]
-        line = of_level[of_level["outcome"] == "finished"]
         label = _WORDS[figure.along].format(level)
-        axes.plot(line["epoch"], line["mean"], style, color=color, label=label)
-        axes.fill_between(line["epoch"], line["low"], line["high"], color=color, alpha=0.2, lw=0)
-        lost = of_level[of_level["outcome"] == "diverged"]
-        axes.plot(lost["epoch"], lost["mean"], style, color=color, linewidth=0.7)
-        axes.plot(lost["epoch"].iloc[-1:], lost["mean"].iloc[-1:], "x", color=DIVERGED)
+        draw_curve(axes, frame[frame[column] == level], color=color, style=style, label=label)
     axes.set_xlabel("epoch")
 
 
-def _label(axes: Axes, figure: PaperFigure) -> None:
-    if figure.measure == "val_loss":
-        axes.set_ylabel("validation loss [nats]")
+def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
+    """Published means and spreads beside runs that were trained alike."""
+    shown = paper.shown_in(figure)
+    if not (shown and _is_comparable(paper, figure, runs)) or differences(runs, paper):
         return
-    percent_axis(axes, "validation accuracy" + (", last epoch" if figure.is_final else ""))
+    x = [getattr(p.point, figure.along) for p in shown]
+    heights, spreads = [p.accuracy for p in shown], [p.spread for p in shown]
+    style = {"fmt": "D", "color": _GREY, "markerfacecolor": "none", "markersize": 4.5}
+    axes.errorbar(x, heights, spreads, capsize=3, label=PUBLISHED_BY, **style)
 
 
-def _draw_reference(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
-    is_accuracy = figure.measure == "val_accuracy"
-    if paper.reference and is_accuracy and is_same_protocol(runs, paper.epochs):
-        height, source = paper.reference
-        axes.axhline(height, color="#555555", linewidth=0.9, linestyle=":", label=source)
+def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
+    for (height, source), style in zip(paper.lines, (":", "--"), strict=False):
+        if _is_comparable(paper, figure, runs):
+            axes.axhline(height, color=_GREY, linewidth=0.9, linestyle=style, label=source)
+
+
+def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:
+    return figure.measure == "val_accuracy" and is_same_protocol(runs, paper.epochs)
+
+
+def _when(figure: PaperFigure) -> str:
+    if not figure.is_final:
+        return ""
+    return (
+        "last epoch" if figure.last_epochs == 1 else f"median of last {figure.last_epochs} epochs"
+    )
 
 
 def _title(paper: Paper, figure: PaperFigure, study: Study) -> str:
@@ -132,7 +134,7 @@ def _title(paper: Paper, figure: PaperFigure, study: Study) -> str:
     return f"{title}\nhere on {study.title}"
 
 
-def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure) -> str:
+def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
     note = reading_note(summary)
     if placed["is_twin"].any():
         note += (
@@ -142,4 +144,8 @@ def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure) -> s
     gaps = missing(placed, figure)
     if gaps:
         note += f" {len(gaps)} of {len(figure.points())} points were not run."
+    if figure.is_final and paper.shown_in(figure) and _is_comparable(paper, figure, placed):
+        unlike = differences(placed, paper)
+        note += f" {PUBLISHED_BY}'s points: mean and standard deviation over 5 runs"
+        note += f"; not drawn here: {'; '.join(unlike)}." if unlike else paper.published_remark
     return note

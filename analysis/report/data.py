@@ -17,7 +17,8 @@ from analysis.studies import flat
 from sweeper.domain.identity import scientific_part
 from sweeper.schema import RUNS
 
-MEASURES = ("val_accuracy", "val_loss", "train_loss")
+#: Curves that the page draws, those of them that the runs have.
+MEASURES = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "distance_from_start", "lr")
 
 #: Characters of the end of a log that the page carries, and of how many runs at most.
 LOG_TAIL, MAX_LOGS = 1500, 400
@@ -64,12 +65,16 @@ def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
 
 
 def _conclusions(runs: pd.DataFrame, curves: pd.DataFrame) -> dict[str, Any]:
-    study, verdicts = judge_all(runs)
+    judged = judge_all(runs, curves)
+    findings = {(f.is_refusal, f.text) for paper in judged for f in preflight(paper.study.runs)}
     return {
-        "claims_on": f"McCord & Dash 2021, judged on {study.title}. {study.about}",
-        "claims": [[v.verdict, in_words(v)] for v in verdicts],
+        "claims": [
+            {"heading": j.heading, "verdicts": [[v.verdict, in_words(v)] for v in j.verdicts]}
+            for j in judged
+        ],
         "findings": [
-            ["refusal" if f.is_refusal else "remark", f.text] for f in preflight(study.runs)
+            ["refusal" if is_refusal else "remark", text]
+            for is_refusal, text in sorted(findings, key=lambda pair: (not pair[0], pair[1]))
         ],
         "answers": [[a.question, a.words] for a in answers(runs, curves, draws=_DRAWS)],
     }
@@ -159,7 +164,7 @@ def _curves(runs: pd.DataFrame, curves: pd.DataFrame) -> dict[str, Any]:
     return {
         "start": start,
         "epoch": _packed(order["epoch"]),
-        "measures": {name: _packed(order[name]) for name in MEASURES},
+        "measures": {name: _packed(order[name]) for name in MEASURES if order[name].notna().any()},
     }
 
 

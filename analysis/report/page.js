@@ -59,15 +59,20 @@ function load(data) {
   if (!runs.count) { byId("made").textContent += ". No runs yet."; return; }
   fill("summary", pairs(data.summary));
   fill("findings", data.findings.map(([kind, text]) => element("li", `${kind}: ${text}`)));
-  byId("claims-on").textContent = data.claims_on;
-  fill("claims", data.claims.map(([verdict, text]) => {
+  fill("claims", data.claims.flatMap(({ heading, verdicts }) => [element("p", heading), verdictTable(verdicts)]));
+  fill("answers", pairs(data.answers));
+  controls();
+  refresh();
+}
+
+function verdictTable(verdicts) {
+  const table = element("table");
+  table.append(...verdicts.map(([verdict, text]) => {
     const row = element("tr");
     row.append(element("td", verdict, { className: verdict.split(" ")[0] }), element("td", text));
     return row;
   }));
-  fill("answers", pairs(data.answers));
-  controls();
-  refresh();
+  return table;
 }
 
 function pairs(list) { return list.flatMap(([name, text]) => [element("dt", name), element("dd", text)]); }

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from analysis.stats.replicates import DRAWS, Array, Estimate, percentile_interval, stretch
 
+#: Steps that the third law, of three parameters and a variance, needs for its AICc.
+FEWEST_STEPS = 6
+
 _POWERS = np.linspace(0.02, 1.2, 119)
 _NUM_STEPS = 60
 
@@ -28,6 +31,37 @@ class Diffusion:
     table: pd.DataFrame
     local_exponent: tuple[float, float]
     verdict: str
+
+
+def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The distance from the start over the longest stretch of epochs at one learning rate.
+
+    The laws are about that phase: where the rate falls, the distance all but stops.
+
+    Args:
+        runs: one row per run of one point; uses `run_id`, `seed`, `outcome`.
+        curves: uses `run_id`, `epoch`, `step`, `lr`, `distance_from_start`.
+
+    Returns:
+        `seed`, `step`, `distance` of the finished runs, at the steps that all of them have; no
+        rows if there are fewer than six such steps.
+    """
+    finished = runs.loc[runs["outcome"] == "finished", ["run_id", "seed"]]
+    rows = curves.merge(finished).dropna(subset=["distance_from_start"])
+    rows = rows.sort_values(["run_id", "epoch"], ignore_index=True)
+    is_new = rows["run_id"].ne(rows["run_id"].shift())
+    changes = is_new | ~np.isclose(rows["lr"], rows["lr"].shift(), rtol=1e-9, atol=0)
+    rows["stretch"] = changes.cumsum()
+    rows["length"] = rows.groupby("stretch")["step"].transform("size")
+    longest = rows.groupby("run_id")["length"].transform("max")
+    kept = rows[rows["length"] == longest]
+    first = kept.groupby("run_id")["stretch"].transform("min")
+    kept = kept[kept["stretch"] == first]
+    shared = kept.groupby("step")["run_id"].nunique()
+    steps = shared[shared == finished["run_id"].nunique()].index
+    kept = kept[kept["step"].isin(steps)].rename(columns={"distance_from_start": "distance"})
+    found = kept.loc[kept["distance"] > 0, ["seed", "step", "distance"]]
+    return found if len(steps) >= FEWEST_STEPS else found.iloc[:0]
 
 
 def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Diffusion:
