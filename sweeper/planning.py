@@ -11,6 +11,7 @@ from sweeper.domain.schedule import silent_milestones
 from sweeper.ended import Ended
 from sweeper.launch.events import Task
 from sweeper.ledger import Ledger
+from sweeper.measured_noise import with_measured_noise
 
 RETRY_CHOICES = (None, "failed")
 RERUN_CHOICES = (None, "all")
@@ -44,7 +45,7 @@ def plan(configs: Iterable[Mapping[str, Any]], ledger: Ledger) -> Plan:
     repeats = 0
     for config in configs:
         try:
-            spec = run_spec(config)
+            spec = run_spec(with_measured_noise(config, ledger))
             repeats += spec.run_id in specs
             specs.setdefault(spec.run_id, spec)
         except ValueError as error:

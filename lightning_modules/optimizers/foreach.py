@@ -62,17 +62,6 @@ class ForeachOptimizer(Optimizer, ABC):
                 state[name] = torch.zeros_like(parameter)
         return [self.state[parameter][name] for parameter in parameters]
 
-    def _with_momentum(
-        self, parameters: list[Tensor], directions: list[Tensor], group: dict[str, Any]
-    ) -> list[Tensor]:
-        """``v <- momentum v + direction``; the directions themselves without momentum."""
-        if group["momentum"] == 0:
-            return directions
-        buffers = self._buffers(parameters, "momentum_buffer")
-        torch._foreach_mul_(buffers, group["momentum"])
-        torch._foreach_add_(buffers, directions)
-        return buffers
-
 
 def count_step(group: dict[str, Any]) -> int:
     """The 1-based number of this step; kept in the group, so it is saved with it."""

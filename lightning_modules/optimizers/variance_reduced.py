@@ -4,7 +4,7 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from lightning_modules.optimizers.foreach import ForeachOptimizer, count_step
 from lightning_modules.optimizers.micro_gradients import SQUARES, MicroGradients
 from lightning_modules.optimizers.moments import updated_moments
+from lightning_modules.optimizers.momentum_on_parts import MomentumOnParts, Settings
 from lightning_modules.optimizers.trust import lars_directions, norms, scale_to_weights
 
 # Keeps the ratio finite where all micro-batches agree; far below any squared gradient.
@@ -45,101 +46,72 @@ def signal_to_noise(
     return ratios
 
 
-class VRSGD(ForeachOptimizer):
+def _weighed(gradients: list[Tensor], mean_squares: list[Tensor], *, floor: float) -> list[Tensor]:
+    weighed = signal_to_noise(gradients, mean_squares, floor=floor)
+    torch._foreach_mul_(weighed, gradients)
+    return weighed
+
+
+class VRSGD(MomentumOnParts):
     """SGD with momentum on gradients weighed by their signal-to-noise ratio.
 
     ``v <- momentum v + r g + weight_decay w; w <- w - lr v``, with ``r`` of `signal_to_noise`.
 
     Args:
         parameters: tensors or groups of them.
-        lr: learning rate [dimensionless].
-        momentum: decay of the buffer per step; the learning rate stands outside of it.
-        weight_decay: added to the gradient, not weighed [dimensionless].
         floor: the least weight of a gradient; the paper's gamma [dimensionless].
-        gradient_span: examples of each ``g_i``, which planning makes the micro-batch [examples].
+        settings: as `Settings`; the weight decay is added to the gradient, not weighed.
 
     Source:
         Jiang et al. 2023, arXiv:2309.13681 (from memory).
     """
 
-    def __init__(
+    statistic = SQUARES
+
+    def __init__(self, parameters: Any, *, floor: float, **settings: Unpack[Settings]) -> None:
+        super().__init__(parameters, {"floor": floor}, **settings)
+
+    def _directions(
         self,
-        parameters: Any,
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        floor: float,
-        gradient_span: int,
-    ) -> None:
-        super().__init__(
-            parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, floor=floor
-        )
-        self.gradient_span = gradient_span
-        self.micro_gradients = MicroGradients(SQUARES)
-
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
-    ) -> None:
-        assert self.micro_gradients is not None
-        ratios = signal_to_noise(
-            gradients, self.micro_gradients.means(parameters), floor=group["floor"]
-        )
-        torch._foreach_mul_(ratios, gradients)
-        torch._foreach_add_(ratios, parameters, alpha=group["weight_decay"])
-        directions = self._with_momentum(parameters, ratios, group)
-        torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        statistics: list[Tensor],
+        group: dict[str, Any],
+    ) -> list[Tensor]:
+        directions = _weighed(gradients, statistics, floor=group["floor"])
+        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
+        return directions
 
 
-class VRLARS(ForeachOptimizer):
+class VRLARS(MomentumOnParts):
     """LARS on gradients weighed by their signal-to-noise ratio.
 
     Args:
         parameters: tensors or groups of them.
-        lr: learning rate [dimensionless].
-        momentum: decay of the buffer per step; the learning rate stands outside of it.
-        weight_decay: inside the trust ratio, as in LARS [dimensionless].
         trust_coeff: rate of a layer relative to its weights [dimensionless].
         floor: the least weight of a gradient; the paper's gamma [dimensionless].
-        gradient_span: examples of each ``g_i``, which planning makes the micro-batch [examples].
+        settings: as `Settings`; the weight decay is inside the trust ratio, as in LARS.
 
     Source:
         Jiang et al. 2023, arXiv:2309.13681 (from memory).
     """
 
-    def __init__(
-        self,
-        parameters: Any,
-        *,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        trust_coeff: float,
-        floor: float,
-        gradient_span: int,
-    ) -> None:
-        super().__init__(
-            parameters,
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            trust_coeff=trust_coeff,
-            floor=floor,
-        )
-        self.gradient_span = gradient_span
-        self.micro_gradients = MicroGradients(SQUARES)
+    statistic = SQUARES
 
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
+    def __init__(
+        self, parameters: Any, *, trust_coeff: float, floor: float, **settings: Unpack[Settings]
     ) -> None:
-        assert self.micro_gradients is not None
-        weighed = signal_to_noise(
-            gradients, self.micro_gradients.means(parameters), floor=group["floor"]
-        )
-        torch._foreach_mul_(weighed, gradients)
-        directions = lars_directions(parameters, weighed, norms(weighed), group)
-        directions = self._with_momentum(parameters, directions, group)
-        torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+        super().__init__(parameters, {"trust_coeff": trust_coeff, "floor": floor}, **settings)
+
+    def _directions(
+        self,
+        parameters: list[Tensor],
+        gradients: list[Tensor],
+        statistics: list[Tensor],
+        group: dict[str, Any],
+    ) -> list[Tensor]:
+        weighed = _weighed(gradients, statistics, floor=group["floor"])
+        return lars_directions(parameters, weighed, norms(weighed), group)
 
 
 class VRLAMB(ForeachOptimizer):
