@@ -65,7 +65,7 @@ def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
 
 def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
     config, split = spec.config, spec.split
-    examples = spec.total_steps * split.global_batch
+    examples = spec.phases.examples_before(spec.epochs)
     speed = speeds.get(_model(config))
     ended = planned.ended.get(spec.run_id)
     return {
@@ -79,6 +79,11 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
         "accumulation_steps": split.accumulation_steps,
         "peak_lr": spec.schedule.peak_lr,
         "steps_per_epoch": spec.steps_per_epoch,
+        "phases": [
+            {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
+            for first, batch in spec.phases.batches()
+        ],
+        "most_epochs": spec.most_epochs,
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
         "total_examples": examples,
@@ -128,10 +133,35 @@ def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             line["ledger"],
         )
     console.print(table)
+    for sentence in dict.fromkeys(map(_course, planned.specs)):
+        if sentence:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
     for warning in planned.warnings:
         console.print(f"Warning: {warning}", highlight=False, markup=False, soft_wrap=True)
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.", highlight=False)
+
+
+def _course(spec: RunSpec) -> str:
+    """What changes in the course of a run, or what will be measured; empty for most runs."""
+    config, batch = spec.config, f"batch {spec.split.global_batch:,}"
+    if config["lr_rule"]["name"] == "adascale":
+        return (
+            f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
+            f"{spec.split.global_batch / config['base_batch']:g} times the rate, as the noise of "
+            "the gradient allows; the numbers above are those of the shortest."
+        )
+    if config["schedule"].get("growth") == "measured":
+        return (
+            f"{batch}: times {config['schedule']['factor']} after each epoch whose noise scale is "
+            f"above it, up to {config['schedule']['max_batch']:,}; the numbers above are without."
+        )
+    first, *later = spec.phases.batches()
+    grown = [
+        f"{batch:,} from epoch {epoch} on ({spec.steps_at(epoch)} steps each)"
+        for epoch, batch in later
+    ]
+    return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,12 +26,13 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
     """
     names: dict[Series, list[str]] = {}
     for spec in specs:
-        stride = max(1, spec.total_steps // _POINTS)
-        steps = range(0, spec.total_steps, stride)
-        series = tuple((step / spec.steps_per_epoch, spec.schedule.lr(step)) for step in steps)
+        schedule = spec.schedule  # with AdaScale, that of the base batch, before the gain
+        stride = max(1, schedule.total_steps(spec.epochs) // _POINTS)
+        steps = range(0, schedule.total_steps(spec.epochs), stride)
+        series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
         config = spec.config
-        rule, schedule = config["lr_rule"]["name"], config["schedule"]["name"]
-        name = f"batch {config['batch']:,}, warmup {config['warmup']:g}, {rule}, {schedule}"
+        rule, decay = config["lr_rule"]["name"], config["schedule"]["name"]
+        name = f"batch {config['batch']:,}, warmup {config['warmup']:g}, {rule}, {decay}"
         found = names.setdefault(series, [])
         if name not in found:
             found.append(name)

@@ -41,6 +41,15 @@ class Phases:
         ends = [0, *(first for first in self.grown if first < epoch), epoch]
         return sum((end - start) * self.steps_at(start) for start, end in pairwise(ends))
 
+    def batches(self) -> list[tuple[int, int]]:
+        """First 0-based epoch and global batch of each phase."""
+        return [(first, self.split_at(first).global_batch) for first in (0, *self.grown)]
+
+    def examples_before(self, epoch: int) -> int:
+        """Examples trained on before a 0-based epoch [examples]."""
+        epochs = range(epoch)
+        return sum(self.steps_at(e) * self.split_at(e).global_batch for e in epochs)
+
     def position(self, step: int) -> float:
         """Where in the training a 0-based optimizer step is taken [epochs]."""
         start = max(first for first in (0, *self.grown) if self.steps_before(first) <= step)

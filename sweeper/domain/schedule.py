@@ -57,6 +57,12 @@ class LRSchedule:
             return step / self.steps_per_epoch
         return self.phases.position(step)
 
+    def total_steps(self, epochs: int) -> int:
+        """Optimizer steps of so many epochs [steps]."""
+        if self.phases is None:
+            return round(epochs * self.steps_per_epoch)
+        return self.phases.steps_before(epochs)
+
     def series(self, num_steps: int) -> Iterator[float]:
         """Learning rates of the first ``num_steps`` optimizer steps."""
         return map(self.lr, range(num_steps))

@@ -46,6 +46,16 @@ def test_a_line_is_the_rates_at_the_steps(specs):
     )
 
 
+def test_a_growing_batch_is_drawn_where_its_steps_stand(specs):
+    """Two steps in epoch 0, one in each of the next two; the rate falls when it may not grow."""
+    words = ("batch=30720", "base_lr=0.1", "lr_rule=none", "warmup=0", "epochs=3")
+    words += ("schedule=growing_batch", "schedule.milestones=[1,2]", "schedule.factor=2")
+
+    (series,) = schedule_series(specs(*words, "schedule.max_batch=61440"))
+
+    assert series == ((0.0, 0.1), (0.5, 0.1), (1.0, 0.1), (2.0, 0.05))
+
+
 def test_the_drawing_is_a_file(specs, tmp_path):
     draw_schedules(specs("batch=3840,30720"), tmp_path / "lr.png")
 

@@ -34,6 +34,13 @@ def test_a_batch_that_grows_tenfold_at_30_60_80_takes_33_epochs_worth_of_steps(p
     assert batches == [64, 64, 640, 6400, 64_000, 64_000]
 
 
+def test_every_phase_of_smiths_goes_through_the_same_examples(planned):
+    spec = planned("schedule.max_batch=64000")
+
+    assert spec.phases.batches() == [(0, 64), (30, 640), (60, 6400), (80, 64_000)]
+    assert spec.phases.examples_before(90) == 90 * 64_000
+
+
 def test_the_rate_stays_while_the_batch_grows_and_decays_once_it_may_not(planned):
     spec = planned("schedule.max_batch=6400")
 
