@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any
 
 from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import RunSpec, run_spec
+from sweeper.domain.run_spec import RunSpec
+from sweeper.domain.stored import stored_run_spec
 from sweeper.ledger import Ledger
 from sweeper.owner import is_held, this_process
 from sweeper.provenance import git_commit, versions
@@ -57,14 +58,14 @@ class Attempt:
 
     @classmethod
     def found(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
-        """An attempt that another process made; None if it did not come to write its config."""
+        """An attempt that another process made; None if its config is not there or not known."""
         folder = ledger.attempt_folder(run_id, number)
         try:
-            config = json.loads((folder / "config.json").read_text())
+            spec = stored_run_spec(json.loads((folder / "config.json").read_text()))
             started = (folder / "config.json").stat().st_mtime
         except (FileNotFoundError, ValueError):
             return None
-        return cls._of(run_spec(config), ledger, number, datetime.fromtimestamp(started, UTC))
+        return cls._of(spec, ledger, number, datetime.fromtimestamp(started, UTC))
 
     @classmethod
     def _of(cls, spec: RunSpec, ledger: Ledger, number: int, started_at: datetime) -> "Attempt":

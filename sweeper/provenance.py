@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 import subprocess
 from functools import cache
 from importlib.metadata import version
@@ -18,7 +19,9 @@ def versions() -> str:
 
 @cache
 def git_commit() -> str | None:
-    """The commit of this code, with -dirty if the checkout has changes."""
+    """The commit of this code, with -dirty if the checkout has changes; None if it has no git."""
+    if shutil.which("git") is None:  # as in a container
+        return None
     root = Path(__file__).parents[1]
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],

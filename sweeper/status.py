@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sweeper.attempt import Attempt, standing
 from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import run_spec
+from sweeper.domain.stored import stored_run_spec
 from sweeper.exit_codes import BAD_INPUT
 from sweeper.launch.slurm_status import waiting
 from sweeper.ledger import Ledger
@@ -120,7 +120,8 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
         states[-1].read_progress()
     num_running = len(states)
     waiting_lines = found["waiting"]
-    states += [RunState(run_spec(line["config"]), status=line["state"]) for line in waiting_lines]
+    known = [line for line in waiting_lines if line["state"] != "outdated"]
+    states += [RunState(stored_run_spec(line["config"]), status=line["state"]) for line in known]
     if states:
         console.print(runs_table(states[:_STATES_SHOWN], title="Under way"))
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():

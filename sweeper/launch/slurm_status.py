@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from sweeper.domain.run_spec import run_spec
 from sweeper.launch import slurm_commands
 from sweeper.launch.slurm_tickets import Jobs, Ticket, Tickets
 from sweeper.ledger import Ledger
@@ -11,8 +10,8 @@ from sweeper.ledger import Ledger
 def waiting(ledger: Ledger) -> list[dict[str, Any]]:
     """The runs that were submitted, have not ended and are not under way, with what SLURM says.
 
-    `state` is queued, gone (the job left the queue: the same command submits the run again), or
-    submitted where SLURM cannot be asked.
+    `state` is queued, gone (the job left the queue: the same command submits the run again),
+    submitted where SLURM cannot be asked, or outdated (another version of this code did it).
     """
     tickets = Tickets(ledger)
     known = tickets.all()
@@ -38,14 +37,17 @@ def _line(ledger: Ledger, ticket: Ticket, tickets: Tickets, jobs: Jobs | None) -
         state, why = "queued", "is just being submitted"
     else:
         state, why = "gone", "its job left the queue; repeat the sweep"
-    spec = run_spec(ticket.config)
+    try:
+        point, epochs = ticket.spec.point, ticket.spec.epochs
+    except ValueError as error:
+        point, epochs, state, why = "", 0, "outdated", str(error)
     return {
         "run_id": ticket.run_id,
         "attempt": max(ticket.number, ledger.last_attempt(ticket.run_id)),
         "state": state,
         "why": why,
         "job": f"{tickets.job_of(ticket.submission)}_{ticket.index}",
-        "point": spec.point,
-        "epochs": spec.epochs,
+        "point": point,
+        "epochs": epochs,
         "config": dict(ticket.config),
     }

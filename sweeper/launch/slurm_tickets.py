@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.domain.run_spec import RunSpec
+from sweeper.domain.stored import stored_run_spec
 from sweeper.launch.slurm_commands import Queued
 from sweeper.ledger import Ledger
 from sweeper.owner import is_held, this_process
@@ -41,6 +43,23 @@ class Ticket:
     from_scratch: bool
     submission: str
     index: int
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run.
+
+        Raises:
+            ValueError: if another version of this code has submitted it and means another run.
+        """
+        spec = stored_run_spec(self.config)
+        if spec.run_id == self.run_id:
+            return spec
+        msg = (
+            f"a ticket's run must be the run of its config; run {self.run_id} was submitted by "
+            f"another version of sweeper, for which this config is run {spec.run_id}. Repeat the "
+            "command with this version, or go on with that one."
+        )
+        raise ValueError(msg)
 
 
 class Tickets:
