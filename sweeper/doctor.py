@@ -24,11 +24,14 @@ _STYLE = {Verdict.GOOD: "green", Verdict.WARNING: "yellow", Verdict.BROKEN: "red
 def main() -> None:
     """Print what was found; leave with 1 if something would break."""
     arguments = _parser().parse_args()
-    findings = list(look(Path(arguments.results), devices=arguments.devices))
+    findings: list[Finding] = []
+    console = Console(quiet=arguments.json)
+    for finding in look(Path(arguments.results), devices=arguments.devices):
+        findings.append(finding)
+        _show(finding, console)
+    _show_counts(findings, console)
     if arguments.json:
         print(json.dumps([_line(finding) for finding in findings]))  # noqa: T201
-    else:
-        _show(findings, Console())
     broken = any(finding.verdict == Verdict.BROKEN for finding in findings)
     sys.exit(RUN_FAILED if broken else DONE)
 
@@ -50,14 +53,14 @@ def _line(finding: Finding) -> dict[str, Any]:
             "do": finding.do}  # fmt: skip
 
 
-def _show(findings: list[Finding], console: Console) -> None:
-    for finding in findings:
-        console.print(f"{finding.verdict:<8}", style=_STYLE[finding.verdict], end="")
-        console.print(
-            f"{finding.what}: {finding.found}", highlight=False, markup=False, soft_wrap=True
-        )
-        if finding.do:
-            console.print(f"        {finding.do}", highlight=False, markup=False, soft_wrap=True)
+def _show(finding: Finding, console: Console) -> None:
+    console.print(f"{finding.verdict:<8}", style=_STYLE[finding.verdict], end="")
+    console.print(f"{finding.what}: {finding.found}", highlight=False, markup=False, soft_wrap=True)
+    if finding.do:
+        console.print(f"        {finding.do}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_counts(findings: list[Finding], console: Console) -> None:
     counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in Verdict}
     console.print(
         f"{counts[Verdict.BROKEN]} broken, {counts[Verdict.WARNING]} warnings, "

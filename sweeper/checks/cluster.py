@@ -48,13 +48,13 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Find
     if tasks is not None and int(tasks) != devices * nodes:
         yield warning(
             "ranks",
-            f"SLURM announces {tasks} tasks on {nodes} nodes, devices={devices} asked",
+            f"SLURM announces ntasks={tasks} nodes={nodes}, devices={devices} asked",
             "sweeper makes its ranks itself and is not misled; other Lightning programs train "
             "another batch here without a word. Take --ntasks out of the job's header.",
         )
     else:
         yield good(
-            "ranks", f"{tasks or 'none'} announced on {nodes} nodes, devices={devices} asked"
+            "ranks", f"ntasks={tasks or 'none'} nodes={nodes} announced, devices={devices} asked"
         )
     cpus = environment.get("SLURM_CPUS_ON_NODE")
     if cpus and cpus.isdigit() and int(cpus) < devices:

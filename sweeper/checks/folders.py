@@ -1,5 +1,6 @@
 """Whether the results folder keeps the promises that the ledger builds on."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -7,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sweeper.checks.finding import Finding, broken, good, warning
+from sweeper.launch.slurm_commands import ask, without_tasks
 
 _GIB = 2**30
 _SMALLEST_DISK_GIB = 1.0
+_FEWEST_FILES = 10_000
 _LARGEST_CLOCK_DIFFERENCE_S = 5.0
 _NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fuse", "9p", "afs")
 
@@ -28,46 +31,54 @@ def folder_checks(results: Path) -> Iterator[Finding]:
         )
         return
     try:
-        yield rename_check(probe)
-        yield claim_check(probe)
-        yield clock_check(probe)
+        for check in (rename_check, claim_check, clock_check, nodes_check):
+            yield from check(probe)
+    except OSError as error:
+        yield broken(
+            "results",
+            f"{folder} cannot be used: {error.strerror}",
+            "Make room there, or choose another folder.",
+        )
     finally:
         shutil.rmtree(probe, ignore_errors=True)
     yield disk_check(folder)
     yield shared_check(folder, Path("/proc/mounts"))
 
 
-def rename_check(folder: Path) -> Finding:
+def rename_check(folder: Path) -> Iterator[Finding]:
     """A file is replaced at once by a rename, and is there for a listing."""
     first, second = folder / "first", folder / "second"
     first.write_text("new")
     second.write_text("old")
     first.replace(second)
     if second.read_text() == "new" and [path.name for path in folder.iterdir()] == ["second"]:
-        return good("rename", "replaces a file at once")
-    return broken(
-        "rename", "does not replace a file at once", "Rows could be torn: use another file system."
-    )
+        yield good("rename", "replaces a file at once")
+    else:
+        yield broken(
+            "rename",
+            "does not replace a file at once",
+            "Rows could be torn: use another file system.",
+        )
 
 
-def claim_check(folder: Path) -> Finding:
+def claim_check(folder: Path) -> Iterator[Finding]:
     """Only one process can make a folder or link a file: that is how runs are claimed."""
-    (folder / "claim").mkdir()
-    (folder / "file").touch()
-    os.link(folder / "file", folder / "linked")
-    try:
-        (folder / "claim").mkdir()
-        return broken("claims", "a folder can be made twice", "Use another file system.")
-    except FileExistsError:
-        pass
-    try:
-        os.link(folder / "file", folder / "linked")
-        return broken("claims", "a file can be linked twice", "Use another file system.")
-    except FileExistsError:
-        return good("claims", "a folder is made once, a file linked once")
+    first, linked = folder / "file", folder / "linked"
+    first.touch()
+    claims = {
+        "a folder can be made twice": (folder / "claim").mkdir,
+        "a file can be linked twice": lambda: os.link(first, linked),
+    }
+    for trouble, claim in claims.items():
+        claim()
+        with contextlib.suppress(FileExistsError):
+            claim()
+            yield broken("claims", trouble, "Use another file system.")
+            return
+    yield good("claims", "a folder is made once, a file linked once")
 
 
-def clock_check(folder: Path) -> Finding:
+def clock_check(folder: Path) -> Iterator[Finding]:
     """Modification times move on: they are the heartbeats."""
     beat = folder / "beat"
     beat.touch()
@@ -75,23 +86,48 @@ def clock_check(folder: Path) -> Finding:
     time.sleep(1.1)
     os.utime(beat)
     after = beat.stat().st_mtime
+    difference = after - time.time()
     if after <= before:
-        return broken(
+        yield broken(
             "heartbeats", "modification times stand still", "Use another file system for results."
         )
-    difference = after - time.time()
-    if abs(difference) > _LARGEST_CLOCK_DIFFERENCE_S:
-        return warning(
+    elif abs(difference) > _LARGEST_CLOCK_DIFFERENCE_S:
+        yield warning(
             "heartbeats",
             f"the file system's clock differs by {difference:.0f} s",
             "Heartbeats use its clock alone, so runs are safe; times in the tables may confuse.",
         )
-    return good("heartbeats", "modification times move on")
+    else:
+        yield good("heartbeats", "modification times move on")
+
+
+def nodes_check(folder: Path) -> Iterator[Finding]:
+    """In a job of several nodes: whether each of them sees what this one writes."""
+    nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    if nodes == 1 or not shutil.which("srun"):
+        return
+    written = folder / "for-all-nodes"
+    written.touch()
+    everywhere = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    look = ("sh", "-c", '[ ! -e "$0" ] || echo seen', str(written))
+    said = ask("srun", *everywhere, *look, environment=without_tasks(os.environ), succeeds=False)
+    seen = (said or "").split().count("seen")
+    if seen == nodes:
+        yield good("nodes", f"all {nodes} see the folder")
+    else:
+        yield broken(
+            "nodes",
+            f"{seen} of {nodes} see {folder.parent}",
+            "Choose a folder that all nodes see under the same path.",
+        )
 
 
 def disk_check(folder: Path) -> Finding:
-    """Room for checkpoints and rows."""
+    """Room for checkpoints and rows, in bytes and in files."""
     free_gib = shutil.disk_usage(folder).free / _GIB
+    files = os.statvfs(folder)
+    if files.f_files and files.f_favail < _FEWEST_FILES:
+        return warning("disk", f"{files.f_favail} more files in {folder}", "Make room for files.")
     if free_gib < _SMALLEST_DISK_GIB:
         return warning("disk", f"{free_gib:.2f} GiB free in {folder}", "Make room before a sweep.")
     return good("disk", f"{free_gib:.0f} GiB free in {folder}")

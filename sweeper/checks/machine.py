@@ -152,4 +152,7 @@ def _address_check(hostname: str) -> Finding:
             "Runs over several nodes use the address that srun tells; NCCL may need "
             "NCCL_SOCKET_IFNAME.",
         )
+    if address.startswith("127."):
+        alone = "to itself; torchrun over several machines needs --local-addr=ADDRESS"
+        return good("host name", f"{hostname} is {address} {alone}")
     return good("host name", f"{hostname} is {address}")

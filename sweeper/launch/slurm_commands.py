@@ -4,7 +4,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +47,28 @@ def _queued(line: str) -> Queued:
     return Queued(job=job, index=number, state=state, reason=reason, comment=comment)
 
 
-def ask(program: str, *arguments: str) -> str | None:
-    """What one of SLURM's programs prints, or None if it is not there or does not succeed."""
+def ask(
+    program: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    succeeds: bool = True,
+) -> str | None:
+    """What one of SLURM's programs prints, or None if it cannot be had.
+
+    Args:
+        program: its name.
+        arguments: its words.
+        environment: None for this process's own.
+        succeeds: whether what it prints counts only if it ends with 0.
+    """
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            check=succeeds,
+            timeout=_TIMEOUT_S,
+            env=environment,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -73,6 +90,19 @@ def max_array_size() -> int:
 def requeue(job: str) -> bool:
     """Put a running job back into the queue; False if that cannot be done from here."""
     return ask("scontrol", "requeue", job) is not None
+
+
+def no_requeue() -> str:
+    """Why a job cannot put itself back into the queue; empty if it can."""
+    if shutil.which("scontrol"):
+        return ""
+    return ", and scontrol, which would requeue it, is not here (repeat the command)"
+
+
+def without_tasks(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what a job's header says of tasks: it would contradict the options of srun."""
+    contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
+    return {k: v for k, v in environment.items() if not k.startswith(contradicting)}
 
 
 def rename(job: str, name: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sweeper.attempt import Attempt
 from sweeper.domain.outcomes import Outcome
 from sweeper.launch.events import End, Event, Task
+from sweeper.launch.slurm_commands import without_tasks
 from sweeper.launch.slurm_rank import LEAVE
 from sweeper.ledger import Ledger
 from sweeper.owner import HEARTBEAT_S
@@ -74,23 +75,20 @@ def _started(attempt: Attempt) -> _Step:
         f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', config['threads'])}",
         "--distribution=block",
         "--kill-on-bad-exit=1",
-        *(["--gpu-bind=none"] if "SLURM_JOB_GPUS" in os.environ else []),
         *(sys.executable, "-m", "sweeper.launch.slurm_rank"),
         *(str(attempt.folder), str(attempt.checkpoint)),
     ]
     with (attempt.folder / "srun.txt").open("wb") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_plain_environment()
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=without_tasks(os.environ),
         )
     timeout_s, now = config["timeout_s"], time.monotonic()
     deadline = now + timeout_s if timeout_s else None
     return _Step(attempt=attempt, process=process, deadline=deadline, beaten_at=now)
-
-
-def _plain_environment() -> dict[str, str]:
-    """Without what the job's header says of tasks: it would contradict the options of srun."""
-    contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(contradicting)}
 
 
 def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Generator[Event]:

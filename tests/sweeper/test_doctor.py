@@ -1,5 +1,6 @@
 """The doctor: each check finds what it is there for, and says what to do."""
 
+import errno
 import json
 import os
 import subprocess
@@ -98,6 +99,20 @@ def test_a_folder_that_is_no_folder_is_found():
 
     assert found.verdict == Verdict.BROKEN
     assert "cannot be written" in found.found
+
+
+def test_a_full_disk_is_found_in_words(tmp_path, monkeypatch):
+    """As a file system without room answers: every write fails with ENOSPC."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    found = {finding.what: finding for finding in folder_checks(tmp_path / "results")}
+
+    assert found["results"].verdict == Verdict.BROKEN
+    assert found["results"].found == f"{tmp_path} cannot be used: No space left on device"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_disk_of_this_machine_alone_is_warned(tmp_path):
