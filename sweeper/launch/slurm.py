@@ -5,7 +5,8 @@ rest. What already has a job is attached to, never submitted again.
 """
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sweeper.attempt import Attempt, recover, standing
@@ -17,6 +18,12 @@ from sweeper.launch.slurm_tickets import Jobs, Ticket, Tickets
 from sweeper.ledger import Ledger
 
 _TICK_S = 0.2
+_SOON_S = 5.0
+_SBATCH_WAITS = (
+    "SLURM has not taken the jobs yet: its queue is full (MaxJobCount) or its controller is busy. "
+    "sbatch goes on trying for about two minutes; Ctrl-C ends that, and the same command submits "
+    "later what has no job."
+)
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
 _HOPELESS = {
@@ -74,6 +81,21 @@ def _ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
     return found, False
 
 
+def _patiently(submitted: Callable[[], str]) -> Generator[Event, None, str]:
+    """Wait for sbatch, which tries for minutes while the queue is full, and say so."""
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(submitted)
+        say_at: float | None = time.monotonic() + _SOON_S
+        while not future.done():
+            time.sleep(_TICK_S)
+            if say_at is None or time.monotonic() < say_at:
+                yield Event()
+            else:
+                say_at = None
+                yield Event(said=[_SBATCH_WAITS])
+        return future.result()
+
+
 @dataclass(slots=True)
 class _Followed:
     task: Task
@@ -105,7 +127,7 @@ class _Sweep:
             text = f"{attached} of {len(tasks)} runs are queued or running already."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
         for array in arrays(new, self._request, slurm_commands.max_array_size()):
-            yield self._submit(array, known)
+            yield from self._submit(array, known)
 
     def _has_job(self, task: Task, known: dict[str, Ticket], jobs: Jobs) -> bool:
         ticket = known.get(task.spec.run_id)
@@ -115,22 +137,26 @@ class _Sweep:
             self._ledger.attempt_folder(task.spec.run_id, task.number).exists()
         )
 
-    def _submit(self, array: Array, known: dict[str, Ticket]) -> Event:
+    def _submit(self, array: Array, known: dict[str, Ticket]) -> Iterator[Event]:
         folder = self._tickets.open_submission(array.name)
         claimed = [
             [task for task in element if self._claim(task, array.name, index, known)]
             for index, element in enumerate(array.elements)
         ]
         runs = [task.spec.run_id for element in claimed for task in element]
+        results = self._ledger.results
         try:
-            job = submit(array, self._request, results=self._ledger.results, folder=folder)
+            job = yield from _patiently(
+                lambda: submit(array, self._request, results=results, folder=folder)
+            )
         except Refused as error:
             for run_id in runs:
                 self._tickets.remove(run_id)
                 del self.followed[run_id]
             if not self._has_submitted:
                 raise ValueError(str(error)) from error
-            return Event(said=[f"{len(runs)} runs were not submitted. {error}"])
+            yield Event(said=[f"{len(runs)} runs were not submitted. {error}"])
+            return
         self._tickets.note_job(array.name, job)
         self._has_submitted = True
         jobs = "1 job" if len(array.elements) == 1 else f"an array of {len(array.elements)} jobs"
@@ -138,7 +164,7 @@ class _Sweep:
             f"Submitted {len(runs)} runs as {jobs}, number {job}. Ctrl-C leaves them in the queue; "
             "the same command attaches to them again."
         )
-        return Event(said=[text], queued=runs)
+        yield Event(said=[text], queued=runs)
 
     def _claim(self, task: Task, submission: str, index: int, known: dict[str, Ticket]) -> bool:
         ticket = Ticket(

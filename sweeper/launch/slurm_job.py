@@ -17,7 +17,6 @@ from types import FrameType
 from sweeper import exit_codes
 from sweeper.attempt import Attempt, recover, standing
 from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import run_spec
 from sweeper.launch import slurm_commands
 from sweeper.launch.events import Event, Task
 from sweeper.launch.local import run_here
@@ -100,7 +99,11 @@ class _Job:
     def run(self, run_ids: Sequence[str]) -> int:
         """Make the runs that have not ended."""
         tickets = [ticket for run_id in run_ids if (ticket := self._tickets.of(run_id))]
-        tasks = [task for ticket in tickets if (task := self._task(ticket))]
+        try:
+            tasks = [task for ticket in tickets if (task := self._task(ticket))]
+        except ValueError as error:
+            print(error, flush=True)  # noqa: T201  into the job's log
+            return exit_codes.RUN_FAILED
         if tasks:
             self._rename(tasks)
             launched = self._launched(tasks)
@@ -172,7 +175,7 @@ class _Job:
 
     def _why_stopped(self) -> str:
         if self._signals.first == signal.SIGUSR1:
-            return "the time limit of its job was near: stopped"
+            return f"the time limit of its job was near{slurm_commands.no_requeue()}: stopped"
         if slurm_commands.was_cancelled(_own_log()):
             return "cancelled with scancel: stopped"
         return "SLURM took its nodes away: stopped"
@@ -190,6 +193,8 @@ class _Job:
             left = [run_id for run_id in run_ids if self._tickets.of(run_id)]
             if left and slurm_commands.requeue(self._number):
                 signal.pause()  # SLURM ends this job now and starts it again
+            if left:
+                print(_NOT_REQUEUED, flush=True)  # noqa: T201  into the job's log
         return CUT_SHORT_EXIT
 
     def _give_up_stalled(self, run_ids: Sequence[str]) -> None:
@@ -209,6 +214,10 @@ class _Job:
 
 
 _NOTE = "slurm.json"
+_NOT_REQUEUED = (
+    "The job must go back into the queue to go on; scontrol could not put it there. Repeat the "
+    "command: it submits the run again, which goes on from its last epoch."
+)
 
 
 def _job_number() -> str:
@@ -225,7 +234,7 @@ def _own_log() -> Path:
 
 def _made_of(ticket: Ticket, number: int) -> Task:
     scratch = ticket.from_scratch and number == ticket.number
-    return Task(spec=run_spec(ticket.config), number=number, from_scratch=scratch)
+    return Task(spec=ticket.spec, number=number, from_scratch=scratch)
 
 
 def _attempts_without_epoch(ledger: Ledger, run_id: str, last: int) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 NODES = ("n1", "n2")
+_GPUS = ("/dev/null", "/dev/zero")
 _SYSTEM_FOLDERS = "/usr/sbin:/sbin"
 
 _CONFIG = """\
@@ -43,10 +44,11 @@ SlurmdTimeout=10
 KillWait=30
 SlurmdParameters=config_overrides
 OverTimeLimit=0
-MaxJobCount=5000
+MaxJobCount={max_job_count}
+GresTypes=gpu
 MaxArraySize={max_array_size}
-NodeName=n1 NodeHostname=localhost Port={n1} CPUs=4 RealMemory=2000 State=UNKNOWN
-NodeName=n2 NodeHostname=localhost Port={n2} CPUs=4 RealMemory=2000 State=UNKNOWN
+NodeName=n1 NodeHostname=localhost Port={n1} CPUs=4 RealMemory=2000 Gres=gpu:2 State=UNKNOWN
+NodeName=n2 NodeHostname=localhost Port={n2} CPUs=4 RealMemory=2000 Gres=gpu:2 State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=high Nodes=n[1-2] MaxTime=INFINITE State=UP PriorityTier=10
 PartitionName=down Nodes=n[1-2] MaxTime=INFINITE State=DOWN
@@ -79,10 +81,12 @@ class Cluster:
     Attributes:
         folder: of its configuration, state and logs.
         max_array_size: as in slurm.conf.
+        max_job_count: as in slurm.conf.
     """
 
     folder: Path
     max_array_size: int = 1001
+    max_job_count: int = 5000
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -102,8 +106,12 @@ class Cluster:
             n1=n1,
             n2=n2,
             max_array_size=self.max_array_size,
+            max_job_count=self.max_job_count,
         )
         (self.folder / "slurm.conf").write_text(text)
+        # SLURM wants a device file for each GPU; these two are on any machine
+        lines = [f"Name=gpu File={device} Flags=nvidia_gpu_env" for device in _GPUS]
+        (self.folder / "gres.conf").write_text("\n".join(lines) + "\n")
         self._start_munge()
         self._start("slurmctld", "-D")
         for node in NODES:
