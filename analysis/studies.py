@@ -115,7 +115,8 @@ def _study(runs: pd.DataFrame, differing: dict[str, Any]) -> Study:
     first = runs.iloc[0]
     title = f"{first['data']}, {first['model']}, {first['epochs']} epochs"
     shown = [f"{name}={value}" for name, value in differing.items() if value is not None]
-    about = "; ".join([str(first["data_about"] or ""), *shown]).strip("; ")
+    about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
+    about = "; ".join([about, *shown]).strip("; ")
     return Study(runs=runs, title=title, about=about, name=_file_name(shown))
 
 

@@ -10,6 +10,7 @@ from sweeper.launch.events import Event, Task
 from sweeper.ledger import Ledger
 from sweeper.planning import Plan, plan, tasks
 from sweeper.view import View, view
+from sweeper.waiting import announced
 
 Launch = Callable[[Sequence[Task], Ledger], Iterator[Event]]
 
@@ -41,7 +42,9 @@ def run_sweep(
     with view(planned.specs, ledger) as shown:
         _say(planned, to_do, shown)
         try:
-            return _follow(launch(to_do, ledger) if to_do else iter(()), ledger, shown)
+            attempts = [(task.spec, task.number) for task in to_do]
+            with announced(attempts, ledger.results):
+                return _follow(launch(to_do, ledger) if to_do else iter(()), ledger, shown)
         except KeyboardInterrupt:
             shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
             return exit_codes.INTERRUPTED

@@ -127,7 +127,7 @@ def _judged(claim: Claim, placed: pd.DataFrame, rng: np.random.Generator) -> Ver
     if groups := same_arms(ours):
         arms = " and ".join(_told_apart(groups[0]))
         why = f"refused: identical learning rates at every step of {arms}"
-    elif claim.is_about_optimum and (edges := at_upper_edge(ours)):
+    elif claim.is_about_optimum and verdict.num_seeds and (edges := at_upper_edge(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
         why = f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
     return replace(verdict, verdict=UNDECIDED, seeds_needed=-1, why=why) if why else verdict

@@ -64,7 +64,8 @@ def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     legend(figure, axes)
     first = runs.iloc[0]
     title = f"{CITATION}: optimizers up to the full batch: {first['data']}, {first['model']}"
-    titles(figure, title, str(first["data_about"] or ""), reading_note(frame))
+    about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
+    titles(figure, title, about, reading_note(frame))
     return figure, frame
 
 

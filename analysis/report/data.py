@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pandas as pd
 
 from analysis.answers import answers
 from analysis.claims import in_words, judge_all, preflight
+from analysis.files import Unread
 from analysis.load import read_curves, read_runs
 from analysis.studies import flat
 from sweeper.domain.identity import scientific_part
@@ -30,6 +32,36 @@ _APART = ("config_json", "versions", "log_path", "data_about")
 _DRAWS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the results folders hold.
+
+    Attributes:
+        runs: one row per run.
+        curves: one row per run and epoch.
+        unread: the files that were left out.
+    """
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    unread: list[Unread]
+
+
+def read_tables(results: Sequence[str]) -> Tables:
+    """Read results folders.
+
+    Args:
+        results: results folders.
+
+    Raises:
+        ValueError: if a folder does not exist.
+    """
+    loaded = read_runs(results)
+    runs = loaded.frame.reset_index(drop=True)
+    curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
+    return Tables(runs, curves.frame, [*loaded.unread, *curves.unread])
+
+
 def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
     """Read results folders into what the page shows.
 
@@ -40,16 +72,52 @@ def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
     Raises:
         ValueError: if a folder does not exist.
     """
-    loaded = read_runs(results)
-    runs = loaded.frame.reset_index(drop=True)
-    curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
+    tables = read_tables(results)
+    return shown_data(tables, results, command) | conclusions(tables)
+
+
+def with_under_way(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Tables:
+    """Tables with the runs that have not ended, in place of earlier attempts at them.
+
+    Args:
+        tables: what has ended.
+        runs: what has not, as `under_way` returns it.
+        curves: of those that run.
+    """
+    if not len(runs):
+        return tables
+    ended = tables.runs[~tables.runs["run_id"].isin(runs["run_id"])]
+    texts = runs.assign(config_json=runs.get("config_json", "{}"))
+    both = pd.concat([ended, _as_typed(texts, tables.runs)], ignore_index=True)
+    if not len(curves):
+        return Tables(both, tables.curves, tables.unread)
+    lines = pd.concat([tables.curves, _as_typed(curves, tables.curves)], ignore_index=True)
+    return Tables(both, lines, tables.unread)
+
+
+def _as_typed(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the columns of another frame, so that the two can be put together."""
+    known = rows.reindex(columns=list(like.columns))
+    empty = [name for name in known.columns if known[name].isna().all()]
+    return known.drop(columns=empty)
+
+
+def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str, Any]:
+    """The runs and curves as the page takes them, without conclusions.
+
+    Args:
+        tables: what there is.
+        results: the results folders.
+        command: that makes the page, shown on it.
+    """
+    runs = tables.runs
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     data: dict[str, Any] = {
         "made": {"command": command, "at": now, "results": [str(r) for r in results]},
-        "unread": [str(u) for u in [*loaded.unread, *curves.unread]],
+        "unread": [str(u) for u in tables.unread],
         "columns": [],
         "num_runs": len(runs),
-        "curves": _curves(runs, curves.frame),
+        "curves": _curves(runs, tables.curves),
         "config": {},
         "logs": {},
     }
@@ -61,10 +129,18 @@ def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
     data["config"] = {name: str(value) for name, value in common.items()}
     data["logs"] = _logs(runs)
     data["summary"] = _summary(runs)
-    return data | _conclusions(runs, curves.frame)
+    return data
 
 
-def _conclusions(runs: pd.DataFrame, curves: pd.DataFrame) -> dict[str, Any]:
+def conclusions(tables: Tables) -> dict[str, Any]:
+    """Claims, doubts and answers; empty without a run that has ended.
+
+    Args:
+        tables: what has ended.
+    """
+    runs, curves = tables.runs, tables.curves
+    if not len(runs):
+        return {"claims": [], "findings": [], "answers": []}
     judged = judge_all(runs, curves)
     findings = {(f.is_refusal, f.text) for paper in judged for f in preflight(paper.study.runs)}
     return {

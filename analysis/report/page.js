@@ -183,7 +183,7 @@ function nearestLine(mx, my) {
   return best;
 }
 
-const TIP = ["run_id", "outcome", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed", "val_accuracy", "val_loss", "epochs_completed", "wall_s"];
+const TIP = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed", "val_accuracy", "val_loss", "epochs_completed", "wall_s"];
 
 function hover(id, nearest) {
   const canvas = byId(id), tip = byId("tip");

@@ -5,15 +5,28 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
+from typing import Any
+
+import pandas as pd
 
 from analysis.files import listing
 from analysis.load import folders
-from analysis.report.data import report_data
+from analysis.report.data import (
+    Tables,
+    conclusions,
+    read_tables,
+    shown_data,
+    with_under_way,
+)
 from analysis.report.page import as_json, page
+from analysis.report.under_way import progress_stamps, under_way
 
 
 class Watcher:
-    """Results folders, read again only when their files changed.
+    """Results folders, read again only when something in them changed.
+
+    What runs and waits is read anew whenever an epoch has ended; claims and answers, which take
+    longer and rest on runs that have ended, only when one more has.
 
     Args:
         results: results folders.
@@ -24,24 +37,44 @@ class Watcher:
         folders(results)
         self._results, self._command = list(results), command
         self._lock, self._version, self._json = Lock(), "", ""
+        self._ended, self._tables = "", Tables(pd.DataFrame(), pd.DataFrame(), [])
+        self._conclusions: dict[str, Any] = {}
 
     def version(self) -> str:
-        """A text that changes when a file of the tables appears, changes or goes."""
-        digest = hashlib.sha256()
-        for folder in self._results:
-            for kind in ("runs", "curves"):
-                for path in listing(Path(folder) / kind):
-                    digest.update(f"{path} {_stamp(path)}\n".encode())
-        return digest.hexdigest()
+        """A text that changes when a run starts, ends an epoch, or ends."""
+        return _digest([self._files(), *progress_stamps(self._results)])
 
     def data_json(self) -> str:
         """The data of the page now."""
         with self._lock:
             version = self.version()
             if version != self._version:
-                self._json = as_json(report_data(self._results, self._command))
+                self._json = as_json(self._data())
                 self._version = version
             return self._json
+
+    def _data(self) -> dict[str, Any]:
+        ended = self._files()
+        if ended != self._ended:
+            self._tables = read_tables(self._results)
+            self._conclusions = conclusions(self._tables)
+            self._ended = ended
+        tables = with_under_way(self._tables, *under_way(self._results))
+        return shown_data(tables, self._results, self._command) | self._conclusions
+
+    def _files(self) -> str:
+        """A text that changes when a file of the tables appears, changes or goes."""
+        paths = [
+            path
+            for folder in self._results
+            for kind in ("runs", "curves")
+            for path in listing(Path(folder) / kind)
+        ]
+        return _digest([f"{path} {_stamp(path)}" for path in paths])
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _stamp(path: Path) -> int:

@@ -1,0 +1,155 @@
+"""Runs that have not ended: those that train, from what they leave behind, and those that wait.
+
+Reads only; a heartbeat is compared with this machine's clock.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sweeper.domain.run_spec import run_spec
+from sweeper.ledger import Ledger
+from sweeper.owner import EXPIRES_S, Owner
+from sweeper.waiting import lists
+
+RUNNING, SILENT, QUEUED = "running", "silent", "queued"
+
+
+def under_way(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What runs and what waits in results folders.
+
+    Args:
+        results: results folders.
+
+    Returns:
+        Rows with columns of the runs table, where `outcome` is running, silent (no heartbeat:
+        its launcher has gone, or its clock is off) or queued; and the curves of those that run.
+    """
+    rows: list[dict[str, Any]] = []
+    curves: list[dict[str, Any]] = []
+    for folder in results:
+        ledger = Ledger(Path(folder))
+        latest = {run_id: row.attempt for run_id, row in ledger.ended().items()}
+        for run_id, number in ledger.active():
+            found = _training(ledger, run_id, number)
+            if found and number > latest.get(run_id, 0):
+                row, curve = found
+                rows.append(row | {"results": folder})
+                keys = {"run_id": run_id, "attempt": number, "results": folder}
+                curves += [keys | epoch for epoch in curve]
+                latest[run_id] = number
+        rows += [row | {"results": folder} for row in _queued(ledger, latest)]
+    return pd.DataFrame(rows), pd.DataFrame(curves)
+
+
+def progress_stamps(results: Sequence[str]) -> list[str]:
+    """Texts that change when a run starts, ends an epoch or ends, or a queue changes.
+
+    Args:
+        results: results folders.
+    """
+    stamps: list[str] = []
+    for folder in results:
+        ledger = Ledger(Path(folder))
+        for run_id, number in ledger.active():
+            progress = ledger.attempt_folder(run_id, number) / "progress.jsonl"
+            stamps.append(f"{run_id} {number} {_size(progress)}")
+        stamps += [f"{listed.owner} {len(listed.runs)}" for listed in lists(ledger.results)]
+        stamps += [path.name for path in _tickets(ledger)]
+    return stamps
+
+
+def _training(
+    ledger: Ledger, run_id: str, number: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+    """The row and the curve so far of an attempt; None if it has written no config yet."""
+    folder = ledger.attempt_folder(run_id, number)
+    try:
+        row = _of_config(json.loads((folder / "config.json").read_text()))
+    except (OSError, ValueError):
+        return None
+    curve = _curve(folder / "progress.jsonl")
+    last = curve[-1] if curve else {}
+    state, heard = _heartbeat(folder / "owner.json")
+    row |= {name: last.get(name) for name in ("val_accuracy", "val_loss", "train_loss")}
+    row |= {"epochs_completed": len(curve), "wall_s": last.get("elapsed_s"), "outcome": state}
+    row |= {"attempt": number, "reason": f"epoch {len(curve)} of {row['epochs']}; {heard}"}
+    row["log_path"] = str((folder / "log.txt").relative_to(ledger.results))
+    return row, curve
+
+
+def _heartbeat(owner_file: Path) -> tuple[str, str]:
+    try:
+        owner = Owner(**json.loads(owner_file.read_text()))
+        silent_s = max(0.0, time.time() - owner_file.stat().st_mtime)
+    except (OSError, ValueError, TypeError):
+        return RUNNING, "just beginning or just ending"
+    alive = owner.is_alive()
+    if alive is None:
+        alive = silent_s < EXPIRES_S
+    return RUNNING if alive else SILENT, f"heartbeat {silent_s:.0f} s ago on {owner.host}"
+
+
+def _queued(ledger: Ledger, latest: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Attempts that a sweep on some machine has still to begin, and those submitted to SLURM."""
+    found: dict[str, dict[str, Any]] = {}
+    for listed in lists(ledger.results):
+        why = f"waits in the sweep of process {listed.owner.pid} on {listed.owner.host}"
+        found |= {line["run_id"]: {**line, "reason": why} for line in listed.runs}
+    for path in _tickets(ledger):
+        try:
+            ticket = json.loads(path.read_text())
+            row = _of_config(ticket["config"]) | {"attempt": ticket["number"]}
+        except (OSError, ValueError, KeyError):  # it began since it was listed
+            continue
+        found[row["run_id"]] = row | {"reason": "submitted to SLURM"}
+    return [
+        row | {"outcome": QUEUED}
+        for run_id, row in found.items()
+        if row["attempt"] > latest.get(run_id, 0)
+    ]
+
+
+def _tickets(ledger: Ledger) -> list[Path]:
+    folder = ledger.results / "slurm" / "queued"
+    return sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
+
+
+def _of_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What a run's config says of its row."""
+    spec = run_spec(config)
+    return {
+        "run_id": spec.run_id,
+        "global_batch": spec.split.global_batch,
+        "micro_batch": spec.split.micro_batch,
+        "world_size": spec.split.world_size,
+        "steps_per_epoch": spec.steps_per_epoch,
+        "warmup_epochs": float(spec.schedule.warmup_epochs),
+        "lr_rule": config["lr_rule"]["name"],
+        "base_lr": float(config["base_lr"]),
+        "base_batch": config["base_batch"],
+        "peak_lr": spec.schedule.peak_lr,
+        "seed": config["seed"],
+        "epochs": spec.epochs,
+        "config_json": json.dumps(config, sort_keys=True),
+    }
+
+
+def _curve(path: Path) -> list[dict[str, Any]]:
+    """Rows of the completed epochs; a line that is being written is left out."""
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
