@@ -3,7 +3,7 @@
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -83,7 +83,7 @@ class MicroGradients:
             self._sums[parameter] += value
         self._counts[parameter] = count + 1
 
-    def gather(self, parameters: list[Tensor]) -> None:
+    def gather(self, parameters: Sequence[Tensor]) -> None:
         """Average over all micro-batches of this optimizer step and start the next one's sums.
 
         Raises:
@@ -106,7 +106,7 @@ class MicroGradients:
         self._means = dict(zip(parameters, means, strict=True))
         self._counts.clear()
 
-    def means(self, parameters: list[Tensor]) -> list[Tensor]:
+    def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """The means that `gather` made, of these parameters."""
         return [self._means[parameter] for parameter in parameters]
 

@@ -92,11 +92,10 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
     "words",
     [
         (*ADASCALE, "epochs=2"),
-        (*GROWING,),
         (*GROWING, "schedule.growth=measured"),
         (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
     ],
-    ids=["adascale", "growing", "measured growth", "growing, with parts looked at"],
+    ids=["adascale", "measured growth", "planned growth, with parts looked at"],
 )
 def test_what_was_decided_survives_a_resume(run_words, words):
     """Moving weights, so that the noise changes from step to step."""
