@@ -14,11 +14,19 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.plugins.environments import LightningEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
 from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
 from lightning_modules.dropout import key_dropout
 from lightning_modules.exchange import ddp_settings
 from lightning_modules.loggers import Mirror
+from lightning_modules.module import Classifier
 from lightning_modules.norm import fix_batchnorm_span
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.position import StepPosition
@@ -27,16 +35,8 @@ from lightning_modules.reproducible import use_deterministic_algorithms
 from lightning_modules.residual_start import zero_last_norms
 from lightning_modules.signals import LaunchersSigterm
 from lightning_modules.span_ranks import span_ranks
-from pytorch_lightning.callbacks import Checkpoint
-from pytorch_lightning.plugins.environments import LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-
-from lightning_modules.module import Classifier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +231,11 @@ def _peak_memory_gib(device: torch.device) -> float:
     """Most memory in use at once: of the tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
+    return peak_of_process_gib()
+
+
+def peak_of_process_gib() -> float:
+    """Most memory that this process has held at once: all that is resident, libraries and data."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from sweeper.compose import config_folder, expand, preset_axes, with_preset_axes
 from sweeper.domain.run_spec import RunSpec
 from sweeper.exit_codes import BAD_INPUT
+from sweeper.launch.slots import this_machine
 from sweeper.ledger import Ledger
 from sweeper.planning import Plan, plan
 from sweeper.runs_table import LAYOUT, duration
@@ -54,7 +55,8 @@ def planned_grid(words: Sequence[str], *, config_dir: str | None) -> tuple[Plan,
         loader = GlobalHydra.instance().config_loader()
         configs = list(expand(loader, with_preset_axes(preset_axes(loader, words), words)))
     ledger = Ledger(Path(configs[0]["results"]))
-    return plan(configs, ledger), ledger
+    device = this_machine(jobs="auto", runs_per_gpu=1).device
+    return plan(configs, ledger, device=device), ledger
 
 
 def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
@@ -76,6 +78,7 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
         "seed": config["seed"],
         "world_size": split.world_size,
         "micro_batch": split.micro_batch,
+        "micro_batch_from": planned.fits[spec.run_id].source,
         "accumulation_steps": split.accumulation_steps,
         "peak_lr": spec.schedule.peak_lr,
         "steps_per_epoch": spec.steps_per_epoch,
@@ -89,6 +92,7 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
         "total_examples": examples,
         "estimated_s": examples / speed if speed else None,
         "ledger": str(ended.outcome) if ended else "new",
+        "warnings": list(planned.warnings[spec.run_id]),
     }
 
 
@@ -113,7 +117,9 @@ _ROWS_FOR_SPEED = 50
 
 
 def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
-    table = Table(box=None, padding=(0, 1), pad_edge=False, caption=LAYOUT)
+    to_be_probed = any(line["micro_batch_from"] == "to be probed" for line in lines)
+    caption = LAYOUT + "; ?: at most, to be probed" * to_be_probed
+    table = Table(box=None, padding=(0, 1), pad_edge=False, caption=caption)
     for name in ("batch", "warmup", "rule", "seed", "layout", "peak lr"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("steps/\nepoch", "steps", "warmup\nsteps", "time", "ledger"):
@@ -124,7 +130,7 @@ def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             f"{line['warmup_epochs']:g}",
             line["lr_rule"],
             str(line["seed"]),
-            f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}",
+            _layout(line),
             f"{line['peak_lr']:g}",
             f"{line['steps_per_epoch']:,}",
             f"{line['total_steps']:,}",
@@ -136,7 +142,7 @@ def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     for sentence in dict.fromkeys(map(_course, planned.specs)):
         if sentence:
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    for warning in planned.warnings:
+    for warning in planned.distinct_warnings:
         console.print(f"Warning: {warning}", highlight=False, markup=False, soft_wrap=True)
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.", highlight=False)
@@ -162,6 +168,11 @@ def _course(spec: RunSpec) -> str:
         for epoch, batch in later
     ]
     return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
+
+
+def _layout(line: Line) -> str:
+    layout = f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}"
+    return layout + "?" * (line["micro_batch_from"] == "to be probed")
 
 
 def _parser() -> argparse.ArgumentParser:

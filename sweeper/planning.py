@@ -1,17 +1,19 @@
 """What a grid comes to: every distinct run, what the ledger has of it, what is left to do."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sweeper.attempt import recover, standing, tidy
+from sweeper.domain.cautions import cautions
+from sweeper.domain.memory import Device
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec, run_spec
-from sweeper.domain.schedule import silent_milestones
 from sweeper.ended import Ended
 from sweeper.launch.events import Task
 from sweeper.ledger import Ledger
 from sweeper.measured_noise import with_measured_noise
+from sweeper.probes import Fit, Probes
 
 RETRY_CHOICES = (None, "failed")
 RERUN_CHOICES = (None, "all")
@@ -25,17 +27,32 @@ class Plan:
         specs: every distinct run of the grid, in its order.
         ended: the current rows that the ledger has of them.
         repeats: points that are the same run as another; they differ only in where they run.
-        warnings: what is allowed but probably not meant.
+        warnings: what is allowed but probably not meant, by the id of the run that it concerns.
+        fits: what is known of the micro-batches, by run id; empty if it was not looked up.
     """
 
     specs: Sequence[RunSpec]
     ended: Mapping[str, Ended]
     repeats: int
-    warnings: Sequence[str]
+    warnings: Mapping[str, Sequence[str]]
+    fits: Mapping[str, Fit]
+
+    @property
+    def distinct_warnings(self) -> list[str]:
+        """Each warning once."""
+        return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
 
 
-def plan(configs: Iterable[Mapping[str, Any]], ledger: Ledger) -> Plan:
+def plan(
+    configs: Iterable[Mapping[str, Any]], ledger: Ledger, *, device: Device | None = None
+) -> Plan:
     """Check every point of a grid and look up its runs; changes nothing.
+
+    Args:
+        configs: the resolved config of every point.
+        ledger: where its runs may stand.
+        device: what they will train on, to look up what is known of the micro-batches that fit;
+            None to leave that to the place where they run.
 
     Raises:
         ValueError: with one line per distinct mistake, if any point is impossible.
@@ -53,11 +70,15 @@ def plan(configs: Iterable[Mapping[str, Any]], ledger: Ledger) -> Plan:
     if mistakes:
         raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
     ended = ledger.ended()
+    probes = Probes(ledger.results, device) if device else None
+    fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
+    known = {run_id: fit.bounds for run_id, fit in fits.items()}
     return Plan(
-        specs=list(specs.values()),
+        specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
-        warnings=list(dict.fromkeys(w for spec in specs.values() for w in _warnings(spec))),
+        warnings=cautions(list(specs.values()), known),
+        fits=fits,
     )
 
 
@@ -120,14 +141,3 @@ def _check_word(name: str, value: str | None, choices: Sequence[str | None]) -> 
 
 def _counted(text: str, times: int) -> str:
     return text if times == 1 else f"{text} ({times} points of the grid)"
-
-
-def _warnings(spec: RunSpec) -> Iterator[str]:
-    config = spec.config
-    if silent := silent_milestones(config["schedule"], spec.epochs):
-        yield (
-            f"schedule.milestones {silent} never fire: the training has {spec.epochs} epochs, "
-            f"0 to {spec.epochs - 1}."
-        )
-    if config["bn_span"] == "micro":
-        yield "bn_span=micro: BatchNorm follows the micro-batch, so the layout changes the results."

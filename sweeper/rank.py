@@ -1,7 +1,12 @@
 """What a worker process is told: plain values only, so that it travels to any process."""
 
 from dataclasses import dataclass
+from typing import Any
 
+#: Exit code of a try that needed more memory than it may use.
+TOO_MUCH_EXIT = 3
+#: Exit code of one that ran out of memory on a GPU that others use: it says nothing.
+CROWDED_EXIT = 4
 #: Exit codes above this say with which errno the attempt's folder could not be written.
 UNWRITABLE_EXIT = 64
 
@@ -31,3 +36,26 @@ class Rank:
     threads: int
     environment: dict[str, str]
     master: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """A micro-batch to be tried.
+
+    Attributes:
+        config: of the run that wants to know.
+        micro_batch: what to try [examples].
+        folder: for what the try writes; it leaves measured.json there.
+        threads: of the process on a CPU.
+        environment: variables to set before training.
+        limit_gib: the memory that the process may use, on a GPU the tensors; None for any [GiB].
+        share_of_gpu: the part of the GPU that may be used; None on a CPU.
+    """
+
+    config: dict[str, Any]
+    micro_batch: int
+    folder: str
+    threads: int
+    environment: dict[str, str]
+    limit_gib: float | None
+    share_of_gpu: float | None

@@ -72,7 +72,7 @@ def _follow(events: Iterator[Event], ledger: Ledger, shown: View) -> int:
 
 
 def _say(planned: Plan, to_do: Sequence[Task], shown: View) -> None:
-    for warning in planned.warnings:
+    for warning in planned.distinct_warnings:
         shown.say(f"Warning: {warning}")
     if planned.repeats:
         shown.say(

@@ -104,7 +104,7 @@ class View:
         state = self._states[attempt.spec.run_id]
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
             self._to_do += state.spec.epochs  # a run tried again
-        state.status, state.attempt = status, attempt
+        state.status, state.attempt, state.spec = status, attempt, attempt.spec
         self._running[state.spec.run_id] = state
         self._line(f"{word:<8} {attempt.spec.point}")
 

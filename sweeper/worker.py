@@ -17,12 +17,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lightning_modules.train import Place, train
+from lightning_modules.brief import brief
+from lightning_modules.train import Place, peak_of_process_gib, train
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
-from sweeper.rank import UNWRITABLE_EXIT, Rank
+from sweeper.rank import CROWDED_EXIT, TOO_MUCH_EXIT, UNWRITABLE_EXIT, Rank, Try
 
 _REASON_LINES = 3
+_LOOK_S = 0.005
+_GIB = 2**30
+# Left free of a run's share of a GPU: CUDA's and NCCL's own memory, and fragments.
+_GPU_PART, _GPU_RESERVE_GIB = 0.95, 1.0
 _MEETING_S = 300.0
 
 
@@ -33,7 +38,7 @@ def work(rank: Rank) -> None:
     _die_with_parent()
     config = json.loads((folder / "config.json").read_text())
     choose_nccl(config["exchange"])
-    _enter(rank, on_gpu=config["accelerator"] != "cpu" and torch.cuda.is_available())
+    _enter(rank, config["accelerator"])
     progress = folder / "progress.jsonl"
     place = Place(
         rank=rank.rank,
@@ -51,6 +56,83 @@ def work(rank: Rank) -> None:
     if rank.rank == 0:
         _leave_record(folder, 0, record)
     dist.destroy_process_group()
+
+
+def try_micro_batch(told: Try) -> None:
+    """Train a few steps in micro-batches of one size and leave what memory they took.
+
+    Exits with TOO_MUCH_EXIT if they took more than they may.
+    """
+    folder = Path(told.folder)
+    _redirect_output(folder / "log.txt")
+    _die_with_parent()
+    _be_the_first_to_go()
+    checkpoint = folder / "checkpoint.ckpt"
+    rank = Rank(
+        folder=told.folder,
+        checkpoint=str(checkpoint),
+        rank=0,
+        local_rank=0,
+        node_rank=0,
+        world_size=1,
+        threads=told.threads,
+        environment=told.environment,
+    )
+    _enter(rank, told.config["accelerator"])
+    is_crowded = _set_limit(told)
+    place = Place(
+        rank=0,
+        folder=folder,
+        checkpoint=checkpoint,
+        on_epoch=lambda rows: None,
+        val_examples=told.micro_batch,
+    )
+    try:
+        record = train(brief(told.config, told.micro_batch), place)
+    except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
+        traceback.print_exc()
+        sys.stderr.flush()
+        too_much = CROWDED_EXIT if is_crowded else TOO_MUCH_EXIT
+        os._exit(too_much if _is_out_of_memory(error) else 1)
+    on_gpu = told.share_of_gpu is not None
+    peak = torch.cuda.max_memory_reserved() / _GIB if on_gpu else record["peak_memory_gib"]
+    measured = {"peak_gib": peak, "steps": record["steps"], "device": record["device_kind"]}
+    _publish(folder / "measured.json", measured)
+    dist.destroy_process_group()
+
+
+def _set_limit(told: Try) -> bool:
+    """Have this process fail when it takes more memory than it may.
+
+    Returns:
+        Whether others use so much of the GPU that a failure says nothing.
+    """
+    if told.share_of_gpu is None:
+        assert told.limit_gib is not None, "on a CPU the limit is always stated"
+        _end_above(told.limit_gib)
+        return False
+    free, total = torch.cuda.mem_get_info()
+    usable_gib = total / _GIB * told.share_of_gpu * _GPU_PART - _GPU_RESERVE_GIB
+    usable_gib = min(usable_gib, told.limit_gib or usable_gib)
+    torch.cuda.set_per_process_memory_fraction(max(0.0, usable_gib * _GIB / total))
+    return free / _GIB < usable_gib
+
+
+def _end_above(limit_gib: float) -> None:
+    """End this process as soon as it has taken more memory, before it can harm the machine."""
+
+    def watch() -> None:
+        while peak_of_process_gib() <= limit_gib:
+            time.sleep(_LOOK_S)
+        os._exit(TOO_MUCH_EXIT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _be_the_first_to_go() -> None:
+    """If the machine runs out of memory, Linux shall end this process and no other."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _redirect_output(log: Path) -> None:
@@ -86,7 +168,7 @@ def choose_nccl(exchange: Mapping[str, Any]) -> None:
         os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 
-def _enter(rank: Rank, *, on_gpu: bool) -> None:
+def _enter(rank: Rank, accelerator: str) -> None:
     """Take the place among the ranks: environment, threads, process group."""
     os.environ.update(
         LOCAL_RANK=str(rank.local_rank),
@@ -97,6 +179,7 @@ def _enter(rank: Rank, *, on_gpu: bool) -> None:
         **rank.environment,
     )
     torch.set_num_threads(rank.threads)
+    on_gpu = accelerator != "cpu" and torch.cuda.is_available()  # sees the environment as set
     if on_gpu:
         torch.cuda.set_device(rank.local_rank)
     dist.init_process_group(
@@ -157,6 +240,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _leave_record(folder: Path, rank: int, record: dict[str, Any]) -> None:
-    partial = folder / f".record-{rank}.tmp"
-    partial.write_text(json.dumps(record))
-    partial.replace(folder / f"record-{rank}.json")
+    _publish(folder / f"record-{rank}.json", record)
+
+
+def _publish(path: Path, content: dict[str, Any]) -> None:
+    """Publish by rename."""
+    partial = path.with_name(f".{path.stem}.tmp")
+    partial.write_text(json.dumps(content))
+    partial.replace(path)

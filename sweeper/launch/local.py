@@ -15,11 +15,13 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
 from sweeper.domain.switches import gradient_span
 from sweeper.launch.events import End, Event, Task, Tasks
+from sweeper.launch.fitting import Fitting
 from sweeper.launch.processes import Ranks, RanksHere, Running, end_of, stop
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.slots import Machine, Slots
 from sweeper.ledger import Ledger
 from sweeper.owner import HEARTBEAT_S
+from sweeper.probes import Fit, Probes
 
 _TICK_S = 0.02
 _POLL_ELSEWHERE_S = 0.5
@@ -91,15 +93,17 @@ class _Runs:
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
         self._halved: dict[str, str] = {}
+        self._refused: list[tuple[Attempt, str]] = []
         self._ledger, self._slots = ledger, slots
         self._ranks, self._context = ranks, context
         self._environment = {"SWEEPER_SHARED": str(shared)}
+        self._fitting = Fitting(Probes(ledger.results, slots.machine.device), context)
         self._beaten_at = self._polled_at = time.monotonic()
 
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        under_way = self._waiting or self._running or self._elsewhere
+        under_way = self._waiting or self._running or self._elsewhere or self._fitting.holds_runs
         return bool(under_way or not self._source_is_empty)
 
     def _refill(self) -> None:
@@ -122,22 +126,25 @@ class _Runs:
         self._refill()
         while self._waiting and (place := self._slots.take(self._waiting[0].spec)) is not None:
             task = self._waiting.popleft()
-            attempt = self._start(task, place)
-            self._refill()
-            if attempt:
+            fit = self._fitting.fit(task.spec)
+            if fit.to_try is not None:
+                if not self._fitting.begin(task, fit.to_try, place):
+                    self._slots.give_back(task.spec.run_id)
+            elif attempt := self._start(task, fit, place):
                 began.append(attempt)
-                continue
-            self._slots.give_back(task.spec.run_id)
-            self._elsewhere.append(task)
-            if other := Attempt.found(self._ledger, task.spec.run_id, task.number):
-                elsewhere.append(other)
+            else:
+                self._slots.give_back(task.spec.run_id)
+                self._elsewhere.append(task)
+                if other := Attempt.found(self._ledger, task.spec.run_id, task.number):
+                    elsewhere.append(other)
+            self._refill()
         return Event(began=began, elsewhere=elsewhere)
 
-    def _start(self, task: Task, place: Mapping[str, str]) -> Attempt | None:
-        attempt = Attempt.begin(
-            task.spec, self._ledger, task.number, from_scratch=task.from_scratch
-        )
-        if attempt:
+    def _start(self, task: Task, fit: Fit, place: Mapping[str, str]) -> Attempt | None:
+        attempt = Attempt.begin(fit.spec, self._ledger, task.number, from_scratch=task.from_scratch)
+        if attempt and fit.refusal:
+            self._refused.append((attempt, fit.refusal))
+        elif attempt:
             environment = {**self._environment, **place}
             self._running.append(self._ranks.start(attempt, self._context, environment))
         return attempt
@@ -145,15 +152,33 @@ class _Runs:
     def ended(self) -> Event:
         """Publish what has ended here, and look what has ended elsewhere."""
         self._beat()
-        ends: list[End] = []
+        ends = self._refusals()
         for run in list(self._running):
             if end := end_of(run) or self._stopped_on_request(run):
                 self._drop(run)
                 outcome, reason = end[0], end[1] + self._halved.get(run.attempt.spec.run_id, "")
                 ends.append(_publish(run.attempt, outcome, reason, self._ledger))
+                self._fitting.learn(run.attempt, outcome)
                 if outcome == Outcome.OUT_OF_MEMORY and self._try_smaller(run.attempt):
                     ends.pop()
-        return Event(ended=[*ends, *self._ended_elsewhere()])
+        return Event(ended=[*ends, *self._ended_elsewhere()], said=self._tried())
+
+    def _refusals(self) -> list[End]:
+        """Publish the runs of which not even the smallest micro-batch fits."""
+        refused, self._refused = self._refused, []
+        for attempt, _ in refused:
+            self._slots.give_back(attempt.spec.run_id)
+        return [
+            _publish(attempt, Outcome.OUT_OF_MEMORY, why, self._ledger) for attempt, why in refused
+        ]
+
+    def _tried(self) -> Sequence[str]:
+        """Take back the runs whose micro-batch has been tried; what to say of it."""
+        looked = self._fitting.look()
+        for task in looked.free:
+            self._slots.give_back(task.spec.run_id)
+        self._waiting.extendleft(reversed(looked.ready))
+        return looked.said
 
     def _try_smaller(self, attempt: Attempt) -> bool:
         """Go on from the last epoch with half the micro-batch, where the span allows it."""
@@ -213,6 +238,7 @@ class _Runs:
 
     def stop(self, why: Callable[[], str]) -> None:
         """End what is running; it goes on from its last epoch when the command is repeated."""
+        self._fitting.stop()
         stop(self._running)
         for run in self._running:
             reason = f"{why()} after epoch {len(run.attempt.curve())}"

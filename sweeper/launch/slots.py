@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sweeper.domain.memory import CPU, Device
 from sweeper.domain.run_spec import RunSpec
 
 
@@ -18,12 +19,14 @@ class Machine:
         gpus: names for CUDA_VISIBLE_DEVICES; empty without any.
         jobs: runs at a time, or auto: as many as cores or GPUs carry.
         runs_per_gpu: runs that share a GPU [count].
+        device: what runs train on.
     """
 
     cores: int
     gpus: Sequence[str] = ()
     jobs: int | str = "auto"
     runs_per_gpu: int = 1
+    device: Device = CPU
 
 
 @dataclass(slots=True)
@@ -81,21 +84,45 @@ def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
     """What this process may use; GPUs as the driver's own tool lists them, without CUDA."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return Machine(cores=cores, gpus=_gpus(), jobs=jobs, runs_per_gpu=runs_per_gpu)
+    gpus = _gpus()
+    device = this_device(runs=runs_per_gpu) if gpus else CPU
+    return Machine(cores=cores, gpus=gpus, jobs=jobs, runs_per_gpu=runs_per_gpu, device=device)
+
+
+def this_device(*, runs: int) -> Device:
+    """What runs on this machine train on: the first GPU, or the CPU where there is none.
+
+    Args:
+        runs: that share a GPU [count].
+    """
+    for line in _nvidia_smi("name,memory.total"):
+        kind, _, memory_mib = line.rpartition(",")
+        known = memory_mib.strip().isdecimal()
+        return Device(
+            kind=kind.strip() or "gpu",
+            memory_gib=int(memory_mib) / 1024 if known else None,
+            runs=runs,
+        )
+    return CPU
 
 
 def _gpus() -> tuple[str, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(name for name in visible.split(",") if name)
+    return tuple(_nvidia_smi("index"))
+
+
+def _nvidia_smi(query: str) -> list[str]:
+    """A line for each GPU, as the driver's own tool tells; none if it does not."""
     try:
         listed = subprocess.run(
-            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             check=True,
             timeout=30,
         )
     except (OSError, subprocess.SubprocessError):
-        return ()
-    return tuple(listed.stdout.split())
+        return []
+    return listed.stdout.splitlines()

@@ -142,10 +142,10 @@ class _Job:
         slurm_commands.rename(self._number, name if len(tasks) == 1 else f"{name}_and_more")
 
     def _launched(self, tasks: Sequence[Task]) -> Generator[Event]:
-        if tasks[0].spec.config["num_nodes"] > 1:
-            return run_on_nodes(tasks, self._ledger, self._why_stopped)
         policy = self._policy
         machine = this_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
+        if tasks[0].spec.config["num_nodes"] > 1:
+            return run_on_nodes(tasks, self._ledger, self._why_stopped, machine.device)
         return run_here(tasks, self._ledger, machine, why_stopped=self._why_stopped)
 
     def _take_in(self, event: Event) -> None:

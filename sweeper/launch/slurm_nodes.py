@@ -1,5 +1,6 @@
 """Runs on the nodes of the job that this process is in: srun starts the ranks, one process each."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -7,13 +8,16 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from sweeper.attempt import Attempt
+from sweeper.attempt import Attempt, standing
+from sweeper.domain.memory import Device
 from sweeper.domain.outcomes import Outcome
 from sweeper.launch.events import End, Event, Task
+from sweeper.launch.fitting import Fitting, fitted
 from sweeper.launch.slurm_commands import without_tasks
 from sweeper.launch.slurm_rank import LEAVE
 from sweeper.ledger import Ledger
 from sweeper.owner import HEARTBEAT_S
+from sweeper.probes import Probes
 
 _TICK_S = 0.1
 _GRACE_S = 5.0
@@ -22,7 +26,7 @@ _FROM_OUTSIDE = {9: "SIGKILL", 15: "SIGTERM"}
 
 
 def run_on_nodes(
-    tasks: Sequence[Task], ledger: Ledger, why_stopped: Callable[[], str]
+    tasks: Sequence[Task], ledger: Ledger, why_stopped: Callable[[], str], device: Device
 ) -> Generator[Event]:
     """Make runs one after the other, each on all nodes of this job.
 
@@ -30,19 +34,28 @@ def run_on_nodes(
         tasks: what to run, in this order.
         ledger: where the rows go.
         why_stopped: the reason of a run that is left before its end.
+        device: what the ranks train on; micro-batches are tried on this node's.
 
     Yields:
         An event per tick, empty when nothing happened.
     """
+    context = multiprocessing.get_context("forkserver")
+    fitting = Fitting(Probes(ledger.results, device), context)
     for task in tasks:
-        attempt = Attempt.begin(task.spec, ledger, task.number, from_scratch=task.from_scratch)
+        fit = yield from fitted(task, fitting)
+        attempt = Attempt.begin(fit.spec, ledger, task.number, from_scratch=task.from_scratch)
         if attempt is None:
             continue
         yield Event(began=[attempt])
-        if refusal := _refusal(attempt):
+        if fit.refusal:
+            yield _published(attempt, Outcome.OUT_OF_MEMORY, fit.refusal, ledger)
+        elif refusal := _refusal(attempt):
             yield _published(attempt, Outcome.FAILED, refusal, ledger)
-            continue
-        yield from _watched(_started(attempt), ledger, why_stopped)
+        else:
+            yield from _watched(_started(attempt), ledger, why_stopped)
+            stands = standing(ledger, attempt.spec.run_id, attempt.number)
+            if not isinstance(stands, bool):
+                fitting.learn(attempt, stands[0])
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from sweeper.launch.interface import interface_towards
 from sweeper.launch.local import run_here
 from sweeper.launch.processes import LOOPBACK, RankProcess, Running, deadline_of, started
 from sweeper.launch.shared import shared_folder
-from sweeper.launch.slots import Machine
+from sweeper.launch.slots import Machine, this_machine
 from sweeper.ledger import Ledger
 from sweeper.rank import Rank
 
@@ -141,7 +141,8 @@ def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[E
         ValueError: if a run has another layout than the group.
     """
     ledger = Ledger(ledger.results.resolve())
-    machine = Machine(cores=os.cpu_count() or 1, jobs=1)
+    device = this_machine(jobs=1, runs_per_gpu=1).device
+    machine = Machine(cores=os.cpu_count() or 1, jobs=1, device=device)
     yield from run_here(tasks, ledger, machine, ranks=_Ranks(group))
 
 

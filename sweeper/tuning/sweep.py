@@ -167,7 +167,7 @@ def _check_space(
     corners = [ends(key, distribution) for key, distribution in space.items()]
     configs = (config for words in points for config in configs_of([*words, *corners]))
     try:
-        return plan(configs, ledger).warnings
+        return plan(configs, ledger).distinct_warnings
     except ValueError as error:
         msg = f"every end of the tuned ranges must make a possible run. {error}"
         raise ValueError(msg) from error

@@ -1,0 +1,33 @@
+"""Runs on this machine, made short."""
+
+import pandas as pd
+import pytest
+
+from sweeper.launch.local import run_here
+from sweeper.launch.slots import Machine
+from sweeper.ledger import Ledger
+from sweeper.planning import plan, tasks
+
+SHORT = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "batch": 7680}
+
+
+@pytest.fixture
+def short(config):
+    """The config of a short run that differs by these changes."""
+    return lambda **changes: config(**SHORT | changes)
+
+
+@pytest.fixture
+def launch(short, results):
+    """Run configs that differ from a short run by these changes; the rows."""
+
+    def run(*changes, jobs="auto", into=results) -> pd.DataFrame:
+        ledger = Ledger(into)
+        ledger.prepare()
+        planned = plan([short(**change) for change in changes], ledger)
+        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        for _ in run_here(to_do, ledger, Machine(cores=2, jobs=jobs)):
+            pass
+        return pd.read_parquet(into / "runs")
+
+    return run
