@@ -46,7 +46,6 @@ SWITCHES = {
     "conadv": ("ascent=conadv",),
     "fp16": ("exchange=fp16",),
     "powersgd": ("exchange=powersgd", "exchange.start_step=2"),
-    "noise that is measured": ("noise_span=384", "lr_rule=adascale"),
 }
 
 
