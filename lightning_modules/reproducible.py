@@ -117,7 +117,9 @@ def use_deterministic_algorithms() -> None:
     """Make torch refuse operations whose result changes from call to call; before any CUDA call."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # for finding bugs; costs time
+    # Filling memory that is not yet in use is for finding bugs and costs time; torch's stub of this
+    # module is empty.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def ordered_gradients(

@@ -83,7 +83,9 @@ class _NormaliseTogether(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  of the decorator
+        ctx: Any, *slopes: Tensor
+    ) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse_std = ctx.saved_tensors
         slope = _wide(slopes[0])
         standard = (_wide(x) - _per_channel(mean, x)) * _per_channel(inverse_std, x)

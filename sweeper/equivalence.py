@@ -1,7 +1,8 @@
 """`python -m sweeper.equivalence`: the same run on several layouts, and how far they end apart.
 
 The words are those of a sweep, for one point. One epoch is trained on each layout, in float64 and
-in float32, in a temporary results folder.
+in float32, in a temporary results folder. With `reproducible=true` the layouts are numbers of ranks
+that share one micro-batch, and they must agree to the last bit.
 """
 
 import argparse
@@ -45,6 +46,8 @@ class Trained:
         same_lr: whether every step's learning rate was that of the first layout.
         steps: optimizer steps [steps].
         val_loss: after the epoch [nats per example].
+        has_batchnorm: whether the model has running statistics.
+        is_reproducible: whether the sums were to be made in one fixed order.
     """
 
     split: BatchSplit
@@ -54,10 +57,13 @@ class Trained:
     steps: int
     val_loss: float
     has_batchnorm: bool
+    is_reproducible: bool
 
     @property
     def allowed(self) -> float | None:
         """The promised bound on the difference; None where none is promised."""
+        if self.is_reproducible:
+            return 0.0
         bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
         return bounds.get(self.precision)
 
@@ -71,6 +77,8 @@ class Trained:
         """For people."""
         if not self.holds:
             return "DIFFERS"
+        if self.is_reproducible:
+            return "bit-identical"
         return "rounding" if self.allowed is None else "same"
 
 
@@ -125,6 +133,7 @@ def compare(
                 steps=row["steps"],
                 val_loss=row["val_loss"],
                 has_batchnorm=has_batchnorm,
+                is_reproducible=bool(config["reproducible"]),
             )
 
 
@@ -165,26 +174,35 @@ def _feasible(config: dict[str, Any], layouts: str) -> tuple[list[dict[str, int]
     feasible: list[dict[str, int]] = []
     left_out: list[str] = []
     for layout in layouts.split(","):
-        world_size, accumulation_steps = (int(part) for part in layout.split("x"))
-        parts = world_size * accumulation_steps
-        if config["batch"] % parts:
-            left_out.append(f"{layout}: batch={config['batch']} is no multiple of {parts}.")
-            continue
-        changes = {"devices": world_size, "micro_batch": config["batch"] // parts}
-        try:
-            run_spec({**config, **changes})
-        except ValueError as error:
-            left_out.append(f"{layout}: {error}")
-        else:
-            feasible.append(changes)
+        changes = _changes(config, layout)
+        if changes is None:
+            left_out.append(f"{layout}: batch={config['batch']} does not split into so many.")
+        elif changes not in feasible:
+            try:
+                run_spec({**config, **changes})
+            except ValueError as error:
+                left_out.append(f"{layout}: {error}")
+            else:
+                feasible.append(changes)
     if len(feasible) < 2:
         msg = f"at least two layouts must fit; {' '.join(left_out)} Choose another batch."
         raise ValueError(msg)
     return feasible, left_out
 
 
+def _changes(config: dict[str, Any], layout: str) -> dict[str, int] | None:
+    """What makes a layout of ranks x accumulation steps; None if the batch does not split so."""
+    world_size, accumulation_steps = (int(part) for part in layout.split("x"))
+    if config["reproducible"]:
+        return {"devices": world_size}  # the micro-batch is the user's, whatever the accumulation
+    parts = world_size * accumulation_steps
+    if config["batch"] % parts:
+        return None
+    return {"devices": world_size, "micro_batch": config["batch"] // parts}
+
+
 def _show(rows: Sequence[Trained], console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("precision", "ranks", "micro", "acc", "steps", "lr", "val loss"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("difference", "allowed", "verdict"):
@@ -198,14 +216,15 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
             str(row.steps),
             "same" if row.same_lr else "DIFFERS",
             f"{row.val_loss:.6f}",
-            f"{row.difference:.1e}",
-            f"{row.allowed:.0e}" if row.allowed else "-",
+            f"{row.difference:.1e}" if row.difference else "0",
+            "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
             row.verdict,
         )
     console.print(table)
     console.print(
         "difference: largest of any tensor of the model, relative to its largest value, from the "
-        "first layout's after one epoch; with BatchNorm, float32 rounding is amplified: no bound",
+        "first layout's after one epoch. With BatchNorm, training amplifies float32 rounding: no "
+        "bound is promised then, and float64 tells (docs/layouts.md).",
         highlight=False,
     )
 

@@ -17,12 +17,17 @@ MEASURED += ["distance_from_start"]
 
 @pytest.fixture
 def train(config):
-    """Train a short run on a layout until some epochs are done; its curve so far."""
+    """Train a short run on a layout until some epochs are done; its curve so far.
+
+    The model has BatchNorm and every kind of dropout.
+    """
 
     def run(results: Path, until: int | None = None, **layout) -> pd.DataFrame:
         ledger = Ledger(results)
         ledger.prepare()
         short = {"batch": 7680, "warmup": 1, "epochs": 3, "schedule": {"name": "constant"}}
+        short["data"] = {**config()["data"], "num_train_examples": 15_360}
+        short["model"] = {"_target_": "provoked.Dropping"}
         planned = plan([config(**short | layout)], ledger)
         runs = run_here(tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=2))
         attempt = None
