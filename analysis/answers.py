@@ -72,13 +72,17 @@ def number(estimate: Estimate, unit: str = "") -> str:
     """
     if np.isnan(estimate.value):
         return f"not decidable: {estimate.note}"
-    text = f"{estimate.value:,.4g}{unit}"
+    text = f"{_shown(estimate.value)}{unit}"
     if estimate.low == -np.inf and estimate.high == np.inf:
         text += " (95 %: anything; these runs do not determine it)"
     elif estimate.has_interval:
-        text += f" (95 %: {estimate.low:,.4g} to {estimate.high:,.4g})"
+        text += f" (95 %: {_shown(estimate.low)} to {_shown(estimate.high)})"
     text += f", {estimate.num_seeds} seeds a point"
     return f"{text}; {estimate.note}" if estimate.note else text
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _warmup(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:

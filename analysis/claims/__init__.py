@@ -45,8 +45,12 @@ class Judged:
     @property
     def heading(self) -> str:
         """Whose claims they are, and on what they were judged."""
-        about = f" {self.study.about}" if self.study.about else ""
-        return f"{self.citation}, judged on {self.study.title}.{about}"
+        text = f"{self.citation}, judged on {self.study.title}."
+        text += f" {self.study.about}." if self.study.about else ""
+        is_twin = (
+            self.study.runs["config_json"].fillna("").str.contains('"twin_of": "', regex=False)
+        )
+        return f"{text} A small twin: claims are in the paper's numbers." if is_twin.any() else text
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:

@@ -19,8 +19,10 @@ from analysis.studies import flat
 from sweeper.domain.identity import scientific_part
 from sweeper.schema import RUNS
 
-#: Curves that the page draws, those of them that the runs have.
+#: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
+#: many runs the first measures alone, so that the page opens soon.
 MEASURES = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "distance_from_start", "lr")
+MAX_NUMBERS = 3_000_000
 
 #: Characters of the end of a log that the page carries, and of how many runs at most.
 LOG_TAIL, MAX_LOGS = 1500, 400
@@ -159,7 +161,7 @@ def conclusions(tables: Tables) -> dict[str, Any]:
 def _summary(runs: pd.DataFrame) -> list[list[str]]:
     outcomes = runs["outcome"].value_counts()
     grid = [
-        f"{name}: {', '.join(f'{v:g}' if isinstance(v, float) else str(v) for v in values[:12])}"
+        f"{name}: {_listed(values)}"
         for name in ("global_batch", "warmup_epochs", "lr_rule", "base_lr", "seed")
         for values in [sorted(runs[name].dropna().unique().tolist())]
         if values
@@ -173,6 +175,11 @@ def _summary(runs: pd.DataFrame) -> list[list[str]]:
         ["Grid", "; ".join(grid)],
         ["Cost", _cost(runs)],
     ]
+
+
+def _listed(values: list[Any]) -> str:
+    shown = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:12])
+    return f"{shown} and {len(values) - 12:,} more" if len(values) > 12 else shown
 
 
 def _cost(runs: pd.DataFrame) -> str:
@@ -237,10 +244,12 @@ def _curves(runs: pd.DataFrame, curves: pd.DataFrame) -> dict[str, Any]:
     order = curves.assign(place=curves["run_id"].map(place)).sort_values(["place", "epoch"])
     counts = order["place"].value_counts().reindex(range(len(runs)), fill_value=0).sort_index()
     start = np.concatenate([[0], counts.cumsum()]).astype(int).tolist()
+    there = [name for name in MEASURES if order[name].notna().any()] or [MEASURES[0]]
+    most = MAX_NUMBERS // max(1, len(order))
     return {
         "start": start,
         "epoch": _packed(order["epoch"]),
-        "measures": {name: _packed(order[name]) for name in MEASURES if order[name].notna().any()},
+        "measures": {name: _packed(order[name]) for name in there[: max(1, most)]},
     }
 
 

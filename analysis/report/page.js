@@ -37,7 +37,12 @@ function controls() {
   const search = element("input", null, {
     type: "search", id: "query", value: state.query, placeholder: "filter: words, or lr_rule=linear seed<3",
   });
-  search.oninput = () => { state.query = search.value; state.first = 0; refresh(); };
+  let later = 0;
+  const narrow = () => { state.query = search.value; state.first = 0; refresh(); };
+  search.oninput = () => { // many runs take a moment to draw: not at every key
+    clearTimeout(later);
+    if (runs.count <= 2000) narrow(); else later = setTimeout(narrow, 200);
+  };
   const redraw = () => { state.hidden.clear(); refresh(); };
   fill("controls", [
     choice("x", "x", names, refresh), tick("log", "xlog", refresh),
@@ -113,9 +118,10 @@ function drawScatter() {
     return list ? list.indexOf(v) : v;
   };
   const [xs, ys] = [names("x"), names("y")];
+  const ticks = xs ? [] : distinct(rows.map((i) => runs.value(state.x, i)), 10);
   groups.forEach((group, g) => {
     const box = boxes[g];
-    const x = new Scale(rows.map((i) => value("x", xs, i)), state.xlog, box.left, box.right, xs);
+    const x = new Scale(rows.map((i) => value("x", xs, i)), state.xlog, box.left, box.right, xs, ticks);
     const y = new Scale(rows.map((i) => value("y", ys, i)), state.ylog, box.bottom, box.top, ys);
     scatter.axes(x, y, state.x, state.y, group === null ? "" : `${state.facet} ${group}`, box);
     for (const i of rows) {
@@ -129,6 +135,12 @@ function drawScatter() {
     }
   });
   byId("scatter").dataset.marks = dots.length;
+}
+
+// The values in order if there are at most so many, for ticks where the runs are; else none.
+function distinct(values, most) {
+  const seen = new Set(values.filter((v) => v !== null));
+  return seen.size <= most ? [...seen].sort((a, b) => a - b) : [];
 }
 
 function drawLines() {

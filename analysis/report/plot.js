@@ -22,8 +22,9 @@ function mix(a, b, share) {
 }
 
 class Scale {
-  constructor(values, isLog, low, high, names = null) {
+  constructor(values, isLog, low, high, names = null, levels = []) {
     this.names = names;
+    this.levels = levels;
     this.isLog = isLog && !names;
     let from = Infinity, to = -Infinity;
     for (const v of values) {
@@ -44,6 +45,8 @@ class Scale {
   }
   ticks() {
     if (this.names) return this.names.map((name, i) => [i, String(name).slice(0, 18)]);
+    const apart = this.levels.filter((v, i) => i === 0 || Math.abs(this.pixel(v) - this.pixel(this.levels[i - 1])) > 36);
+    if (apart.length > 1 && apart.length === this.levels.length) return apart.map((v) => [v, FORMAT.format(v)]);
     if (this.isLog && this.b - this.a > 1) return this.decades();
     const [from, to] = this.isLog ? [10 ** this.a, 10 ** this.b] : [this.a, this.b];
     const rough = (to - from) / 6, unit = 10 ** Math.floor(Math.log10(rough));
