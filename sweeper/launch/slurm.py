@@ -31,6 +31,8 @@ _HOPELESS = {
     "BadConstraints",
     "InvalidAccount",
     "InvalidQOS",
+    "PartitionDown",
+    "PartitionInactive",
     "PartitionNodeLimit",
     "PartitionTimeLimit",
     "QOSNotAllowed",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from sweeper.domain.run_spec import RunSpec
 from sweeper.launch.events import Task
 from sweeper.launch.slurm_job import JobPolicy, run_element
+from sweeper.launch.slurm_refusals import in_words
 from sweeper.launch.slurm_tickets import COMMENT
 
 _LONGEST_LIST = 3
@@ -169,7 +170,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
             warnings.simplefilter("ignore")  # of clusters without sacct; what is printed is raised
             jobs = executor.map_array(run_element, *arguments)
     except (FailedJobError, FailedSubmissionError) as error:
-        raise Refused(_in_words(str(error))) from error
+        raise Refused(in_words(str(error))) from error
     return jobs[0].job_id.partition("_")[0]
 
 
@@ -225,35 +226,3 @@ def _values(values: Iterable[float]) -> str:
     if len(distinct) > _LONGEST_LIST:
         return f"{distinct[0]:g}-{distinct[-1]:g}".replace("e+0", "e")
     return ",".join(f"{value:.12g}" for value in distinct)
-
-
-def _in_words(error: str) -> str:
-    """What sbatch said, and what to do about it."""
-    said = [line.partition("error:")[2].strip() for line in error.splitlines() if "error:" in line]
-    reason = ". ".join(dict.fromkeys(line.rstrip(".") for line in said)) or error.strip()
-    return f"SLURM must take the jobs; sbatch says: {reason}. {_advice(reason)}"
-
-
-def _advice(reason: str) -> str:
-    said = reason.lower()
-    return next((advice for words, advice in _ADVICE if any(w in said for w in words)), _DEFAULT)
-
-
-_ADVICE = (
-    (
-        ("limit", "temporarily unavailable"),
-        "The queue is full for now: repeat the command later, or put more runs in a job with "
-        "hydra.launcher.runs_per_job=N.",
-    ),
-    (("partition",), "Choose one that sinfo lists with hydra.launcher.partition=NAME."),
-    (
-        ("account", "qos"),
-        "Name yours with hydra.launcher.account=NAME and hydra.launcher.qos=NAME.",
-    ),
-    (
-        ("configuration is not available", "node count", "cpu count", "memory specification"),
-        "Ask for what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
-        "cpus_per_rank and memory_gib, and `sinfo --Node --long`.",
-    ),
-)
-_DEFAULT = "Correct it under hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys)."
