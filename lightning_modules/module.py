@@ -7,6 +7,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
 from lightning_modules.adaptive import Adaptive
 from lightning_modules.ascent import build_ascent
 from lightning_modules.batches import Data, Settled, micro_batch_places
@@ -23,12 +28,8 @@ from lightning_modules.recorder import Diverged, EpochSums, Recorder, all_reduce
 from lightning_modules.reproducible import ordered_gradients
 from lightning_modules.score import score
 from lightning_modules.weight_average import WeightAverage
-from pytorch_lightning.core.optimizer import LightningOptimizer
 from sweeper.domain.noise import noise_span
 from sweeper.domain.run_spec import RunSpec
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 
 class Classifier(pl.LightningModule):
@@ -64,12 +65,13 @@ class Classifier(pl.LightningModule):
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = local_steps(spec)
-        self._exchange = build_exchange(spec.config["exchange"], self._local)
         self.adaptive = Adaptive(spec)
         span = noise_span(spec.config)
         self._noise = None if span is None else NoiseMeter(span)
         self._distance = DistanceFromStart(model) if rank == 0 else None
         self._ordered = ordered_gradients(spec, model, position=position, rank=rank)
+        exchange = build_exchange(spec.config["exchange"], self._local)
+        self._exchange = self._ordered or exchange
         self._lay_out(epoch=0)
         self._examples, self._val_examples = 0, val_examples
         self._examples_of_steps: list[int] = []
@@ -95,10 +97,7 @@ class Classifier(pl.LightningModule):
         """Settle how ranks exchange gradients."""
         wrapped = self.trainer.strategy.model
         assert isinstance(wrapped, DistributedDataParallel)
-        if self._ordered:
-            self._ordered.register(wrapped)
-        else:
-            self._exchange.register(wrapped)
+        self._exchange.register(wrapped)
 
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch, and accumulate as its batch needs."""
@@ -206,7 +205,6 @@ class Classifier(pl.LightningModule):
         checkpoint["recorder"] = self.recorder.state()
         checkpoint["adaptive"] = self.adaptive.state()
         checkpoint["exchange"] = self._exchange.state()
-        checkpoint["ordered"] = self._ordered.state() if self._ordered else None
         if self._local is not None:
             checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
                 checkpoint["optimizer_states"][0]
@@ -214,8 +212,6 @@ class Classifier(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on measuring where the checkpoint left off."""
-        if self._ordered:
-            self._ordered.load_state(checkpoint.get("ordered"))
         self.recorder = Recorder.from_state(checkpoint["recorder"])
         if "adaptive" in checkpoint:  # not in those of earlier versions
             self.adaptive.load_state(checkpoint["adaptive"])
