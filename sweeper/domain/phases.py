@@ -1,6 +1,6 @@
 """The batch of each epoch: the one asked for, or multiplied at whole epochs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -38,17 +38,23 @@ class Phases:
 
     def steps_before(self, epoch: int) -> int:
         """Optimizer steps before a 0-based epoch [steps]."""
+        return sum(epochs * self.steps_at(first) for first, epochs in self._lengths(epoch))
+
+    def examples_before(self, epoch: int) -> int:
+        """Examples trained on before a 0-based epoch [examples]."""
+        return sum(
+            epochs * self.steps_at(first) * self.split_at(first).global_batch
+            for first, epochs in self._lengths(epoch)
+        )
+
+    def _lengths(self, epoch: int) -> Iterator[tuple[int, int]]:
+        """First epoch and number of epochs of each phase, as far as it lies before an epoch."""
         ends = [0, *(first for first in self.grown if first < epoch), epoch]
-        return sum((end - start) * self.steps_at(start) for start, end in pairwise(ends))
+        return ((start, end - start) for start, end in pairwise(ends))
 
     def batches(self) -> list[tuple[int, int]]:
         """First 0-based epoch and global batch of each phase."""
         return [(first, self.split_at(first).global_batch) for first in (0, *self.grown)]
-
-    def examples_before(self, epoch: int) -> int:
-        """Examples trained on before a 0-based epoch [examples]."""
-        epochs = range(epoch)
-        return sum(self.steps_at(e) * self.split_at(e).global_batch for e in epochs)
 
     def position(self, step: int) -> float:
         """Where in the training a 0-based optimizer step is taken [epochs]."""
