@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -96,6 +97,18 @@ class GreedyAboveHalf(_Net):
         return super().forward(images)
 
 
+class Hungry(_Net):
+    """Holds 3 MiB for each example until its backward pass is over."""
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        held = torch.ones(len(images), 2**18) * self.scale * self.scale
+        return super().forward(images) + held.mean()
+
+
 class Sleeping(_Net):
     """Never finishes its first forward pass."""
 
@@ -142,11 +155,44 @@ class ShortChanging(Digits):
         return super().train_examples(examples[:-1])
 
 
+class _OwnStream(Digits):
+    """Serves its micro-batches as a stream of its own making."""
+
+    def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self.val_examples(start, stop) for start, stop in asked)
+
+
+class ShortWindow(_OwnStream):
+    """Ends each epoch three micro-batches early, inside of an accumulation window."""
+
+    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        return map(self.train_examples, list(asked)[:-3])
+
+
+class Padded(_OwnStream):
+    """Fills micro-batches up to a multiple of 500 by repeating examples, as samplers fill ranks."""
+
+    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        for examples in asked:
+            missing = -len(examples) % 500
+            yield self.train_examples(torch.cat([examples, examples[:missing]]))
+
+
 class Slow(_Net):
     """Takes 10 ms for each micro-batch."""
 
     def forward(self, images: Tensor) -> Tensor:
         time.sleep(0.01 if self.training else 0)
+        return super().forward(images)
+
+
+class Showing(_Net):
+    """Prints into its rank's log which GPUs it sees and which is its own."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.forwards == 0:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            print(f"sees GPUs {visible}, local rank {os.environ['LOCAL_RANK']}", flush=True)  # noqa: T201
         return super().forward(images)
 
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,8 @@ import pytest
 from cluster import Cluster, missing_programs
 
 CONF = Path(__file__).parent / "conf"
-_SWEEP = [sys.executable, "-m", "sweeper", "-m", "--config-dir", str(CONF)]
+_SWEEP = [sys.executable, "-m", "sweeper"]
+_FOLDER = ["--config-dir", str(CONF)]
 SHORT = ["batch=7680", "warmup=0", "schedule=constant", "threads=1"]
 
 
@@ -46,18 +47,23 @@ class Sweeps:
     def results(self) -> Path:
         return self.folder / "results"
 
-    def start(self, *words: str, launcher: str = "slurm") -> subprocess.Popen[str]:
+    def start(
+        self, *words: str, launcher: str = "slurm", mode: Sequence[str] = ("-m",)
+    ) -> subprocess.Popen[str]:
         """`python -m sweeper -m WORDS`, on a slow linear model unless the words name another."""
         model = [] if any(word.startswith("model=") for word in words) else ["model=slow"]
+        named = {word.partition("=")[0] for word in words}
+        short = [word for word in SHORT if word.partition("=")[0] not in named]
         where = [f"results={self.results}", f"hydra/launcher={launcher}"]
         where += ["hydra.launcher.poll_s=0.5"] if launcher == "slurm" else []
         return subprocess.Popen(
-            [*_SWEEP, *SHORT, *model, *words, *where],
+            [*_SWEEP, *mode, *_FOLDER, *short, *model, *words, *where],
             cwd=self.folder,
             env=self.cluster.environment,
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that tests can press Ctrl-C
         )
 
     def run(self, *words: str, launcher: str = "slurm", code: int = 0, timeout: float = 300) -> str:

@@ -1,0 +1,128 @@
+"""Where ranks land on a real SLURM, and what the cluster may lack."""
+
+import json
+import os
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from conftest import Sweeps
+
+pytestmark = pytest.mark.slurm_all
+
+
+def test_one_run_without_m_goes_to_slurm_too(sweeps):
+    command = sweeps.start("epochs=1", mode=())
+    said, _ = command.communicate(timeout=240)
+
+    assert command.returncode == 0, said
+    assert "Submitted 1 runs as 1 job" in said
+    assert list(sweeps.rows().outcome) == ["finished"]
+
+
+def test_two_nodes_of_two_ranks_give_the_results_of_four_ranks_here(sweeps, elsewhere):
+    words = ["epochs=1", "model=small_cnn", "micro_batch=384"]
+    sweeps.run(*words, "num_nodes=2", "devices=2")
+    elsewhere.run(*words, "devices=4", launcher="local")
+
+    across, here = sweeps.rows().iloc[0], elsewhere.rows().iloc[0]
+    assert (across.world_size, here.world_size) == (4, 4)
+    for name in ("run_id", "train_loss", "val_loss", "val_accuracy", "lr_series_hash", "steps"):
+        assert across[name] == here[name], name
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_rank_sees_the_gpus_of_its_node_and_has_one_of_its_own(sweeps, nodes):
+    """The cluster's GPUs are two names; so ranks train on the CPU. srun's --gpu-bind hid them."""
+    sweeps.run(
+        "epochs=1", "model=showing", "devices=2", f"num_nodes={nodes}",
+        "hydra.launcher.gpus_per_node=2",
+    )  # fmt: skip
+
+    (folder,) = sweeps.results.glob("attempts/*/001")
+    logs = [folder / "log.txt", *(folder / f"log-rank{r}.txt" for r in range(1, 2 * nodes))]
+    shown = [re.findall(r"sees GPUs (\S+), local rank (\d)", log.read_text()) for log in logs]
+    assert shown == [[("0,1", "0")], [("0,1", "1")]] * nodes
+
+
+def test_a_job_without_scontrol_says_so_and_the_command_goes_on(sweeps):
+    """As in a container: the job cannot put itself back into the queue."""
+    words = ["epochs=4", "micro_batch=128"]
+    command = sweeps.start(*words, "hydra.launcher.setup=['export PATH=/nonexistent']")
+    sweeps.wait_for_epochs(1)
+    (job,) = (line.split()[0] for line in sweeps.queue())
+    sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}")
+    said, _ = command.communicate(timeout=240)
+
+    assert command.returncode == 1, said
+    (row,) = sweeps.rows().itertuples()
+    assert re.fullmatch(
+        "the time limit of its job was near, and scontrol, which would requeue it, is not here "
+        r"\(repeat the command\): stopped after epoch \d",
+        row.reason,
+    )
+    assert sweeps.exit_code(job) == "JobState=FAILED ExitCode=75:0"
+
+    sweeps.run(*words)
+
+    (row,) = sweeps.rows().itertuples()
+    assert (row.outcome, row.attempt) == ("finished", 2)
+
+
+def test_a_queued_run_of_an_earlier_version_is_made(sweeps):
+    """Its ticket lacks the keys that were added since, all off by default."""
+    sweeps.detach("epochs=1", "+hydra.launcher.parameters.begin=now+1hour")
+    (path,) = (sweeps.results / "slurm/queued").glob("*.json")
+    ticket = json.loads(path.read_text())
+    known = {k: v for k, v in ticket["config"].items() if v is not None and v is not False}
+    path.write_text(json.dumps({**ticket, "config": known}))
+    (job,) = (line.split()[0] for line in sweeps.queue())
+    sweeps.cluster.run(f"scontrol update JobId={job} StartTime=now")
+    sweeps.run("epochs=1")
+
+    assert len(known) < len(ticket["config"])
+    (row,) = sweeps.rows().itertuples()
+    assert (row.run_id, row.outcome, row.attempt) == (ticket["run_id"], "finished", 1)
+
+
+@pytest.fixture
+def full(tmp_path):
+    """A user of a cluster that takes three jobs at most."""
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
+        cluster = Cluster(Path(folder), max_job_count=3)
+        try:
+            cluster.start()
+            yield Sweeps(cluster, tmp_path)
+        finally:
+            cluster.stop()
+
+
+def test_a_full_queue_is_told_and_ctrl_c_leaves_nothing_queued(full):
+    """sbatch itself tries for two minutes, without a word to us."""
+    command = full.start("seed=range(10)")
+    said = ""
+    while "its queue is full" not in said and command.poll() is None:
+        said += command.stdout.readline()
+    os.killpg(command.pid, signal.SIGINT)
+    rest, _ = command.communicate(timeout=60)
+
+    assert "SLURM has not taken the jobs yet: its queue is full (MaxJobCount)" in said
+    assert "Stopped." in rest
+    assert full.queue() == []
+
+
+def test_trials_of_a_tuned_sweep_are_jobs(sweeps):
+    """Two studies of three trials; a trial does not wait for those of the other study."""
+    said = sweeps.run(
+        "hydra/sweeper=optuna", "batch=3840,7680", "base_lr=interval(0.01,0.1)", "n_trials=3",
+        "hydra.sweeper.at_once=1", "epochs=1", timeout=600,
+    )  # fmt: skip
+
+    rows = sweeps.rows()
+    assert list(rows.outcome) == ["finished"] * 6, said
+    assert sorted(rows.global_batch) == [3840] * 3 + [7680] * 3
+    assert rows.base_lr.nunique() >= 3
+    assert len(list(sweeps.results.glob("attempts/*/001/slurm.json"))) == 6
