@@ -20,6 +20,7 @@ from rich.table import Table
 
 from sweeper.domain.batch import BatchSplit
 from sweeper.domain.run_spec import RunSpec, run_spec
+from sweeper.domain.switches import gradient_span
 from sweeper.exit_codes import BAD_INPUT, DONE, RUN_FAILED
 from sweeper.launch.local import run_here
 from sweeper.launch.slots import this_machine
@@ -129,7 +130,9 @@ def compare(
                 split=spec.split,
                 precision=precision,
                 difference=difference,
-                same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"],
+                # AdaScale's rates follow the gradients, rounding included; the weights tell.
+                same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
+                or config["lr_rule"]["name"] == "adascale",
                 steps=row["steps"],
                 val_loss=row["val_loss"],
                 has_batchnorm=has_batchnorm,
@@ -193,8 +196,8 @@ def _feasible(config: dict[str, Any], layouts: str) -> tuple[list[dict[str, int]
 def _changes(config: dict[str, Any], layout: str) -> dict[str, int] | None:
     """What makes a layout of ranks x accumulation steps; None if the batch does not split so."""
     world_size, accumulation_steps = (int(part) for part in layout.split("x"))
-    if config["reproducible"]:
-        return {"devices": world_size}  # the micro-batch is the user's, whatever the accumulation
+    if config["reproducible"] or gradient_span(config) is not None:
+        return {"devices": world_size}  # the micro-batch is given, whatever the accumulation
     parts = world_size * accumulation_steps
     if config["batch"] % parts:
         return None
