@@ -21,7 +21,7 @@ test-all: .venv/.installed-dev
 	$(BIN)/python -m pytest
 
 soak: .venv/.installed-dev
-	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py
+	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py tests/sweeper/tuning/test_killed.py
 
 test-slurm: .venv/.installed-dev
 	.ci/install-slurm

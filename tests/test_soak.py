@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from process_tree import descendants
 
 from sweeper.schema import CURVES, RUNS
 
@@ -32,20 +33,6 @@ def table(results: Path, name: str, columns: dict) -> pd.DataFrame:
     keys = ["run_id", "epoch"] if name == "curves" else ["run_id"]
     frame = pd.read_parquet(results / name).sort_values(keys, ignore_index=True)
     return frame[[column for column in columns if column not in CIRCUMSTANCES]]
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes below this one, deepest last."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == pid:
-            child = int(stat.parent.name)
-            found += [child, *descendants(child)]
-    return found
 
 
 def wait_for_moment(process: subprocess.Popen, results: Path, luck: random.Random) -> None:

@@ -1,7 +1,6 @@
 """The report page in a real Chromium: opened, hovered, filtered, and safe against its data."""
 
 import json
-import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -39,24 +38,6 @@ def results(tmp_path: Path) -> Path:
     (tmp_path / "results" / "attempts").mkdir()
     (tmp_path / "results" / "attempts" / "log-0.txt").write_text("step 7\nloss nan at step 8\n")
     return tmp_path / "results"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (chromium and driver):
-        pytest.skip("Chromium and chromedriver are not installed")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,1000"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(driver))
-    yield started
-    started.quit()
 
 
 def opened(browser, tmp_path: Path, results: Path) -> None:
