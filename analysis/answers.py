@@ -138,6 +138,8 @@ def _critical(
     draws: int,
 ) -> Answer:
     question = "Beyond which batch do examples to target double (critical batch)?"
+    if not runs["val_accuracy"].notna().any():
+        return Answer(question, "Not decidable: these runs have no accuracy.", pd.DataFrame())
     if target is None:
         target = TARGET_SHARE * _within_reach(runs)
     reached = to_target(runs, curves, target)

@@ -216,6 +216,8 @@ def command(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: 
         batches = {round(b * share / 10) * 10 for b in batches}
         warmups = {w * first["epochs"] / paper.epochs for w in warmups}
         start += f" +experiment={paper.experiment}_small"
+    elif len(runs) and (runs.iloc[0]["data"], runs.iloc[0]["model"]) == ("imagenet", "resnet50"):
+        start += f" +experiment={paper.experiment}"
     elif len(runs):
         first = runs.iloc[0]
         start += f" epochs={first['epochs']} base_lr={first['base_lr']:g}"

@@ -76,6 +76,17 @@ def test_missing_points_are_named_with_a_grid_that_runs_them():
     )
 
 
+def test_on_imagenet_the_command_is_the_papers_preset():
+    runs = grid([7680], [0, 5]).assign(data="imagenet", model="resnet50")
+    placed = in_paper_numbers(runs, PAPER)
+
+    found = command(missing(placed, FIGURES["figure_6c"]), PAPER, placed, "results")
+
+    assert found == (
+        "python -m sweeper -m +experiment=mccord2021_warmup batch=7680 warmup=10,20 lr_rule=linear"
+    )
+
+
 def test_the_command_for_a_twin_is_in_the_twins_numbers():
     placed = in_paper_numbers(as_twin(grid([300], [0], epochs=18)), PAPER)
 
