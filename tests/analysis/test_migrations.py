@@ -19,6 +19,7 @@ from sweeper.migrations import STEPS, file_version, to_present
 from sweeper.schema import CURVES, RUNS, SCHEMA_VERSION, TABLES, arrow_schema
 
 VERSION_1 = Path(__file__).parent / "version_1"
+NEXT = str(int(SCHEMA_VERSION) + 1)
 
 
 @pytest.fixture
@@ -89,9 +90,9 @@ def test_a_table_of_the_present_version_is_left_as_it_is(kind):
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        ({b"schema_version": b"999"}, "must be from 1 to 2; got 999"),
-        ({b"schema_version": b"0"}, "must be from 1 to 2; got 0"),
-        ({b"schema_version": b"new"}, "must be from 1 to 2; got new"),
+        ({b"schema_version": b"999"}, f"must be from 1 to {SCHEMA_VERSION}; got 999"),
+        ({b"schema_version": b"0"}, f"must be from 1 to {SCHEMA_VERSION}; got 0"),
+        ({b"schema_version": b"new"}, f"must be from 1 to {SCHEMA_VERSION}; got new"),
         (None, "its metadata has no schema_version"),
     ],
 )
@@ -107,13 +108,13 @@ def with_version(path: Path, version: str) -> None:
 def test_a_newer_file_is_named_beside_an_older_one_that_is_read(old):
     newer = old / "runs" / "ffffffffffff-001-finished.parquet"
     shutil.copy(old_file(old, "runs"), newer)
-    with_version(newer, "3")
+    with_version(newer, NEXT)
 
     loaded = read_runs(old)
 
     assert len(loaded.frame) == 1
     assert [unread.path for unread in loaded.unread] == [newer]
-    assert "got 3. Read it with the program that wrote it" in loaded.unread[0].why
+    assert f"got {NEXT}. Read it with the program that wrote it" in loaded.unread[0].why
 
 
 def test_old_files_are_of_the_present_version_once_they_are_merged(old):
@@ -139,7 +140,7 @@ def test_a_newer_file_is_not_merged(old):
             path = old / kind / f"{number:012d}-001{ending}.parquet"
             shutil.copy(old_file(VERSION_1, kind), path)
     newer = old / "runs" / "000000000000-001-finished.parquet"
-    with_version(newer, "3")
+    with_version(newer, NEXT)
 
     assert compact(old) == 3
     assert newer.exists()
