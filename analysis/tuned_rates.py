@@ -1,28 +1,32 @@
 """The best tuned value at each batch with an interval, and the regret of each rule's rate."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from optuna.distributions import FloatDistribution, IntDistribution
+from scipy.stats import norm as normal
+from scipy.stats import t as student
 
 from analysis.stats.optimum import Optima
-from analysis.stats.replicates import DRAWS, Array, stretch
-from analysis.stats.rules import FIXED
-from analysis.tuning import Tuned, finished
+from analysis.stats.replicates import DRAWS, LEVEL, Array, percentile_interval
+from analysis.stats.rules import BENT, FIXED, compare_rules
+from analysis.tuned_parabola import FEWEST_SEEDS, Number, Resampler, nearest_halves, vertices
+from analysis.tuning import Tuned, best_trials, finished
 
-_FEWEST = 5  # trials for a parabola; two more for each further tuned number
-_FEWEST_SEEDS = 3  # studies of a batch from which seeds are drawn, not trials
+_FEWEST_BATCHES = 3  # for a rule with a batch of its own
 
 
 def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
     """The best value of a tuned number at each batch, with bootstrap draws.
 
-    ``loss = a + sum_k (b_k u_k + c_k u_k**2)`` by least squares on the better half of each study's
-    finished trials, with an ``a`` for each study and ``u`` the tuned numbers on the scale they were
-    tuned on; the vertex in `key`. Where a batch has three or more studies (seeds), these are drawn
-    with replacement, spread as `stretch` says; else trials are, and what another seed would have
-    found is not in the interval.
+    ``loss = a + sum_k (b_k u_k + c_k u_k**2)`` by least squares on the half of each study's
+    finished trials that lies nearest to the optimum, with an ``a`` for each study and ``u`` the
+    tuned numbers on the scale they were tuned on; the vertex in `key`. The nearest half is that of
+    the lowest losses by a first fit, to the trials of the lowest measured losses: a half that is
+    chosen by what was measured moves the vertex towards lucky trials. Where a batch has three or
+    more studies (seeds), these are drawn with replacement, the same seeds at every batch, spread as
+    `stretch` says; else trials are, and what another seed would have found is not in the interval.
 
     Args:
         tuned: studies of several batches.
@@ -44,17 +48,18 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     ends = numbers[source]
     fits: list[_Fit] = []
     done = finished(tuned)
+    resampler = Resampler(rng, draws)
     for batch in sorted(done["global_batch"].dropna().unique()):
         trials = done[done["global_batch"] == batch]
-        studies = _better_halves(trials, numbers)
+        studies = nearest_halves(trials, numbers)
         if not studies:
             continue
         factor = (trials["peak_lr"] / trials["base_lr"]).median() if key == "peak_lr" else 1.0
-        best, drawn = _vertices(studies, list(numbers).index(source), rng, draws)
+        best, drawn = vertices(studies, list(numbers).index(source), resampler)
         value, spread = _unscaled(np.array([best]), ends), _unscaled(drawn, ends)
         low, high = ends.low * factor, ends.high * factor
         fits.append(_Fit(batch, value[0] * factor, spread * factor, low, high, len(studies)))
-    single = any(fit.num_studies < _FEWEST_SEEDS for fit in fits)
+    single = any(fit.num_studies < FEWEST_SEEDS for fit in fits)
     return Optima(
         batches=np.array([fit.batch for fit in fits]),
         best=np.array([fit.best for fit in fits]),
@@ -67,6 +72,46 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     )
 
 
+def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
+    """The table of the best values, with intervals that hold at all batches at once.
+
+    Of five intervals of 95 %, each of which may miss, all five hold in some 77 % of studies. The
+    joint ones are of level ``0.95 ** (1 / batches)``, with the Student factor of that level.
+
+    Args:
+        optima: from `tuned_optima`.
+        log: whether the number was tuned in its logarithm.
+
+    Returns:
+        As `Optima.table`, with `joint_low` and `joint_high` behind `high`; null with fewer than
+        three seeds.
+
+    Source:
+        Sidak 1967, JASA 62, 626-633.
+    """
+    table = optima.table()
+    count, freedom = len(optima.batches), optima.num_seeds - 1
+    ends = np.full((count, 2), np.nan)
+    if optima.draws is not None and optima.num_seeds >= FEWEST_SEEDS:
+        level = LEVEL ** (1 / count)
+        wider = _student_ratio(freedom, level) / _student_ratio(freedom, LEVEL)
+        with np.errstate(invalid="ignore", over="ignore"):
+            drawn = (
+                optima.best * (optima.draws / optima.best) ** wider
+                if log
+                else optima.best + (optima.draws - optima.best) * wider
+            )
+        ends = np.array([percentile_interval(drawn[:, i], level) for i in range(count)])
+    table.insert(4, "joint_low", ends[:, 0])
+    table.insert(5, "joint_high", ends[:, 1])
+    return table
+
+
+def _student_ratio(freedom: int, level: float) -> float:
+    end = 0.5 + level / 2
+    return float(student.ppf(end, freedom) / normal.ppf(end))
+
+
 @dataclass(frozen=True, slots=True)
 class _Fit:
     batch: float
@@ -77,93 +122,16 @@ class _Fit:
     num_studies: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Half:
-    """The better half of a study: tuned numbers on their scales (trials, keys), and losses."""
-
-    places: Array
-    loss: Array
-
-
-def _better_halves(
-    trials: pd.DataFrame, numbers: dict[str, FloatDistribution | IntDistribution]
-) -> list[_Half]:
-    """Of each study with enough trials."""
-    fewest = _FEWEST + 2 * (len(numbers) - 1)
-    found: list[_Half] = []
-    for _, one in trials.groupby("study", sort=False):
-        half = one.nsmallest(max(fewest, (len(one) + 1) // 2), "loss")
-        if len(half) >= fewest:
-            scaled = [_scaled(half[key].to_numpy(dtype=float), d) for key, d in numbers.items()]
-            found.append(_Half(np.stack(scaled, axis=1), half["loss"].to_numpy(dtype=float)))
-    return found
-
-
-def _scaled(values: Array, distribution: FloatDistribution | IntDistribution) -> Array:
-    return np.log(values) if distribution.log else values
-
-
-def _unscaled(values: Array, distribution: FloatDistribution | IntDistribution) -> Array:
+def _unscaled(values: Array, distribution: Number) -> Array:
     with np.errstate(over="ignore"):
         return np.exp(values) if distribution.log else values
-
-
-def _vertices(
-    halves: list[_Half], key: int, rng: np.random.Generator, draws: int
-) -> tuple[float, Array]:
-    """Where the fitted loss is lowest in one key, and where in bootstrap draws of it."""
-    middle = np.concatenate([half.places for half in halves]).mean(axis=0)
-    moments = [_moments(half.places - middle, half.loss) for half in halves]
-    value = _vertex(_sum(moments), key)
-    count, keys = len(halves), len(middle)
-    found = np.empty(draws)
-    for i in range(draws):
-        if count >= _FEWEST_SEEDS:
-            drawn = [moments[pick] for pick in rng.integers(count, size=count)]
-        else:
-            picks = [rng.integers(len(half.loss), size=len(half.loss)) for half in halves]
-            drawn = [
-                _moments(half.places[pick] - middle, half.loss[pick])
-                for half, pick in zip(halves, picks, strict=True)
-            ]
-        found[i] = _vertex(_sum(drawn), key)
-    size = count if count >= _FEWEST_SEEDS else sum(len(half.loss) for half in halves)
-    freedom = size - 1 if count >= _FEWEST_SEEDS else max(1, size - 2 * keys - count)
-    if np.isfinite(value):
-        found = value + (found - value) * stretch(size, freedom)
-    return value + middle[key], found + middle[key]
-
-
-_Moments = tuple[Array, Array]
-
-
-def _moments(places: Array, loss: Array) -> _Moments:
-    """Cross products of a study's terms about their means, so that its own level drops out."""
-    terms = np.concatenate([places, places**2], axis=1)
-    terms = terms - terms.mean(axis=0)
-    return terms.T @ terms, terms.T @ (loss - loss.mean())
-
-
-def _sum(moments: list[_Moments]) -> _Moments:
-    left, right = zip(*moments, strict=True)
-    return np.sum(left, axis=0), np.sum(right, axis=0)
-
-
-def _vertex(moments: _Moments, key: int) -> float:
-    """-inf or inf if the parabola opens downwards."""
-    left, right = moments
-    terms = np.linalg.lstsq(left, right, rcond=None)[0]
-    slope, curvature = terms[key], terms[len(terms) // 2 + key]
-    if curvature <= 0:
-        return -np.inf if slope > 0 else np.inf
-    return float(-slope / (2 * curvature))
 
 
 def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataFrame:
     """What it costs to take a rule's rate, from the best of the smallest batch, for the tuned one.
 
-    The losses at both rates are interpolated between the trials at the nearest rates, means over
-    studies where these share their rates; other tuned settings are as those trials had them.
+    The losses at both rates are interpolated within each study between the trials at the nearest
+    rates, with other tuned settings as those trials had them.
 
     Args:
         tuned: studies of several batches that tuned base_lr.
@@ -171,24 +139,69 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
         draws: of the same.
 
     Returns:
-        One row per rule and batch: `rule`, `global_batch`, `peak_lr` (the rule's), `tuned_peak_lr`,
-        `regret` (in units of the objective; below 0 by interpolation alone; null where the rate
-        lies beyond the trials), `note`.
+        One row per rule and batch: `rule` (`saturating` and `surge` bend where they fit the tuned
+        rates best), `global_batch`, `peak_lr` (the rule's), `tuned_peak_lr`, `regret` (mean over
+        studies, in units of the objective; below 0 by interpolation alone; null where the rate
+        lies beyond the trials), `low` and `high` (95 % Student interval over three or more
+        studies, for these two rates), `note`. Where the interval of a tuned rate is wider than the
+        range, the rate of the best trial stands for it.
     """
     optima = tuned_optima(tuned, "peak_lr", rng, draws)
+    best, notes = _closed_rates(tuned, optima)
+    done = finished(tuned)
     rows: list[tuple[object, ...]] = []
-    for rule, exponent in FIXED.items():
-        for batch, best in zip(optima.batches, optima.best, strict=True):
-            rate = optima.best[0] * (batch / optima.batches[0]) ** exponent
-            trials = finished(tuned)
-            at_batch = trials[trials["global_batch"] == batch]
-            curve = at_batch.groupby("peak_lr")["loss"].mean().sort_index()
-            rates = np.log(curve.index.to_numpy(dtype=float))
-            losses = curve.to_numpy(dtype=float)
-            inside = rates[0] <= np.log(rate) <= rates[-1]
-            taken, tuned_one = np.interp(np.log([rate, best]), rates, losses)
-            lost = taken - tuned_one if inside else np.nan
-            note = "" if inside else "this rate lies beyond the trials"
-            rows.append((rule, int(batch), float(rate), float(best), float(lost), note))
-    columns = ["rule", "global_batch", "peak_lr", "tuned_peak_lr", "regret", "note"]
+    for rule, factors in _rules(optima):
+        for i, batch in enumerate(optima.batches):
+            rate = float(best[0] * factors[i])
+            trials = done[done["global_batch"] == batch]
+            lost = np.array([_lost(one, rate, best[i]) for _, one in trials.groupby("study")])
+            note = "this rate lies beyond the trials" if np.isnan(lost).any() else notes[i]
+            rows.append((rule, int(batch), rate, float(best[i]), *_mean_interval(lost), note))
+    columns = ["rule", "global_batch", "peak_lr", "tuned_peak_lr", "regret", "low", "high", "note"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
+    """The tuned rates; of a batch whose interval reaches beyond its range, the best trials' median.
+
+    A parabola through trials that differ by less than their noise has its vertex anywhere.
+    """
+    table = optima.table()
+    trials = best_trials(tuned)
+    best, notes = optima.best.copy(), [""] * len(table)
+    for i, row in table.iterrows():
+        place = int(str(i))
+        if row["low"] < optima.low_edge[place] or row["high"] > optima.high_edge[place]:
+            here = trials[trials["global_batch"] == row["global_batch"]]
+            best[place] = here["peak_lr"].median()
+            notes[place] = "tuned_peak_lr is of the best trial: the parabola does not close"
+    return best, notes
+
+
+def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
+    """Each rule with its rates as multiples of the first."""
+    ratios = optima.batches / optima.batches[0]
+    yield from ((rule, ratios**exponent) for rule, exponent in FIXED.items())
+    if len(optima.batches) >= _FEWEST_BATCHES:
+        for rule, bend in compare_rules(optima).bends.items():
+            shape = BENT[rule](optima.batches, np.array([bend.value]))
+            yield rule, np.exp(shape - shape[0])
+
+
+def _lost(trials: pd.DataFrame, rate: float, best: float) -> float:
+    """Loss at a rate above that at the best one, of one study; nan beyond its trials."""
+    curve = trials.groupby("peak_lr")["loss"].mean().sort_index()
+    rates = np.log(curve.index.to_numpy(dtype=float))
+    places = np.log([rate, best])
+    beyond = (places < rates[0]) | (places > rates[-1])
+    taken, tuned_one = np.interp(places, rates, curve.to_numpy(dtype=float))
+    return np.nan if beyond.any() else float(taken - tuned_one)
+
+
+def _mean_interval(values: Array) -> tuple[float, float, float]:
+    mean = float(values.mean())
+    if len(values) < FEWEST_SEEDS:
+        return mean, np.nan, np.nan
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    half = float(error * student.ppf(0.5 + LEVEL / 2, len(values) - 1))
+    return mean, mean - half, mean + half

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.stats.replicates import Estimate
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
-from analysis.tuned_rates import regret, tuned_optima
+from analysis.tuned_rates import joint_table, regret, tuned_optima
 from analysis.tuning import Tuned, best_trials, importance, steps_to_target
 
 _SEED = 20170608
@@ -40,8 +40,9 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
     for key in keys:
         optima = tuned_optima(tuned, key, rng)
         if len(optima.batches):
-            title = f"Best {key} at each batch, 95 % bootstrap. {optima.note}".strip()
-            yield _table(title, optima.table())
+            title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once."
+            title = f"{title} {optima.note}".strip()
+            yield _table(title, joint_table(optima, log=tuned.is_log(key)))
     if "base_lr" in tuned.numbers():
         yield from _rules(tuned, rng)
     shares = importance(tuned)

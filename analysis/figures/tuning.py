@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from optuna.distributions import IntDistribution
 
 from analysis.figures.save import save
 from analysis.figures.style import (
@@ -17,7 +19,7 @@ from analysis.figures.style import (
     titles,
 )
 from analysis.stats.rules import FIXED
-from analysis.tuned_rates import tuned_optima
+from analysis.tuned_rates import joint_table, tuned_optima
 from analysis.tuning import Tuned, best_trials, steps_to_target
 
 _SEED = 20170608
@@ -41,6 +43,8 @@ def draw_tuned(
     if "base_lr" in tuned.numbers():
         yield from save(*draw_trials(tuned), folder, "tuned_trials")
         yield from save(*draw_rates(tuned), folder, "tuned_rates")
+        if len(tuned.numbers()) > 1:
+            yield from save(*draw_space(tuned), folder, "tuned_space")
     if target is not None:
         column = "val_loss" if "loss" in tuned.objective else "val_accuracy"
         reached = steps_to_target(tuned, curves, target, column)
@@ -98,7 +102,7 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         The figure, and the frame that it draws: a row per batch.
     """
     optima = tuned_optima(tuned, "peak_lr", np.random.default_rng(_SEED))
-    frame = optima.table()
+    frame = joint_table(optima, log=tuned.is_log("peak_lr"))
     for rule, exponent in FIXED.items():
         ratio = frame["global_batch"] / frame["global_batch"].iloc[0]
         frame[f"{rule} rule"] = frame["best"].iloc[0] * ratio**exponent
@@ -108,12 +112,14 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         frame["global_batch"], frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
         label="range tuned over",
     )  # fmt: skip
-    low = np.maximum(frame["low"], frame["range_low"])
-    high = np.minimum(frame["high"], frame["range_high"])
-    errors = [np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)]
+    if frame["joint_low"].notna().all():
+        axes.errorbar(
+            frame["global_batch"], frame["best"], yerr=_bars(frame, "joint_"), fmt="none",
+            color="#999999", elinewidth=5, alpha=0.5, label="all batches at once",
+        )  # fmt: skip
     axes.errorbar(
-        frame["global_batch"], frame["best"], yerr=errors, fmt="o", color="black", capsize=3,
-        label="tuned",
+        frame["global_batch"], frame["best"], yerr=_bars(frame, ""), fmt="o", color="black",
+        capsize=3, label="tuned",
     )  # fmt: skip
     for i, rule in enumerate(FIXED):
         axes.plot(
@@ -125,6 +131,56 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     axes.legend(fontsize=8, frameon=False)
     note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies a batch. {optima.note}"
     titles(figure, "Tuned learning rate against batch", "", note.strip())
+    return figure, frame
+
+
+def _bars(frame: pd.DataFrame, which: str) -> list[pd.Series]:
+    """Lengths below and above, cut off at the range."""
+    low = np.maximum(frame[f"{which}low"], frame["range_low"])
+    high = np.minimum(frame[f"{which}high"], frame["range_high"])
+    return [np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)]
+
+
+def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
+    """Where the trials of each batch lie in two tuned numbers, and which were best.
+
+    Args:
+        tuned: the studies; they tuned base_lr and another number.
+
+    Returns:
+        The figure, and the frame that it draws.
+
+    Source:
+        The scatter plots of Shallue et al. 2019, arXiv:1811.03600, by which they check that the
+        best trials lie inside the search space.
+    """
+    other = next(key for key in tuned.numbers() if key != "base_lr")
+    best = best_trials(tuned).set_index(["study", "trial"]).index
+    columns = ["study", "global_batch", "trial", "outcome", "peak_lr", other, "loss"]
+    frame = tuned.trials[columns].copy()
+    frame["is_best"] = frame.set_index(["study", "trial"]).index.isin(best)
+    frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
+    batches = sorted(frame["global_batch"].dropna().unique())
+    figure, panels = new_figure(2.6 * len(batches) + 1.2, 3.6, 1, len(batches))
+    for axes, batch in zip(panels, batches, strict=True):
+        here = frame[frame["global_batch"] == batch]
+        done, bad = here[here["outcome"] == "finished"], here[here["outcome"] == "diverged"]
+        shown = axes.scatter(
+            done["peak_lr"], done[other], c=done["place"], s=22, cmap="viridis", vmin=0, vmax=1
+        )
+        axes.scatter(bad["peak_lr"], bad[other], marker="x", color=DIVERGED)
+        ringed = done[done["is_best"]]
+        axes.scatter(ringed["peak_lr"], ringed[other], s=90, facecolors="none", edgecolors="black")
+        axes.set_xscale("log")
+        axes.set_xlabel("peak learning rate")
+        axes.set_title(f"batch {batch:,.0f}", fontsize=9)
+        if axes is panels[-1]:
+            figure.colorbar(shown, ax=axes, label="rank in its study (0 best)")
+    panels[0].set_ylabel(other)
+    if isinstance(tuned.numbers()[other], IntDistribution):
+        panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    note = "Ring: best of its study. Cross: diverged. A ring at an edge asks for a wider range."
+    titles(figure, "Trials in the space that was tuned", "", note)
     return figure, frame
 
 

@@ -7,7 +7,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
 from analysis.cli import main
-from analysis.figures.tuning import draw_rates, draw_steps, draw_trials
+from analysis.figures.tuning import draw_rates, draw_space, draw_steps, draw_trials
 from analysis.stats.rules import compare_rules
 from analysis.tuned_rates import regret, tuned_optima
 from analysis.tuning import best_trials, importance, load_tuned, steps_to_target
@@ -153,6 +153,20 @@ def test_a_best_trial_at_the_edge_says_to_widen_its_range(tmp_path):
                                   "widen it upwards")  # fmt: skip
 
 
+def test_regret_has_an_interval_over_seeds_and_fitted_rules(tuned, rng):
+    table = regret(tuned, rng).set_index(["rule", "global_batch"])
+
+    lost = np.log(best_rate(4096) / best_rate(256)) ** 2
+    none = table.loc[("none", 4096)]
+    assert none["low"] < none["regret"] < none["high"]
+    assert none["regret"] == pytest.approx(lost, rel=0.3)
+    saturating = table.loc[("saturating", 4096)]
+    assert abs(saturating["regret"]) < lost / 20
+    assert set(table.index.get_level_values("rule")) == {
+        "none", "sqrt", "linear", "saturating", "surge",
+    }  # fmt: skip
+
+
 def test_regret_is_nothing_for_the_rule_that_holds_and_at_the_first_batch(tuned, rng):
     """Constant rates lose log(ratio of rates)**2, up to the spacing of the trials."""
     table = regret(tuned, rng).set_index(["rule", "global_batch"])
@@ -205,10 +219,13 @@ def test_figures_draw_what_the_tables_say(tuned, folder):
     _, trials = draw_trials(tuned)
     _, rates = draw_rates(tuned)
     curves = pd.read_parquet(folder / "curves")
+    _, space = draw_space(tuned)
     _, steps = draw_steps(steps_to_target(tuned, curves, 2.5, "val_loss"), "val_loss 2.5")
 
     assert len(trials) == len(tuned.trials)
     assert trials["is_best"].sum() == len(tuned.studies)
+    assert len(space) == len(trials)
+    assert space["is_best"].sum() == len(tuned.studies)
     assert list(rates["global_batch"]) == list(BATCHES)
     assert rates["linear rule"].iloc[-1] == pytest.approx(16 * rates["best"].iloc[0])
     examples = steps["perfect_scaling"] * steps["global_batch"]
@@ -223,7 +240,7 @@ def test_the_command_writes_figures_and_words(folder, tmp_path, capsys):
     assert said.startswith("20 studies of val_loss: ")
     assert "If the saturating rule holds, it bends at batch" in said
     assert sorted(path.name for path in tmp_path.glob("*.png")) == [
-        "tuned_rates.png", "tuned_steps.png", "tuned_trials.png",
+        "tuned_rates.png", "tuned_space.png", "tuned_steps.png", "tuned_trials.png",
     ]  # fmt: skip
 
 
