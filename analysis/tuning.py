@@ -49,6 +49,10 @@ class Tuned:
             if isinstance(found, FloatDistribution | IntDistribution)
         }
 
+    def is_log(self, key: str) -> bool:
+        """Whether a number, peak_lr for base_lr, was tuned in its logarithm."""
+        return self.numbers()["base_lr" if key == "peak_lr" else key].log
+
 
 def load_tuned(results: str | Path = "results", storage: str | None = None) -> list[Tuned]:
     """The studies of a results folder, those of one space and objective together.

@@ -199,6 +199,8 @@ class PointStudy:
             self.optuna.set_user_attr(SPACE_KEY, to_json(self.design.space))
             versions = {name: importlib.metadata.version(name) for name in _CHOOSING}
             self.optuna.set_user_attr(VERSIONS_KEY, versions)
+            with _quiet():
+                self.optuna.set_metric_names([o.column for o in self.design.objectives])
             self.optuna.set_user_attr(DESIGN_KEY, now)
             return
         before = {IN_ORDER: NOT_IN_ORDER, **before}
