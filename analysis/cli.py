@@ -13,6 +13,8 @@ import pandas as pd
 from analysis.load import Loaded, read_curves, read_runs
 from analysis.studies import COLUMNS
 
+#: Columns that place runs in a paper's grid and beside its published points.
+_PAPER_COLUMNS = ("num_train_examples", "optimizer", "base_lr", "base_batch", "bn_span")
 _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 
 
@@ -103,7 +105,7 @@ def _figures(options: argparse.Namespace) -> int:
 def _paper(options: argparse.Namespace) -> int:
     from analysis.paper import draw_paper
 
-    runs = _loaded(read_runs(options.results, [*COLUMNS, "bn_span", "base_batch"]))
+    runs = _loaded(read_runs(options.results, [*COLUMNS, *_PAPER_COLUMNS]))
     if not len(runs):
         say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
         return 2

@@ -148,17 +148,23 @@ def write_results(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame | None 
             write_table(table.slice(start, stop - start), path)
 
 
-def write_compacted(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame) -> None:
-    """Write a results folder of two large files.
+def write_compacted(
+    folder: Path, runs: pd.DataFrame, curves: pd.DataFrame, runs_per_file: int | None = None
+) -> None:
+    """Write a results folder of large files.
 
     Args:
         folder: made if absent.
         runs: rows of the runs table.
         curves: rows of the curves table.
+        runs_per_file: so many in each file; all in one if None.
     """
+    part = np.arange(len(runs)) // (runs_per_file or max(1, len(runs)))
+    parts = dict(zip(runs["run_id"], part, strict=True))
     for name, frame, columns in (("runs", runs, RUNS), ("curves", curves, CURVES)):
         (folder / name).mkdir(parents=True, exist_ok=True)
-        write_table(arrow_table(frame, columns), folder / name / "compact-000.parquet")
+        for number, rows in frame.groupby(frame["run_id"].map(parts)):
+            write_table(arrow_table(rows, columns), folder / name / f"compact-{number:03d}.parquet")
 
 
 def arrow_table(frame: pd.DataFrame, columns: dict[str, tuple[pa.DataType, str]]) -> pa.Table:

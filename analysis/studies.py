@@ -24,9 +24,6 @@ COLUMNS = (
     "epochs",
     "val_accuracy",
     "val_loss",
-    "num_train_examples",
-    "optimizer",
-    "base_lr",
     "config_json",
 )
 

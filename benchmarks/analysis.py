@@ -1,7 +1,9 @@
 """From 10,000 runs by 90 epochs on disk to the accuracy-versus-batch figure, and plain pandas.
 
-    python -m benchmarks.analysis [--runs 10000] [--epochs 90] [--folder FOLDER] [--small]
+    python -m benchmarks.analysis [--runs 10000] [--epochs 90] [--folder FOLDER] [--files swept]
 
+The files are as a sweep leaves them (swept: merged, 500 runs in each), all in one (merged), or one
+for each run and table (small), as they are until they are merged.
 Each measurement is a fresh process, imports included; memory is the process's peak.
 """
 
@@ -16,7 +18,7 @@ BATCHES = [3840, 7680, 15360, 23040, 30720]
 WARMUPS = [0, 5, 10, 20]
 
 
-def generate(folder: Path, num_runs: int, epochs: int, *, small: bool) -> None:
+def generate(folder: Path, num_runs: int, epochs: int, files: str) -> None:
     """Write the simulated results folder, once."""
     import numpy as np
 
@@ -35,7 +37,11 @@ def generate(folder: Path, num_runs: int, epochs: int, *, small: bool) -> None:
         noise=0.002,
         rng=np.random.default_rng(0),
     )
-    (write_results if small else write_compacted)(folder, runs, simulated_curves(runs, epochs))
+    curves = simulated_curves(runs, epochs)
+    if files == "small":
+        write_results(folder, runs, curves)
+    else:
+        write_compacted(folder, runs, curves, runs_per_file=500 if files == "swept" else None)
 
 
 def ours(folder: Path, *, with_curves: bool) -> None:
@@ -81,7 +87,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10_000)
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--small", action="store_true", help="one file per run, not compacted")
+    parser.add_argument("--files", choices=("swept", "merged", "small"), default="swept")
     parser.add_argument("--way", choices=WAYS)
     options = parser.parse_args()
     if options.way:
@@ -96,7 +102,7 @@ def main() -> None:
         return
     folder = (options.folder or Path(tempfile.mkdtemp())).absolute()
     if not (folder / "runs").is_dir():
-        generate(folder, options.runs, options.epochs, small=options.small)
+        generate(folder, options.runs, options.epochs, options.files)
     for way in WAYS:
         command = [
             sys.executable,

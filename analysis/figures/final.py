@@ -31,38 +31,31 @@ def draw_against_batch(study: Study) -> tuple[Figure, pd.DataFrame]:
     Returns:
         The figure, and the frame that it draws.
     """
-    measure = measure_of(study.runs)
-    frame = points(study.runs, measure)
-    figure, (axes,) = new_figure(7.2, 4.6)
-    _draw_lines(axes, frame, x="global_batch", by="warmup_epochs", unit="epochs warmup")
+    figure, axes, frame = _drawn(study, "batch", "global_batch", "warmup_epochs", "epochs warmup")
     batch_axis(axes, sorted(frame["global_batch"].unique()))
-    value_axis(axes, measure, "last epoch")
-    legend(figure, axes)
-    title = f"{WORDS[measure]} against batch: {study.title}"
-    titles(figure, title, study.about, reading_note(frame))
     return figure, frame
 
 
 def draw_against_warmup(study: Study) -> tuple[Figure, pd.DataFrame]:
-    """Accuracy after the last epoch against the warmup, a line per batch and lr rule.
+    """As `draw_against_batch`, against the warmup, a line per batch and lr rule."""
+    figure, axes, frame = _drawn(study, "warmup", "warmup_epochs", "global_batch", "examples")
+    axes.set_xticks(sorted(frame["warmup_epochs"].unique()))
+    axes.set_xlabel("warmup [epochs]")
+    return figure, frame
 
-    Args:
-        study: runs to draw.
 
-    Returns:
-        The figure, and the frame that it draws.
-    """
+def _drawn(
+    study: Study, name: str, x: str, by: str, unit: str
+) -> tuple[Figure, Axes, pd.DataFrame]:
     measure = measure_of(study.runs)
     frame = points(study.runs, measure)
     figure, (axes,) = new_figure(7.2, 4.6)
-    _draw_lines(axes, frame, x="warmup_epochs", by="global_batch", unit="examples")
-    axes.set_xticks(sorted(frame["warmup_epochs"].unique()))
-    axes.set_xlabel("warmup [epochs]")
+    _draw_lines(axes, frame, x=x, by=by, unit=unit)
     value_axis(axes, measure, "last epoch")
     legend(figure, axes)
-    title = f"{WORDS[measure]} against warmup: {study.title}"
+    title = f"{WORDS[measure]} against {name}: {study.title}"
     titles(figure, title, study.about, reading_note(frame))
-    return figure, frame
+    return figure, axes, frame
 
 
 def _draw_lines(axes: Axes, frame: pd.DataFrame, *, x: str, by: str, unit: str) -> None:
