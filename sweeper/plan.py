@@ -40,7 +40,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(lines))  # noqa: T201
         return
-    _show(planned, lines, Console())
+    show(planned, lines, Console())
 
 
 def planned_grid(words: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
@@ -116,7 +116,8 @@ def _known_speeds(ledger: Ledger) -> dict[str, float]:
 _ROWS_FOR_SPEED = 50
 
 
-def _show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
+def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
+    """Print a plan as a table, with its warnings."""
     to_be_probed = any(line["micro_batch_from"] == "to be probed" for line in lines)
     caption = LAYOUT + "; ?: at most, to be probed" * to_be_probed
     table = Table(box=None, padding=(0, 1), pad_edge=False, caption=caption)

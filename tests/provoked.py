@@ -1,19 +1,23 @@
 """Models and data that end badly on purpose, named by `_target_` in tests of outcomes."""
 
 import ctypes
+import importlib
 import json
 import math
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
+from lightning_modules.batches import MicroBatches
 from lightning_modules.data.digits import Digits
 from sweeper.rank import Rank
 
@@ -98,15 +102,18 @@ class GreedyAboveHalf(_Net):
 
 
 class Hungry(_Net):
-    """Holds 3 MiB for each example until its backward pass is over."""
+    """Holds 1.5 MiB for each example that it trains on until the backward pass is over."""
 
     def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
         super().__init__(input_shape, num_classes)
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, images: Tensor) -> Tensor:
-        held = torch.ones(len(images), 2**18) * self.scale * self.scale
-        return super().forward(images) + held.mean()
+        logits = super().forward(images)
+        if not self.training:
+            return logits
+        held = torch.ones(len(images), 2**17) * self.scale * self.scale
+        return logits + held.mean()
 
 
 class Sleeping(_Net):
@@ -155,27 +162,31 @@ class ShortChanging(Digits):
         return super().train_examples(examples[:-1])
 
 
-class _OwnStream(Digits):
-    """Serves its micro-batches as a stream of its own making."""
+class _ShortMicroBatches(MicroBatches):
+    """Leaves out the last three micro-batches of an epoch, and says so to Lightning."""
 
-    def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        return (self.val_examples(start, stop) for start, stop in asked)
+    def __len__(self) -> int:
+        return super().__len__() - 3
 
-
-class ShortWindow(_OwnStream):
-    """Ends each epoch three micro-batches early, inside of an accumulation window."""
-
-    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        return map(self.train_examples, list(asked)[:-3])
+    def positions(self) -> Iterator[Tensor]:
+        return islice(super().positions(), len(self))
 
 
-class Padded(_OwnStream):
+class ShortWindow(Digits):
+    """Has epochs that are no whole number of accumulation windows, which Lightning accepts."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        train = importlib.import_module("lightning_modules.train")
+        train.MicroBatches = _ShortMicroBatches
+
+
+class Padded(Digits):
     """Fills micro-batches up to a multiple of 500 by repeating examples, as samplers fill ranks."""
 
-    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        for examples in asked:
-            missing = -len(examples) % 500
-            yield self.train_examples(torch.cat([examples, examples[:missing]]))
+    def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        missing = -len(examples) % 500
+        return super().train_examples(torch.cat([examples, examples[:missing]]))
 
 
 class Slow(_Net):

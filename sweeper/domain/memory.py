@@ -75,4 +75,4 @@ def _sizes(key: str, value: Any) -> Any:
         return kept if key in _SIZED else {k: _sizes(k, v) for k, v in kept.items()}
     if isinstance(value, list | tuple):
         return [_sizes(key, item) for item in value]
-    return value != 0 if isinstance(value, float) else value
+    return bool(value) if isinstance(value, float) else value

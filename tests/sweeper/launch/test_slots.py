@@ -2,8 +2,9 @@
 
 import pytest
 
+from sweeper.domain.memory import CPU, Device
 from sweeper.domain.run_spec import run_spec
-from sweeper.launch.slots import Machine, Slots
+from sweeper.launch.slots import Machine, Slots, this_machine
 
 
 @pytest.fixture
@@ -70,3 +71,43 @@ def test_there_is_room_again_when_a_run_has_ended(spec):
     assert not slots.has_room
     slots.give_back(spec(0).run_id)
     assert slots.has_room
+
+
+DRIVER = """#!/bin/sh
+case "$1" in
+    --query-gpu=index) echo 0; echo 1;;
+    --query-gpu=name,memory.total) echo "NVIDIA A100-SXM4-40GB, 40960"; echo "NVIDIA T4, 15360";;
+esac
+"""
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    """A machine whose driver's tool tells of two GPUs."""
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(DRIVER)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("driver")
+def test_the_driver_tells_the_gpus_and_what_they_are():
+    machine = this_machine(jobs="auto", runs_per_gpu=2)
+
+    assert machine.gpus == ("0", "1")
+    assert machine.device == Device(kind="NVIDIA A100-SXM4-40GB", memory_gib=40.0, runs=2)
+
+
+def test_a_machine_without_a_driver_is_a_cpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    assert this_machine(jobs="auto", runs_per_gpu=1).device == CPU
+
+
+@pytest.mark.usefixtures("driver")
+def test_gpus_that_are_hidden_are_not_there(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    assert this_machine(jobs="auto", runs_per_gpu=1).device == CPU
