@@ -12,6 +12,7 @@ from analysis.figures.lines import draw_curve
 from analysis.figures.points import POINT, points, reading_note
 from analysis.figures.style import (
     WORDS,
+    epoch_axis,
     legend,
     line_style,
     measure_of,
@@ -66,7 +67,7 @@ def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataF
     for axes, batch in zip(panels, batches, strict=False):
         axes.set_title(f"batch {batch:,}", fontsize=10)
         _draw_panel(axes, frame[frame["global_batch"] == batch], study.runs)
-        axes.set_xlabel("epoch")
+        epoch_axis(axes)
     for axes in panels[len(batches) :]:
         axes.set_visible(False)
     for axes in panels[max(0, len(batches) - columns) : len(batches)]:

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 #: Colour of what diverged, in every figure.
 DIVERGED = "#c1272d"
@@ -78,6 +78,12 @@ def batch_axis(axes: Axes, batches: Sequence[int]) -> None:
     if len(batches) == 1:
         axes.set_xlim(batches[0] / 2, batches[0] * 2)
     axes.set_xlabel("global batch [examples]")
+
+
+def epoch_axis(axes: Axes) -> None:
+    """An axis of whole epochs."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("epoch")
 
 
 def measure_of(runs: pd.DataFrame) -> str:

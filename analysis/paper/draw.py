@@ -9,6 +9,7 @@ from analysis.figures.lines import draw_curve, draw_points
 from analysis.figures.points import points, reading_note
 from analysis.figures.style import (
     batch_axis,
+    epoch_axis,
     legend,
     line_style,
     new_figure,
@@ -79,7 +80,7 @@ def _draw_final(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
     color = ordered_colors(1)[0]
     draw_points(axes, shown, "place", color=color, style=style, label="these runs")
     if figure.along == "batch":
-        batch_axis(axes, figure.batches)
+        batch_axis(axes, sorted(int(b) for b in frame[column].unique()))
     elif figure.along == "warmup":
         axes.set_xticks(sorted(frame[column].unique()))
         axes.set_xlabel("warmup [epochs]")
@@ -94,7 +95,7 @@ def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
         style = line_style(i) if figure.along == "rule" else "-"
         label = _WORDS[figure.along].format(level)
         draw_curve(axes, frame[frame[column] == level], color=color, style=style, label=label)
-    axes.set_xlabel("epoch")
+    epoch_axis(axes)
 
 
 def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
@@ -106,6 +107,9 @@ def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.Data
     heights, spreads = [p.accuracy for p in shown], [p.spread for p in shown]
     style = {"fmt": "D", "color": _GREY, "markerfacecolor": "none", "markersize": 4.5}
     axes.errorbar(x, heights, spreads, capsize=3, label=PUBLISHED_BY, **style)
+    if figure.along == "batch":
+        batches = {p.point.batch for p in shown} & set(figure.batches)
+        batch_axis(axes, sorted(batches | set(runs["global_batch"])))
 
 
 def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:

@@ -160,6 +160,14 @@ def test_of_figure_leaves_out_other_points():
     }
 
 
+def test_the_axis_of_a_twins_figure_names_the_twins_batches():
+    runs = as_twin(grid([150, 300, 600, 900, 1200], [1], epochs=18))
+
+    figure, _ = draw(PAPER, FIGURES["figure_5"], studies(runs)[0], simulated_curves(runs, 2))
+
+    assert figure.axes[0].get_xticks().tolist() == [150, 300, 600, 900, 1200]
+
+
 def on_imagenet(runs: pd.DataFrame, bn_span: int) -> pd.DataFrame:
     return runs.assign(
         data="imagenet", model="resnet50", bn_span=bn_span, base_lr=0.1, base_batch=256
