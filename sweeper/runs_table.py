@@ -70,7 +70,7 @@ def runs_table(states: Iterable[RunState], *, title: str) -> Table:
             str(config["seed"]),
             f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}",
             Text(str(state.status), style=_STYLE.get(str(state.status), "red")),
-            f"{state.epoch}/{state.spec.epochs}" if state.epoch else "",
+            f"{state.epoch}/{state.spec.most_epochs}" if state.epoch else "",
             state.accuracy_text,
             f"{state.seconds:.1f}" if state.seconds else "",
         )

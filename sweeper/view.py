@@ -42,7 +42,8 @@ class View:
         for run_id, row in ledger.ended().items():
             if run_id in self._states:
                 self._states[run_id].status = row.outcome
-        self._to_do = sum(s.spec.epochs for s in self._states.values() if s.status == "waiting")
+        waiting = (state for state in self._states.values() if state.status == "waiting")
+        self._to_do = sum(state.spec.most_epochs for state in waiting)
         self._done = 0
         self.live: Live | None = None
 
@@ -62,7 +63,7 @@ class View:
         if spec.run_id not in self._states:
             self._states[spec.run_id] = state = RunState(spec)
             state.status = status
-            self._to_do += spec.epochs if status == "waiting" else 0
+            self._to_do += spec.most_epochs if status == "waiting" else 0
 
     def say(self, text: str) -> None:
         """A line of its own, above the table."""
@@ -82,7 +83,7 @@ class View:
             state = self._running.pop(end.run_id, self._states[end.run_id])
             state.read_progress()
             state.status, state.reason = end.outcome, end.reason
-            self._done += state.spec.epochs
+            self._done += state.spec.most_epochs
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
             self._line(f"{end.outcome:<8} {state.spec.point}  {state.accuracy_text}  {end.reason}")
         self._refresh()
@@ -103,7 +104,7 @@ class View:
     def _began(self, attempt: Attempt, status: str, word: str) -> None:
         state = self._states[attempt.spec.run_id]
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
-            self._to_do += state.spec.epochs  # a run tried again
+            self._to_do += state.spec.most_epochs  # a run tried again
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
         self._running[state.spec.run_id] = state
         self._line(f"{word:<8} {attempt.spec.point}")
