@@ -111,6 +111,33 @@ def test_a_micro_batch_must_hold_whole_spans():
         split_global_batch(3200, world_size=1, micro_batch=100, bn_span=32)
 
 
+def test_ranks_may_make_a_span_together():
+    split = split_global_batch(1024, world_size=4, micro_batch=64, bn_span=256)
+
+    assert (split.ranks_per_span(256), split.ranks_per_span(64), split.ranks_per_span(32)) == (
+        4,
+        1,
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("world_size", "micro_batch", "nearest"), [(4, 48, 64), (4, 100, 128), (6, 64, 128)]
+)
+def test_ranks_that_cannot_make_a_span_are_refused_with_the_nearest_micro_batch(
+    world_size, micro_batch, nearest
+):
+    with pytest.raises(
+        ValueError,
+        match=rf"^micro_batch must be a multiple of bn_span, or bn_span / n for n of the "
+        rf"{world_size} ranks together; got micro_batch={micro_batch}, bn_span=256\. "
+        rf"Use micro_batch={nearest}, or bn_span=micro\.$",
+    ):
+        split_global_batch(
+            1024 * world_size, world_size=world_size, micro_batch=micro_batch, bn_span=256
+        )
+
+
 def test_a_batch_that_the_parts_cannot_make_is_refused_with_the_nearest():
     with pytest.raises(
         ValueError,
