@@ -1,7 +1,9 @@
 """The open questions about batch, warmup and learning rate, answered from the runs in words."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -215,11 +217,7 @@ def _distance(
             "rate are needed."
         )
         return Answer(question, words, table)
-    parts = [
-        f"batch {row.global_batch:,}: {row.verdict}, exponent {row.exponent:.3g}"
-        + (f" (95 %: {row.low:.3g} to {row.high:.3g})" if row.num_seeds > 1 else " (one seed)")
-        for row in table.itertuples()
-    ]
+    parts = [_of_distance(row) for row in table.to_dict("records")]
     return Answer(question, f"{'; '.join(parts)}.".capitalize(), table)
 
 
@@ -227,3 +225,10 @@ _DISTANCE_COLUMNS = [
     "global_batch", "warmup_epochs", "exponent", "low", "high", "local_first", "local_last",
     "aicc_power_minus_log", "num_seeds", "verdict",
 ]  # fmt: skip
+
+
+def _of_distance(row: dict[Hashable, Any]) -> str:
+    words = f"batch {row['global_batch']:,}: {row['verdict']}, exponent {row['exponent']:.3g}"
+    if row["num_seeds"] < 2:
+        return f"{words} (one seed)"
+    return f"{words} (95 %: {row['low']:.3g} to {row['high']:.3g})"

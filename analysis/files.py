@@ -100,7 +100,7 @@ def _schema(kind: str, wanted: Sequence[str]) -> pa.Schema:
     """The wanted columns in the order of the files, with the version in the metadata."""
     whole = arrow_schema(TABLES[kind])
     fields = [field for field in whole if field.name in wanted]
-    return pa.schema(fields, metadata=whole.metadata)
+    return pa.schema(fields).with_metadata(whole.metadata)
 
 
 def _read_slice(
@@ -154,7 +154,7 @@ def _check_rows(table: pa.Table) -> None:
 
 def _exceeds_fractions(values: Any) -> bool:
     """Whether any value is outside of 0 to 1; what is not a number or null is neither."""
-    outside = pc.or_(pc.less(values, 0), pc.greater(values, 1))
+    outside: Any = pc.or_(pc.less(values, pa.scalar(0.0)), pc.greater(values, pa.scalar(1.0)))
     return bool(pc.any(outside).as_py())
 
 

@@ -60,7 +60,7 @@ def to_present(table: pa.Table, kind: str, version: int) -> pa.Table:
 def conformed(table: pa.Table, name: str, kind: pa.DataType) -> Any:
     """A column in the schema's type; null where the table lacks it."""
     if name not in table.column_names:
-        return pa.nulls(table.num_rows, kind)
+        return pa.array([None] * table.num_rows, kind)
     return table.column(name).cast(kind)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import cast
 
 import pandas as pd
 
@@ -75,10 +76,11 @@ def at_upper_edge(runs: pd.DataFrame) -> list[tuple[int, str, float]]:
     """
     finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
     found: list[tuple[int, str, float]] = []
-    for (batch, rule), group in finished.groupby(["global_batch", "lr_rule"]):
+    for key, group in finished.groupby(["global_batch", "lr_rule"]):
+        batch, rule = cast("tuple[int, str]", key)
         means = group.groupby("warmup_epochs")["val_accuracy"].mean()
         if len(means) >= 3 and means.idxmax() == means.index.max():
-            found.append((int(batch), str(rule), float(means.index.max())))
+            found.append((int(batch), rule, float(means.index.max())))
     return found
 
 

@@ -21,8 +21,9 @@ def draw_points(
         style: of the line; a space for marks alone, whose bands are bars.
         label: for the legend; empty for none.
     """
-    marks = {"color": color, "marker": "o", "markersize": 4.5, "label": label or None}
-    axes.plot(line[x], line["mean"], style, **marks)
+    axes.plot(
+        line[x], line["mean"], style, color=color, marker="o", markersize=4.5, label=label or None
+    )
     if style.strip():
         axes.fill_between(line[x], line["low"], line["high"], color=color, alpha=_BAND, linewidth=0)
     else:

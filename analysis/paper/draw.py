@@ -105,8 +105,10 @@ def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.Data
         return
     x = [getattr(p.point, figure.along) for p in shown]
     heights, spreads = [p.accuracy for p in shown], [p.spread for p in shown]
-    style = {"fmt": "D", "color": _GREY, "markerfacecolor": "none", "markersize": 4.5}
-    axes.errorbar(x, heights, spreads, capsize=3, label=PUBLISHED_BY, **style)
+    axes.errorbar(
+        x, heights, spreads, fmt="D", color=_GREY, markerfacecolor="none", markersize=4.5,
+        capsize=3, label=PUBLISHED_BY,
+    )  # fmt: skip
     if figure.along == "batch":
         batches = {p.point.batch for p in shown} & set(figure.batches)
         batch_axis(axes, sorted(batches | set(runs["global_batch"])))

@@ -44,7 +44,9 @@ _warmups = partial(PaperFigure, batches=(8192,), warmups=(0, 5), along="warmup")
 _rules = partial(
     PaperFigure, batches=(8192,), warmups=(5,), rules=("linear", "sqrt", "none"), along="rule"
 )
-_final = {"is_final": True, "last_epochs": 5}
+_batches_final = partial(_batches, is_final=True, last_epochs=5)
+_warmups_final = partial(_warmups, is_final=True, last_epochs=5)
+_rules_final = partial(_rules, is_final=True, last_epochs=5)
 
 PAPER = Paper(
     name="goyal2017",
@@ -54,11 +56,11 @@ PAPER = Paper(
     published=PUBLISHED,
     protocol={"rate_per_example": 0.1 / 256, "bn_span": 32},
     figures=(
-        _batches(name="figure_1", title="Final accuracy against batch", **_final),
+        _batches_final(name="figure_1", title="Final accuracy against batch"),
         _batches(name="figure_1_curves", title="Accuracy per epoch at each batch"),
         _warmups(name="figure_3", title="No warmup or gradual warmup at batch 8,192"),
-        _warmups(name="warmup_final", title="Final accuracy by warmup at batch 8,192", **_final),
+        _warmups_final(name="warmup_final", title="Final accuracy by warmup at batch 8,192"),
         _rules(name="rules", title="Linear scaling, square root or none at batch 8,192"),
-        _rules(name="rules_final", title="Final accuracy by lr rule at batch 8,192", **_final),
+        _rules_final(name="rules_final", title="Final accuracy by lr rule at batch 8,192"),
     ),
 )

@@ -7,6 +7,7 @@ and 1 steps per epoch.
 import json
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -82,7 +83,8 @@ def lacking(runs: pd.DataFrame) -> list[tuple[int, str]]:
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
     batch = ended["global_batch"].astype(float)
     share = batch * IMAGENET_EXAMPLES / ended["num_train_examples"]
-    placed = share.where([_is_twin(text) for text in ended["config_json"]], batch)
+    is_twin = np.array([_is_twin(text) for text in ended["config_json"]], dtype=bool)
+    placed = share.where(is_twin, batch)
     there = list(zip(placed, ended["optimizer"], strict=True))
     return [
         (b, optimizer)
