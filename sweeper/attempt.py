@@ -1,7 +1,6 @@
 """One attempt at a run, from outside: its folder, its progress, its row."""
 
 import json
-import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.domain.stored import stored_run_spec
 from sweeper.ledger import Ledger
-from sweeper.owner import is_held, this_process
+from sweeper.owner import hold, is_held, let_go
 from sweeper.provenance import git_commit, versions
 
 
@@ -47,7 +46,7 @@ class Attempt:
             folder.mkdir(parents=True)
         except FileExistsError:
             return None
-        this_process().write(folder / "owner.json")
+        hold(folder / "owner.json")
         ledger.mark_active(spec.run_id, number)
         config = {**spec.config, "micro_batch": spec.split.micro_batch}
         _write_text(folder / "config.json", json.dumps(config, indent=1))
@@ -77,12 +76,10 @@ class Attempt:
             started_at=started_at,
         )
 
-    def beat(self) -> bool:
-        """Show that the owner lives; False if the attempt was taken over meanwhile."""
-        if self.folder.with_name(f"{self.number + 1:03d}").exists():
-            return False
-        os.utime(self.folder / "owner.json")
-        return True
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a later attempt was begun: the owner was taken for dead."""
+        return self.folder.with_name(f"{self.number + 1:03d}").exists()
 
     def ask_to_stop(self, reason: str) -> None:
         """Ask whoever holds this attempt to end it, as preempted for this reason."""
@@ -102,7 +99,8 @@ class Attempt:
 
     def settle(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
         """After its row is published: remove what is not needed any more, and let go."""
-        if outcome.is_result and not self.spec.config["keep_checkpoint"]:
+        is_last_use = outcome.is_result and not self.spec.config["keep_checkpoint"]
+        if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
         self.release(outcome, reason, ledger)
 
@@ -190,14 +188,15 @@ def tidy(ledger: Ledger) -> None:
         if stands is not False:
             _clean_up(ledger, run_id, number)
         elif row and row.attempt == number and (left := Attempt.found(ledger, run_id, number)):
-            left.settle(row.outcome, "its row was published", ledger)
+            published = ledger.rows({run_id}, ["reason"])[run_id]
+            left.settle(row.outcome, published["reason"], ledger)
         else:
             recover(ledger, run_id, number)
 
 
 def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
     folder = ledger.attempt_folder(run_id, number)
-    (folder / "owner.json").unlink(missing_ok=True)
+    let_go(folder / "owner.json")
     is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
     for left in ("rendezvous", "*.tmp", ".*.tmp", ".now-*"):
         for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from sweeper.domain.outcomes import Outcome
 from sweeper.ended import COMPACT_PREFIX, Ended
-from sweeper.owner import is_held, this_process
+from sweeper.owner import hold, is_held, let_go
 from sweeper.parquet import read_present, write_table
 
 _LOCK = ".compacting"
@@ -127,11 +127,11 @@ def _alone(results: Path) -> Generator[bool]:
     except FileExistsError:
         yield False
         return
-    this_process().write(lock / "owner.json")
+    hold(lock / "owner.json")
     try:
         yield True
     finally:
-        (lock / "owner.json").unlink(missing_ok=True)
+        let_go(lock / "owner.json")
         lock.rmdir()
 
 

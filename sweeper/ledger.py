@@ -128,7 +128,7 @@ class Ledger:
         return sorted((run_id, int(number)) for run_id, _, number in marks if number.isdigit())
 
     def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> Ended:
-        """Make an attempt the current one of its run, or history if a later one has ended.
+        """Make an attempt the current one of its run, or history if a later one was begun.
 
         The row appears last and at once, so a run either has a complete row or none.
 
@@ -141,7 +141,8 @@ class Ledger:
         now = Ended(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
         others = [other for other in self._rows_of(now.run_id) if other != now]
         root = self.results
-        if any(other.attempt > now.attempt for other in others):
+        latest = max([self.last_attempt(now.run_id), *(other.attempt for other in others)])
+        if latest > now.attempt:  # it was taken over: its owner was silent
             root = self.results / "superseded"
         else:
             for other in others:

@@ -1,12 +1,15 @@
 """Who holds an attempt: a process on a machine, alive while its heartbeat is fresh.
 
 A heartbeat is the modification time of a file, compared with the clock of the file system it lies
-on, so that machines need not agree on the time.
+on, so that machines need not agree on the time. It comes from a thread of its own: a launcher may
+be kept waiting, as by a first import of torch over a network, for longer than a lease lasts.
 """
 
+import contextlib
 import json
 import os
 import socket
+import threading
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +24,8 @@ class Owner:
 
     Attributes:
         host: name of its machine.
-        boot: of the machine, where it can be told.
+        boot: of the machine, and the namespace of its process ids (containers of one machine may
+            share its name, but not its processes), where they can be told.
         pid: process id.
         born: start time of the process in clock ticks since boot, where it can be told; guards
             against a process id used anew.
@@ -49,13 +53,44 @@ class Owner:
 @cache
 def this_process() -> Owner:
     """The owner that this process is."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    is_linux = boot.exists() and namespace.is_symlink()
     return Owner(
         host=socket.gethostname(),
-        boot=boot.read_text().strip() if boot.exists() else "",
+        boot=f"{boot.read_text().strip()} {namespace.readlink()}" if is_linux else "",
         pid=os.getpid(),
         born=_born(os.getpid()) or "",
     )
+
+
+def hold(owner_file: Path) -> None:
+    """Make this process the owner, whose heart beats until it lets go."""
+    this_process().write(owner_file)
+    _held.add(owner_file)
+    _start_heart(os.getpid())
+
+
+def let_go(owner_file: Path) -> None:
+    """Be the owner no more."""
+    _held.discard(owner_file)
+    owner_file.unlink(missing_ok=True)
+
+
+_held: set[Path] = set()
+
+
+@cache
+def _start_heart(pid: int) -> None:
+    """Once in a process: threads do not outlive a fork."""
+    threading.Thread(target=_beat, name=f"heartbeat-{pid}", daemon=True).start()
+
+
+def _beat() -> None:
+    pause = threading.Event()
+    while not pause.wait(HEARTBEAT_S):
+        for owner_file in tuple(_held):
+            with contextlib.suppress(OSError):  # a full or lost disk: the runs say so
+                os.utime(owner_file)
 
 
 def is_held(owner_file: Path, made_in: Path) -> bool:

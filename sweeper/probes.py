@@ -26,7 +26,7 @@ from sweeper.domain.fitting import NOTHING_KNOWN, Bounds, largest_fitting, next_
 from sweeper.domain.memory import CPU, Device, memory_part
 from sweeper.domain.run_spec import RunSpec, with_micro_batch
 from sweeper.domain.switches import gradient_span
-from sweeper.owner import is_held, this_process
+from sweeper.owner import hold, is_held, let_go
 
 _KEY_LENGTH = 16
 #: A try may take this part of a stated limit: equal runs were seen to differ (docs/batch.md).
@@ -158,16 +158,12 @@ class Probes:
                 return False
             finally:
                 shutil.rmtree(left, ignore_errors=True)
-        this_process().write(trying / "owner.json")
+        hold(trying / "owner.json")
         return True
-
-    def beat(self, spec: RunSpec) -> None:
-        """Show that the process that tries is alive."""
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(self._trying(spec) / "owner.json")
 
     def release(self, spec: RunSpec) -> None:
         """The try is over."""
+        let_go(self._trying(spec) / "owner.json")
         shutil.rmtree(self._trying(spec), ignore_errors=True)
 
     def scratch(self, spec: RunSpec) -> Path:

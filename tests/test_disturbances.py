@@ -10,14 +10,27 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sweeper.owner import EXPIRES_S, HEARTBEAT_S
+
 TINY = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840", "data.num_train_examples=3840"]
 
 
-def start(results: Path, *words: str, as_mortal: bool = False) -> subprocess.Popen[str]:
+#: Another name and other process ids: what a second machine on a shared folder is to a sweep.
+ANOTHER_MACHINE = (
+    *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
+    *("sh", "-c", 'hostname another; exec "$@"', "sh"),
+)
+
+
+def start(
+    results: Path, *words: str, as_mortal: bool = False, elsewhere: bool = False
+) -> subprocess.Popen[str]:
     """A sweep; as a mortal it obeys the permissions of files even if root started it."""
     command = [sys.executable, "-m", "sweeper", "-m", *words, f"results={results}"]
     if as_mortal and os.geteuid() == 0:
         command = ["setpriv", "--bounding-set=-dac_override", *command]
+    if elsewhere:
+        command = [*ANOTHER_MACHINE, *command]
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -33,10 +46,18 @@ def wait_until(condition, timeout_s: float = 120) -> None:
         time.sleep(0.05)
 
 
-def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
-    words = [*TINY, "seed=range(40)"]
+def can_be_another_machine() -> bool:
+    return (
+        subprocess.run([*ANOTHER_MACHINE, "true"], check=False, capture_output=True).returncode == 0
+    )
 
-    sweeps = [start(results, *words) for _ in range(4)]
+
+def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
+    """Two of them on another machine, where names can be had for one."""
+    words = [*TINY, "seed=range(40)"]
+    elsewhere = can_be_another_machine()
+
+    sweeps = [start(results, *words, elsewhere=elsewhere and i % 2 == 1) for i in range(4)]
     said = [sweep.communicate(timeout=300)[0] for sweep in sweeps]
 
     assert [sweep.returncode for sweep in sweeps] == [0] * 4, said
@@ -68,6 +89,30 @@ def test_a_sweep_takes_over_what_a_killed_one_had_begun(results):
         .reason.iloc[0]
         .startswith("its launcher was gone after epoch")
     )
+
+
+@pytest.mark.slow
+def test_a_sweep_takes_over_from_a_machine_that_has_gone_silent(results):
+    """Only the silence of its heartbeat tells that a process elsewhere is dead."""
+    if not can_be_another_machine():
+        pytest.skip("namespaces of names and process ids cannot be made here")
+    words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
+    first = start(results, *words, elsewhere=True)
+    wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
+    second = start(results, *words, "timeout_s=4")
+    time.sleep(3)
+
+    silent_from = time.monotonic()
+    first.kill()
+    first.communicate()
+    said, _ = second.communicate(timeout=300)
+
+    assert "elsewhere batch=3840" in said
+    assert time.monotonic() - silent_from > EXPIRES_S - HEARTBEAT_S
+    row = pd.read_parquet(results / "runs").iloc[0]
+    assert (row.outcome, row.attempt) == ("timed_out", 2)
+    superseded = pd.read_parquet(results / "superseded/runs").iloc[0]
+    assert superseded.reason.startswith("its launcher was gone after epoch")
 
 
 def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):

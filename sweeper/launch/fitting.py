@@ -21,7 +21,6 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.launch.events import Event, Task
 from sweeper.launch.processes import LOOPBACK, RankProcess, deadline_of
-from sweeper.owner import HEARTBEAT_S
 from sweeper.probes import Fit, Probes
 from sweeper.rank import CROWDED_EXIT, TOO_MUCH_EXIT, Try
 
@@ -35,7 +34,6 @@ class _Trying:
     micro_batch: int
     process: RankProcess
     deadline: float | None
-    beaten_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +112,6 @@ class Fitting:
                 micro_batch=micro_batch,
                 process=process,
                 deadline=deadline_of(spec),
-                beaten_at=time.monotonic(),
             )
         )
         return True
@@ -125,7 +122,6 @@ class Fitting:
         said: list[str] = []
         for trying in list(self._tries):
             if trying.process.exitcode is None and not self._is_late(trying):
-                self._beat(trying)
                 continue
             self._tries.remove(trying)
             free.append(trying.task)
@@ -164,11 +160,6 @@ class Fitting:
             return False
         _end(trying.process)
         return True
-
-    def _beat(self, trying: _Trying) -> None:
-        if time.monotonic() - trying.beaten_at > HEARTBEAT_S:
-            trying.beaten_at = time.monotonic()
-            self.probes.beat(trying.task.spec)
 
     def _conclude(self, trying: _Trying) -> list[str]:
         """Note what came of a try; what to say of it."""

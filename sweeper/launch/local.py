@@ -98,7 +98,7 @@ class _Runs:
         self._ranks, self._context = ranks, context
         self._environment = {"SWEEPER_SHARED": str(shared)}
         self._fitting = Fitting(Probes(ledger.results, slots.machine.device), context)
-        self._beaten_at = self._polled_at = time.monotonic()
+        self._looked_at = self._polled_at = time.monotonic()
 
     @property
     def are_left(self) -> bool:
@@ -151,7 +151,7 @@ class _Runs:
 
     def ended(self) -> Event:
         """Publish what has ended here, and look what has ended elsewhere."""
-        self._beat()
+        self._let_go_of_the_lost()
         ends = self._refusals()
         for run in list(self._running):
             if end := end_of(run) or self._stopped_on_request(run):
@@ -206,13 +206,13 @@ class _Runs:
         self._running.remove(run)
         self._slots.give_back(run.attempt.spec.run_id)
 
-    def _beat(self) -> None:
-        """Show that this process lives; let go of runs that were taken over meanwhile."""
-        if time.monotonic() - self._beaten_at < HEARTBEAT_S:
+    def _let_go_of_the_lost(self) -> None:
+        """Stop runs that were taken over while this process could not show that it lives."""
+        if time.monotonic() - self._looked_at < HEARTBEAT_S:
             return
-        self._beaten_at = time.monotonic()
+        self._looked_at = time.monotonic()
         for run in list(self._running):
-            if not run.attempt.beat():
+            if run.attempt.is_taken_over:
                 stop([run])
                 self._drop(run)
                 spec, number = run.attempt.spec, run.attempt.number + 1

@@ -63,7 +63,7 @@ class _Step:
     attempt: Attempt
     process: subprocess.Popen[bytes]
     deadline: float | None
-    beaten_at: float
+    looked_at: float
 
 
 def _refusal(attempt: Attempt) -> str:
@@ -101,14 +101,14 @@ def _started(attempt: Attempt) -> _Step:
         )
     timeout_s, now = config["timeout_s"], time.monotonic()
     deadline = now + timeout_s if timeout_s else None
-    return _Step(attempt=attempt, process=process, deadline=deadline, beaten_at=now)
+    return _Step(attempt=attempt, process=process, deadline=deadline, looked_at=now)
 
 
 def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Generator[Event]:
     try:
         while (end := _end_of(step)) is None:
             time.sleep(_TICK_S)
-            if not _beat(step):
+            if _is_taken_over(step):
                 _stop(step)
                 return  # another process took the attempt over: its row is not ours to write
             yield Event()
@@ -120,11 +120,12 @@ def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Gen
     yield _published(step.attempt, *end, ledger)
 
 
-def _beat(step: _Step) -> bool:
-    if time.monotonic() - step.beaten_at < HEARTBEAT_S:
-        return True
-    step.beaten_at = time.monotonic()
-    return step.attempt.beat()
+def _is_taken_over(step: _Step) -> bool:
+    """Whether it is another's now; looked up as often as hearts beat."""
+    if time.monotonic() - step.looked_at < HEARTBEAT_S:
+        return False
+    step.looked_at = time.monotonic()
+    return step.attempt.is_taken_over
 
 
 def _end_of(step: _Step) -> tuple[Outcome, str] | None:

@@ -19,7 +19,7 @@ from sweeper.domain.run_spec import RunSpec
 from sweeper.domain.stored import stored_run_spec
 from sweeper.launch.slurm_commands import Queued
 from sweeper.ledger import Ledger
-from sweeper.owner import is_held, this_process
+from sweeper.owner import hold, is_held, let_go
 
 COMMENT = "sweeper "
 
@@ -110,7 +110,7 @@ class Tickets:
         """Make a submission's folder; this process is at it."""
         folder = self.folder / name
         folder.mkdir(parents=True)
-        this_process().write(folder / "owner.json")
+        hold(folder / "owner.json")
         return folder
 
     def note_job(self, name: str, job: str) -> None:
@@ -118,6 +118,7 @@ class Tickets:
         partial = self.folder / name / ".job.tmp"
         partial.write_text(json.dumps({"job": job}))
         partial.replace(self.folder / name / "job.json")
+        let_go(self.folder / name / "owner.json")
 
     def job_of(self, name: str) -> str | None:
         """The number of a submission's array, None if it was not noted."""

@@ -148,7 +148,7 @@ def test_the_page_is_new_when_an_epoch_ends_and_only_then(ledger, spec):
     watcher = Watcher([str(ledger.results)], "watch")
     before = watcher.version()
 
-    attempt.beat()
+    os.utime(attempt.folder / "owner.json")
     beaten = watcher.version()
     (attempt.folder / "progress.jsonl").write_text(epoch(1, 0.5) + epoch(2, 0.6))
 

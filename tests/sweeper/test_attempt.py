@@ -57,7 +57,8 @@ def test_killed_after_the_row_the_row_stays_as_it_is(ledger, attempt):
     tidy(ledger)
 
     assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.TIMED_OUT
-    assert standing(ledger, attempt.spec.run_id, 1)[0] == Outcome.TIMED_OUT
+    end = (Outcome.TIMED_OUT, "ran past timeout_s=5")
+    assert standing(ledger, attempt.spec.run_id, 1) == end
     assert not (ledger.results / "superseded").exists()
     assert not left_over(ledger)
 
@@ -85,3 +86,15 @@ def test_only_one_process_can_begin_an_attempt(ledger, config):
 
     assert Attempt.begin(spec, ledger, 1) is not None
     assert Attempt.begin(spec, ledger, 1) is None
+
+
+def test_an_owner_that_was_taken_for_dead_changes_nothing_any_more(ledger, attempt):
+    """It wakes up after a later attempt was begun, and ends its own."""
+    later = Attempt.begin(attempt.spec, ledger, 2)
+
+    attempt.end(Outcome.FINISHED, "trained", ledger)
+
+    assert attempt.spec.run_id not in ledger.ended()
+    assert (ledger.results / "superseded/runs").is_dir()
+    assert later.checkpoint.exists()
+    assert standing(ledger, attempt.spec.run_id, 2) is True

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.owner import EXPIRES_S, is_held, this_process
+from sweeper import owner
+from sweeper.owner import EXPIRES_S, hold, is_held, let_go, this_process
 
 
 @pytest.fixture
@@ -69,3 +70,36 @@ def test_an_attempt_whose_owner_has_not_written_yet_is_held_while_it_is_young(tm
     aged(tmp_path, EXPIRES_S + 5)
     probe = tmp_path / "owner.json"
     assert not is_held(probe, tmp_path)
+
+
+def test_a_container_of_this_machine_is_another_machine(owned):
+    """It may share the machine's name, but its process ids mean other processes."""
+    me = this_process()
+    path = owned(replace(me, boot=me.boot + " of a container", pid=1))
+
+    assert is_held(path, path.parent)
+
+
+def test_the_heart_beats_while_the_process_is_kept_waiting(tmp_path):
+    """As by the first import of torch over a network."""
+    path = tmp_path / "owner.json"
+    kept_waiting = (
+        "import os, sys, time; from pathlib import Path; from sweeper import owner;"
+        "owner.HEARTBEAT_S = 0.02; path = Path(sys.argv[1]);"
+        "owner.hold(path); os.utime(path, (0, 0));"
+        "time.sleep(0.5)"
+    )
+
+    subprocess.run([sys.executable, "-c", kept_waiting, str(path)], check=True)
+
+    assert path.stat().st_mtime > 0
+
+
+def test_who_lets_go_beats_no_more(tmp_path):
+    path = tmp_path / "owner.json"
+
+    hold(path)
+    let_go(path)
+
+    assert not path.exists()
+    assert path not in owner._held
