@@ -94,6 +94,8 @@ def try_micro_batch(told: Try) -> None:
         sys.stderr.flush()
         too_much = CROWDED_EXIT if is_crowded else TOO_MUCH_EXIT
         os._exit(too_much if _is_out_of_memory(error) else 1)
+    if record["outcome"] != Outcome.FINISHED:  # before the optimizer had its state, perhaps
+        sys.exit(f"{record['outcome']}: {record['reason']}")
     on_gpu = told.share_of_gpu is not None
     peak = torch.cuda.max_memory_reserved() / _GIB if on_gpu else record["peak_memory_gib"]
     measured = {"peak_gib": peak, "steps": record["steps"], "device": record["device_kind"]}
