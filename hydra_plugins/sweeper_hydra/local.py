@@ -27,7 +27,8 @@ class LocalLauncher(RunLauncher):
         """Make runs here; see `sweeper.launch.local.run_here`."""
         from sweeper.launch.local import run_here  # Hydra imports plugins at every start
         from sweeper.launch.slots import this_machine
-        from sweeper.launch.torchrun import run_with_torchrun, torchrun_group
+        from sweeper.launch.torchrun import run_with_torchrun
+        from sweeper.launch.torchrun_group import torchrun_group
 
         if group := torchrun_group():
             return run_with_torchrun(tasks, ledger, group)

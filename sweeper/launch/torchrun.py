@@ -12,11 +12,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import count
 from multiprocessing.context import ForkServerContext
-from typing import Any, Protocol
+from typing import Any
 
 from sweeper import exit_codes
 from sweeper.attempt import Attempt
@@ -27,6 +25,7 @@ from sweeper.launch.local import run_here
 from sweeper.launch.processes import LOOPBACK, RankProcess, Running, deadline_of, started
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.slots import Machine, this_machine
+from sweeper.launch.torchrun_group import Group, Talk, talk, torchrun_group
 from sweeper.ledger import Ledger
 from sweeper.rank import Rank
 
@@ -34,64 +33,6 @@ _TICK_S = 0.05
 _SETTLE_S = 1.0
 _JOIN_S = 10.0
 _END = "end"
-
-
-class Store(Protocol):
-    """Of torch: words by key, seen by all processes."""
-
-    def set(self, key: str, value: str) -> None:
-        """Tell the others."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """What was told."""
-        ...
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether it was told."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """The processes that torchrun started together.
-
-    Attributes:
-        rank: this process among them.
-        local_rank: this process among those of its machine.
-        node_rank: this machine among the machines.
-        world_size: processes [count].
-        devices: processes on each machine [count].
-        master: the machine of rank 0.
-    """
-
-    rank: int
-    local_rank: int
-    node_rank: int
-    world_size: int
-    devices: int
-    master: str
-
-    @property
-    def num_nodes(self) -> int:
-        """Machines [count]."""
-        return self.world_size // self.devices
-
-
-@cache
-def torchrun_group() -> Group | None:
-    """The group that this process is in; None if torchrun did not start it."""
-    told = os.environ
-    if "TORCHELASTIC_RUN_ID" not in told:
-        return None
-    return Group(
-        rank=int(told["RANK"]),
-        local_rank=int(told["LOCAL_RANK"]),
-        node_rank=int(told["GROUP_RANK"]),
-        world_size=int(told["WORLD_SIZE"]),
-        devices=int(told["LOCAL_WORLD_SIZE"]),
-        master=told["MASTER_ADDR"],
-    )
 
 
 def with_layout(words: Sequence[str], group: Group) -> list[str]:
@@ -123,7 +64,7 @@ def lead_or_follow(command: Callable[[], None]) -> None:
         code = end.code if isinstance(end.code, int) else bool(end.code)
         raise
     finally:
-        _store().set(_END, str(int(code)))
+        talk().set(_END, str(int(code)))
 
 
 def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
@@ -150,7 +91,7 @@ class _Ranks:
     """One rank in each process of the group."""
 
     def __init__(self, group: Group) -> None:
-        self._group, self._store = group, _store()
+        self._group, self._talk = group, talk()
         self._numbers = count()
 
     def check(self, spec: RunSpec) -> None:
@@ -173,11 +114,9 @@ class _Ranks:
             "checkpoint": str(attempt.checkpoint),
             "threads": attempt.spec.config["threads"],
         }
-        self._store.set(str(number), json.dumps(told))
+        self._talk.set(str(number), json.dumps(told))
         own = started(_rank(self._group, told, environment), context)
-        others = [
-            _Elsewhere(self._store, number, rank) for rank in range(1, self._group.world_size)
-        ]
+        others = [_Elsewhere(self._talk, number, rank) for rank in range(1, self._group.world_size)]
         return Running(
             attempt=attempt,
             ranks=[own, *others],
@@ -189,16 +128,16 @@ class _Ranks:
 class _Elsewhere:
     """A rank that another process of the group is the parent of."""
 
-    def __init__(self, store: Store, number: int, rank: int) -> None:
-        self._store, self._number, self._rank = store, number, rank
+    def __init__(self, talk: Talk, number: int, rank: int) -> None:
+        self._talk, self._number, self._rank = talk, number, rank
 
     @property
     def exitcode(self) -> int | None:
         key = f"{self._number}/{self._rank}"
-        return int(self._store.get(key)) if self._store.check([key]) else None
+        return int(self._talk.get(key)) if self._talk.has(key) else None
 
     def kill(self) -> None:
-        self._store.set(f"{self._number}/stop", "")
+        self._talk.set(f"{self._number}/stop", "")
 
     def join(self, timeout: float | None = None) -> None:
         deadline = time.monotonic() + (_JOIN_S if timeout is None else timeout)
@@ -216,8 +155,8 @@ def _follow(group: Group) -> int:
             for number in count():
                 key = _next(str(number))
                 if key == _END:
-                    return int(_store().get(_END))
-                told = json.loads(_store().get(key))
+                    return int(talk().get(_END))
+                told = json.loads(talk().get(key))
                 rank = _rank(group, told, {"SWEEPER_SHARED": str(shared)})
                 _report(number, group.rank, started(rank, context))
     except RuntimeError:  # torch's, of a store that is not there any more
@@ -227,21 +166,21 @@ def _follow(group: Group) -> int:
 
 def _next(number: str) -> str:
     """Wait for the next run, or the end: the key of what was told."""
-    store = _store()
+    shared = talk()
     while True:
-        if key := next((key for key in (number, _END) if store.check([key])), None):
+        if key := next((key for key in (number, _END) if shared.has(key)), None):
             return key
         time.sleep(_TICK_S)
 
 
 def _report(number: int, rank: int, process: RankProcess) -> None:
     """Wait for a rank's end, or end it if rank 0 says so, and tell how it ended."""
-    store = _store()
+    shared = talk()
     while process.exitcode is None:
-        if store.check([f"{number}/stop"]):
+        if shared.has(f"{number}/stop"):
             process.kill()
         process.join(_TICK_S)
-    store.set(f"{number}/{rank}", str(process.exitcode))
+    shared.set(f"{number}/{rank}", str(process.exitcode))
 
 
 def _rank(group: Group, told: Mapping[str, Any], environment: Mapping[str, str]) -> Rank:
@@ -258,12 +197,3 @@ def _rank(group: Group, told: Mapping[str, Any], environment: Mapping[str, str])
         environment={**interface, **environment},
         master=group.master if spans else None,
     )
-
-
-@cache
-def _store() -> Store:
-    """The store of torchrun's own agents, where its processes meet."""
-    from torch.distributed.rendezvous import rendezvous  # torchrun has imported torch anyway
-
-    store, _, _ = next(rendezvous("env://"))
-    return store

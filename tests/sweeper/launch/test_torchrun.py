@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.launch.torchrun import Group, with_layout
+from sweeper.launch.torchrun import with_layout
+from sweeper.launch.torchrun_group import Group
 
 CONF = Path(__file__).parents[2] / "slurm/conf"
 SHORT = ["batch=7680", "warmup=0", "schedule=constant", "epochs=1", "threads=1"]

@@ -1,0 +1,125 @@
+"""The processes that torchrun started together, and what they tell each other."""
+
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+_TICK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The processes that torchrun started together.
+
+    Attributes:
+        rank: this process among them.
+        local_rank: this process among those of its machine.
+        node_rank: this machine among the machines.
+        world_size: processes [count].
+        devices: processes on each machine [count].
+        master: the machine of rank 0.
+    """
+
+    rank: int
+    local_rank: int
+    node_rank: int
+    world_size: int
+    devices: int
+    master: str
+
+    @property
+    def num_nodes(self) -> int:
+        """Machines [count]."""
+        return self.world_size // self.devices
+
+
+@cache
+def torchrun_group() -> Group | None:
+    """The group that this process is in; None if torchrun did not start it."""
+    told = os.environ
+    if "TORCHELASTIC_RUN_ID" not in told:
+        return None
+    return Group(
+        rank=int(told["RANK"]),
+        local_rank=int(told["LOCAL_RANK"]),
+        node_rank=int(told["GROUP_RANK"]),
+        world_size=int(told["WORLD_SIZE"]),
+        devices=int(told["LOCAL_WORLD_SIZE"]),
+        master=told["MASTER_ADDR"],
+    )
+
+
+class _Store(Protocol):
+    """Of torch: words by key, seen by all processes; it outlives a restart of them."""
+
+    def set(self, key: str, value: str) -> None:
+        """Tell the others."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """What was told."""
+        ...
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether it was told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What the processes of one start of the group tell each other, not those of an earlier one."""
+
+    store: _Store
+    start: str
+
+    def set(self, key: str, value: str) -> None:
+        """Tell the others."""
+        self.store.set(f"{self.start}/{key}", value)
+
+    def get(self, key: str) -> bytes:
+        """What was told."""
+        return self.store.get(f"{self.start}/{key}")
+
+    def has(self, key: str) -> bool:
+        """Whether it was told."""
+        return self.store.check([f"{self.start}/{key}"])
+
+
+@cache
+def talk() -> Talk:
+    """Meet the others in the store of torchrun's own agents."""
+    from torch.distributed.rendezvous import rendezvous  # torchrun has imported torch anyway
+
+    group = torchrun_group()
+    assert group is not None, "torchrun started this process"
+    store, _, _ = next(rendezvous("env://"))
+    if group.rank:
+        return Talk(store, _joined_start(store, group.rank))
+    led = Talk(store, secrets.token_hex(8))
+    _gather(led, range(1, group.world_size))
+    return led
+
+
+def _joined_start(store: _Store, rank: int) -> str:
+    """The start that this process belongs to: rank 0 answers to a word that nobody used before."""
+    own = secrets.token_hex(8)
+    store.set(f"sweeper-hello/{rank}", own)
+    while not store.check([f"sweeper-answer/{own}"]):
+        time.sleep(_TICK_S)
+    start = store.get(f"sweeper-answer/{own}").decode()
+    store.set(f"{start}/here/{rank}", "")
+    return start
+
+
+def _gather(led: Talk, ranks: Sequence[int]) -> None:
+    """Answer the other processes until all are here; a word left by a dead one does no harm."""
+    while missing := [rank for rank in ranks if not led.has(f"here/{rank}")]:
+        for rank in missing:
+            if led.store.check([f"sweeper-hello/{rank}"]):
+                word = led.store.get(f"sweeper-hello/{rank}").decode()
+                led.store.set(f"sweeper-answer/{word}", led.start)
+        time.sleep(_TICK_S)
