@@ -52,6 +52,11 @@ class Resampler:
         return self.rng.multinomial(count, equal, size=self.draws).astype(float)
 
 
+def fewest_trials(numbers: dict[str, Number]) -> int:
+    """Finished trials of a study that a parabola needs [count]."""
+    return _FEWEST + 2 * (len(numbers) - 1)
+
+
 def nearest_halves(trials: pd.DataFrame, numbers: dict[str, Number]) -> list[Half]:
     """Of each study with enough trials, by seed, the half that a first fit puts lowest.
 
@@ -62,7 +67,7 @@ def nearest_halves(trials: pd.DataFrame, numbers: dict[str, Number]) -> list[Hal
         trials: the finished ones of one batch.
         numbers: the tuned numbers.
     """
-    fewest = _FEWEST + 2 * (len(numbers) - 1)
+    fewest = fewest_trials(numbers)
     whole: list[Half] = []
     for _, one in trials.groupby(["seed", "study"], sort=True, dropna=False):
         if len(one) >= fewest:

@@ -11,7 +11,14 @@ from scipy.stats import t as student
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import DRAWS, LEVEL, Array, percentile_interval
 from analysis.stats.rules import BENT, FIXED, compare_rules
-from analysis.tuned_parabola import FEWEST_SEEDS, Number, Resampler, nearest_halves, vertices
+from analysis.tuned_parabola import (
+    FEWEST_SEEDS,
+    Number,
+    Resampler,
+    fewest_trials,
+    nearest_halves,
+    vertices,
+)
 from analysis.tuning import Tuned, best_trials, finished
 
 _FEWEST_BATCHES = 3  # for a rule with a batch of its own
@@ -59,7 +66,11 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         value, spread = _unscaled(np.array([best]), ends), _unscaled(drawn, ends)
         low, high = ends.low * factor, ends.high * factor
         fits.append(_Fit(batch, value[0] * factor, spread * factor, low, high, len(studies)))
-    single = any(fit.num_studies < FEWEST_SEEDS for fit in fits)
+    notes = ["intervals over trials, not over seeds"] if _single(fits) else []
+    if any(counts.min() < 1.5 * fewest_trials(numbers) for counts in _counts(done)):
+        notes.append(
+            "few trials: the parabola goes through most of them, not through those near the best"
+        )
     return Optima(
         batches=np.array([fit.batch for fit in fits]),
         best=np.array([fit.best for fit in fits]),
@@ -68,7 +79,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         high_edge=np.array([fit.high_edge for fit in fits]),
         num_seeds=min((fit.num_studies for fit in fits), default=0),
         num_diverged=int((tuned.trials["outcome"] == "diverged").sum()),
-        note="intervals over trials, not over seeds" if single else "",
+        note="; ".join(notes),
     )
 
 
@@ -110,6 +121,16 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
 def _student_ratio(freedom: int, level: float) -> float:
     end = 0.5 + level / 2
     return float(student.ppf(end, freedom) / normal.ppf(end))
+
+
+def _single(fits: list["_Fit"]) -> bool:
+    return any(fit.num_studies < FEWEST_SEEDS for fit in fits)
+
+
+def _counts(done: pd.DataFrame) -> Iterator[pd.Series]:
+    """Finished trials of each study, batch by batch."""
+    for _, trials in done.groupby("global_batch"):
+        yield trials.groupby("study").size()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import optuna
 from optuna.storages import BaseStorage
 
 from sweeper import exit_codes
@@ -86,8 +87,9 @@ def _studies(
     Raises:
         ValueError: if one cannot be kept, or had another design when it began.
     """
-    names = [_name(words, design, study, configs_of) for words in points]
     try:
+        known = optuna.get_all_study_names(storage)
+        names = [_name(words, design, study, configs_of, known) for words in points]
         return [
             PointStudy(name, words, design, storage)
             for name, words in zip(names, points, strict=True)
@@ -173,10 +175,23 @@ def _check_space(
         raise ValueError(msg) from error
 
 
-def _name(words: Sequence[str], design: Design, study: str | None, configs_of: ConfigsOf) -> str:
+def _name(
+    words: Sequence[str],
+    design: Design,
+    study: str | None,
+    configs_of: ConfigsOf,
+    known: Sequence[str],
+) -> str:
     """A study's name: its point, and a hash of all that is scientific and neither tuned nor mean.
 
-    The same command thus finds its studies again, and another one has its own.
+    The same point thus finds its study again, also one that was compared with others then.
+
+    Args:
+        words: the compared words.
+        design: how trials are chosen and judged.
+        study: the name that the user gave, if any.
+        configs_of: the runs that words stand for.
+        known: the studies that are there.
     """
     corners = [f"{ends(key, space).partition(',')[0]}" for key, space in design.space.items()]
     config = scientific_part(next(configs_of([*words, *corners])))
@@ -184,7 +199,14 @@ def _name(words: Sequence[str], design: Design, study: str | None, configs_of: C
     for key in free:
         _drop(config, key.split("."))
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
-    return " ".join(part for part in (study, *words, digest) if part)
+    name = " ".join(part for part in (study, *words, digest) if part)
+    same = [other for other in known if _without_point(other) == _without_point(name)]
+    return name if name in known or not same else same[0]
+
+
+def _without_point(name: str) -> list[str]:
+    """The user's name for it and the hash."""
+    return [part for part in name.split(" ") if "=" not in part]
 
 
 def _drop(config: dict[str, Any], path: Sequence[str]) -> None:

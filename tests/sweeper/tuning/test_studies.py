@@ -51,6 +51,15 @@ def test_more_trials_go_on_in_the_same_study(tune, studies):
     assert study.trials[0].params == first.params
 
 
+def test_a_point_that_was_compared_with_others_goes_on_alone(tune, studies):
+    tune("batch=256,512", RATES, "n_trials=1", LOSS)
+    tune("batch=256", RATES, "n_trials=2", LOSS)
+
+    assert {s.user_attrs["point"][0]: len(s.trials) for s in studies()} == {
+        "batch=256": 2, "batch=512": 1,
+    }  # fmt: skip
+
+
 def test_a_point_already_trained_is_told_and_not_trained_again(tune, studies, rows):
     tune("warmup=tag(tune, choice(0, 0.5))", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
     again = ("hydra.sweeper.study=again", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
