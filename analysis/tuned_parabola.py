@@ -108,7 +108,8 @@ def vertices(halves: list[Half], key: int, resampler: Resampler) -> tuple[float,
     """
     middle, spread = _frame(halves)
     count, keys = len(halves), len(middle)
-    value = float(_vertex(*(part[None] for part in _summed(halves, middle, spread)), key)[0])
+    left_sum, right_sum = _summed(halves, middle, spread)
+    value = float(_vertex(left_sum[None], right_sum[None], key)[0])
     if count >= FEWEST_SEEDS:
         weights = resampler.of_seeds(count)
         left, right = zip(*(_moments(half, middle, spread) for half in halves), strict=True)
@@ -156,8 +157,10 @@ def _drawn_moments(
     terms, loss = _terms(half, middle, spread), half.loss - half.loss.mean()
     weights = resampler.of_trials(len(loss))
     mean = weights @ terms / len(loss)
-    products = np.einsum("np,nq->npq", terms, terms)
-    left = np.tensordot(weights, products, 1) - len(loss) * mean[:, :, None] * mean[:, None, :]
+    products = terms[:, :, None] * terms[:, None, :]
+    left: Array = (
+        np.tensordot(weights, products, 1) - len(loss) * mean[:, :, None] * mean[:, None, :]
+    )
     right = weights @ (terms * loss[:, None]) - mean * (weights @ loss)[:, None]
     return left, right
 

@@ -18,6 +18,7 @@ from analysis.figures.style import (
     ordered_colors,
     titles,
 )
+from analysis.stats.replicates import Array
 from analysis.stats.rules import FIXED
 from analysis.tuned_rates import joint_table, tuned_optima
 from analysis.tuning import Tuned, best_trials, steps_to_target
@@ -134,11 +135,11 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     return figure, frame
 
 
-def _bars(frame: pd.DataFrame, which: str) -> list[pd.Series]:
+def _bars(frame: pd.DataFrame, which: str) -> Array:
     """Lengths below and above, cut off at the range."""
     low = np.maximum(frame[f"{which}low"], frame["range_low"])
     high = np.minimum(frame[f"{which}high"], frame["range_high"])
-    return [np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)]
+    return np.stack([np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)])
 
 
 def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:

@@ -98,8 +98,10 @@ class Design:
     def _sampler(self, number: int) -> BaseSampler:
         kind, options = _target(self.sampler, "hydra.sweeper.sampler")
         if issubclass(kind, FixedDesign):
-            return kind(**options, seed=self.sampler_seed, space=self.space)
-        return kind(**options, seed=self.seed(number))
+            options |= {"seed": self.sampler_seed, "space": self.space}
+        else:
+            options |= {"seed": self.seed(number)}
+        return kind(**options)
 
     def new_pruner(self) -> BasePruner:
         """The pruner."""
