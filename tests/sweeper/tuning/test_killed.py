@@ -27,7 +27,7 @@ def calm(tmp_path_factory) -> Path:
     return results
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+@pytest.fixture(params=["journal", pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])
 def storage(request, tmp_path):
     """The storage's words, and its URL."""
     if request.param == "journal":
