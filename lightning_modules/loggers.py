@@ -39,7 +39,7 @@ class Mirror:
         if (logger := self._logger) is not None:
             self._try(lambda: logger.finalize("success" if outcome == "finished" else "failed"))
             # W&B writes its file when it is finished, and otherwise at an exit that workers skip.
-            self._try(getattr(logger.experiment, "finish", lambda: None))
+            self._try(lambda: _finish(getattr(logger, "experiment", None)))
 
     def _open(
         self, node: Mapping[str, Any], filled: Mapping[str, str], config: Mapping[str, Any]
@@ -55,3 +55,8 @@ class Mirror:
         except Exception as error:  # noqa: BLE001  whatever a tool of the user's does
             self._logger = None
             print(f"logger: given up after {error!r}; the run goes on", file=sys.stderr)  # noqa: T201
+
+
+def _finish(experiment: Any) -> None:
+    if hasattr(experiment, "finish"):
+        experiment.finish()
