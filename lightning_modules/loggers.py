@@ -31,7 +31,7 @@ class Mirror:
     def row(self, row: Mapping[str, Any]) -> None:
         """Show an epoch's row of the curve."""
         if (logger := self._logger) is not None:
-            numbers = {name: float(value) for name, value in row.items()}
+            numbers = {name: float(value) for name, value in row.items() if value is not None}
             self._try(lambda: (logger.log_metrics(numbers, step=row["step"]), logger.save()))
 
     def close(self, outcome: str) -> None:

@@ -70,7 +70,8 @@ def mirror(grid, tmp_path):
         (config,) = grid("batch=3840", f"logger={name}", *words)
         shown = Mirror(run_spec(config), tmp_path, rank=0)
         for epoch, accuracy in ((1, 0.5), (2, 0.75)):
-            shown.row({"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy})
+            unmeasured = {"noise_scale": None}
+            shown.row({"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy, **unmeasured})
         shown.close("finished")
         return tmp_path
 
