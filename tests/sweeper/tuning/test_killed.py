@@ -27,7 +27,12 @@ def calm(tmp_path_factory) -> Path:
     return results
 
 
-@pytest.fixture(params=["journal", pytest.param("sqlite", marks=pytest.mark.slow), "postgresql"])
+@pytest.fixture(
+    params=[
+        "journal",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sqlite", "postgresql")),
+    ]
+)
 def storage(request, tmp_path):
     """The storage's words, and its URL."""
     if request.param == "journal":
