@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sweeper.attempt import _planned
+from sweeper.attempt import planned_row
 from sweeper.compact import compact
 from sweeper.ledger import Ledger
 from sweeper.plan import planned_grid
@@ -46,7 +46,7 @@ def _fill(words: list[str]) -> None:
         for epoch in range(1, 31)
     ]
     for spec in planned.specs:
-        row = {**_planned(spec), "outcome": "finished", "reason": "trained 30 epochs"}
+        row = {**planned_row(spec), "outcome": "finished", "reason": "trained 30 epochs"}
         ledger.publish({**row, "attempt": 1, "val_accuracy": 0.9}, curve)
 
 

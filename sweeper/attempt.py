@@ -140,7 +140,7 @@ class Attempt:
         """The attempt's row of the runs table."""
         record = self.record() or {}
         return {
-            **_planned(self.spec),
+            **planned_row(self.spec),
             **_measured(record, self.curve()),
             "outcome": outcome,
             "reason": reason,
@@ -213,7 +213,8 @@ def _write_text(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def _planned(spec: RunSpec) -> dict[str, Any]:
+def planned_row(spec: RunSpec) -> dict[str, Any]:
+    """What of a run's row is known before it starts."""
     config, split = spec.config, spec.split
     return {
         "run_id": spec.run_id,

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from sweeper.domain.run_spec import run_spec
+from sweeper.attempt import Attempt, planned_row
+from sweeper.domain.stored import stored_run_spec
 from sweeper.ledger import Ledger
 from sweeper.owner import EXPIRES_S, Owner
 from sweeper.waiting import lists
@@ -66,19 +67,17 @@ def progress_stamps(results: Sequence[str]) -> list[str]:
 def _training(
     ledger: Ledger, run_id: str, number: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
-    """The row and the curve so far of an attempt; None if it has written no config yet."""
-    folder = ledger.attempt_folder(run_id, number)
-    try:
-        row = _of_config(json.loads((folder / "config.json").read_text()))
-    except (OSError, ValueError):
+    """The row and the curve so far of an attempt; None if its config is not there or not known."""
+    attempt = Attempt.found(ledger, run_id, number)
+    if attempt is None:
         return None
-    curve = _curve(folder / "progress.jsonl")
+    row, curve = planned_row(attempt.spec), attempt.curve()
     last = curve[-1] if curve else {}
-    state, heard = _heartbeat(folder / "owner.json")
+    state, heard = _heartbeat(attempt.folder / "owner.json")
     row |= {name: last.get(name) for name in ("val_accuracy", "val_loss", "train_loss")}
     row |= {"epochs_completed": len(curve), "wall_s": last.get("elapsed_s"), "outcome": state}
     row |= {"attempt": number, "reason": f"epoch {len(curve)} of {row['epochs']}; {heard}"}
-    row["log_path"] = str((folder / "log.txt").relative_to(ledger.results))
+    row["log_path"] = str((attempt.folder / "log.txt").relative_to(ledger.results))
     return row, curve
 
 
@@ -103,10 +102,11 @@ def _queued(ledger: Ledger, latest: Mapping[str, int]) -> list[dict[str, Any]]:
     for path in _tickets(ledger):
         try:
             ticket = json.loads(path.read_text())
-            row = _of_config(ticket["config"]) | {"attempt": ticket["number"]}
-        except (OSError, ValueError, KeyError):  # it began since it was listed
+            spec, number = stored_run_spec(ticket["config"]), ticket["number"]
+        except (OSError, ValueError, KeyError):  # it began since it was listed, or is not ours
             continue
-        found[row["run_id"]] = row | {"reason": "submitted to SLURM"}
+        row = planned_row(spec) | {"attempt": number, "reason": "submitted to SLURM"}
+        found[spec.run_id] = row
     return [
         row | {"outcome": QUEUED}
         for run_id, row in found.items()
@@ -117,35 +117,6 @@ def _queued(ledger: Ledger, latest: Mapping[str, int]) -> list[dict[str, Any]]:
 def _tickets(ledger: Ledger) -> list[Path]:
     folder = ledger.results / "slurm" / "queued"
     return sorted(folder.glob("[!.]*.json")) if folder.is_dir() else []
-
-
-def _of_config(config: dict[str, Any]) -> dict[str, Any]:
-    """What a run's config says of its row."""
-    spec = run_spec(config)
-    return {
-        "run_id": spec.run_id,
-        "global_batch": spec.split.global_batch,
-        "micro_batch": spec.split.micro_batch,
-        "world_size": spec.split.world_size,
-        "steps_per_epoch": spec.steps_per_epoch,
-        "warmup_epochs": float(spec.schedule.warmup_epochs),
-        "lr_rule": config["lr_rule"]["name"],
-        "base_lr": float(config["base_lr"]),
-        "base_batch": config["base_batch"],
-        "peak_lr": spec.schedule.peak_lr,
-        "seed": config["seed"],
-        "epochs": spec.epochs,
-        "config_json": json.dumps(config, sort_keys=True),
-    }
-
-
-def _curve(path: Path) -> list[dict[str, Any]]:
-    """Rows of the completed epochs; a line that is being written is left out."""
-    try:
-        lines = path.read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _size(path: Path) -> int:
