@@ -109,6 +109,7 @@ class MicroBatches:
         bn_span: examples normalised together [examples].
         rank: this process among the ranks.
         seed: the run's seed.
+        first_step: of a 0-based epoch, the optimizer steps that are behind it [steps].
     """
 
     def __init__(
@@ -119,9 +120,10 @@ class MicroBatches:
         bn_span: int,
         rank: int,
         seed: int,
+        first_step: Callable[[int], int] = lambda epoch: 0,
     ) -> None:
         self._data, self._layout, self._bn_span = data, layout, bn_span
-        self._rank, self._seed = rank, seed
+        self._rank, self._seed, self._first_step = rank, seed, first_step
         self._epoch = 0
 
     @property
@@ -147,10 +149,11 @@ class MicroBatches:
             yield from map(self._data.train_examples, self.positions())
 
     def positions(self) -> Iterator[Tensor]:
-        """Positions of the examples of each micro-batch, shape (micro_batch,)."""
+        """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""
         split, steps = self._layout(self._epoch)
         places = micro_batch_places(split, self._bn_span)[self._rank]
         order = epoch_order(self._seed, self._epoch, self._data.num_train_examples)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(places)]
+        mine = mine[self._first_step(self._epoch) :]
         return iter(mine.reshape(-1, split.micro_batch))

@@ -39,6 +39,11 @@ class LocalSteps:
         """Whether the step to come uses each rank's own gradient."""
         return self.steps_taken >= self._start_step
 
+    @property
+    def is_agreed(self) -> bool:
+        """Whether all ranks have the same weights, after the last step."""
+        return not self.is_local or (self.steps_taken - self._start_step) % self._local_steps == 0
+
     def exchange(self, bucket: GradBucket) -> Future[Tensor]:
         """DDP's exchange of a bucket of gradients: their mean, or nothing."""
         if not self.is_local:
@@ -50,7 +55,7 @@ class LocalSteps:
         """Count a step, and average the weights if it is time."""
         was_local = self.is_local
         self.steps_taken += 1
-        if was_local and (self.steps_taken - self._start_step) % self._local_steps == 0:
+        if was_local and self.is_agreed:
             average_weights(model)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +24,7 @@ from lightning_modules.local_steps import average_weights, local_steps, states_o
 from lightning_modules.noise_meter import NoiseMeter
 from lightning_modules.norm import span_batchnorms
 from lightning_modules.optimizers.foreach import ForeachOptimizer
+from lightning_modules.part_epoch import part_of_rank
 from lightning_modules.position import StepPosition
 from lightning_modules.recorder import Diverged, EpochSums, Recorder, all_reduced, check_contract
 from lightning_modules.reproducible import ordered_gradients
@@ -70,6 +72,7 @@ class Classifier(pl.LightningModule):
         self._noise = None if span is None else NoiseMeter(span)
         self._distance = DistanceFromStart(model) if rank == 0 else None
         self._ordered = ordered_gradients(spec, model, position=position, rank=rank)
+        self._left_parts: list[dict[str, Any]] = []
         exchange = build_exchange(spec.config["exchange"], self._local)
         self._exchange = self._ordered or exchange
         self._lay_out(epoch=0)
@@ -98,6 +101,8 @@ class Classifier(pl.LightningModule):
         wrapped = self.trainer.strategy.model
         assert isinstance(wrapped, DistributedDataParallel)
         self._exchange.register(wrapped)
+        if self._left_parts:
+            self._resume_epoch()
 
     def on_train_epoch_start(self) -> None:
         """Start the sums of the epoch, and accumulate as its batch needs."""
@@ -180,6 +185,7 @@ class Classifier(pl.LightningModule):
             val_loss, val_accuracy = self._evaluate()
         recorder.elapsed_s += self._sums.seconds
         noise_scale = None if self._noise is None else self._noise.of_epoch()
+        self._left_parts = []
         self.adaptive.end_epoch(self.current_epoch + 1, noise_scale)
         self.trainer.should_stop |= self.adaptive.is_done
         seen = recorder.curve[-1]["examples_seen"] if recorder.curve else 0
@@ -200,11 +206,33 @@ class Classifier(pl.LightningModule):
             }
         )
 
+    @property
+    def can_leave(self) -> bool:
+        """Whether the run can be saved after the last step: inside an epoch, with one model."""
+        is_inside = 0 < len(self._examples_of_steps) < self._steps
+        return is_inside and (self._local is None or self._local.is_agreed)
+
+    @property
+    def progress(self) -> str:
+        """Where the run is, after a step or an epoch."""
+        epochs, steps = len(self.recorder.curve), len(self._examples_of_steps)
+        return (
+            f"after {steps} of {self._steps} steps of epoch {epochs + 1}"
+            if steps
+            else f"after epoch {epochs}"
+        )
+
+    def first_step(self, epoch: int) -> int:
+        """Steps of a 0-based epoch that were taken before this process began [steps]."""
+        is_left = self._left_parts and epoch == len(self.recorder.curve)
+        return len(self._left_parts[0]["examples_of_steps"]) if is_left else 0
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
         checkpoint["adaptive"] = self.adaptive.state()
         checkpoint["exchange"] = self._exchange.state()
+        checkpoint["left_parts"] = self._parts_of_epoch() if self._examples_of_steps else []
         if self._local is not None:
             checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
                 checkpoint["optimizer_states"][0]
@@ -215,11 +243,42 @@ class Classifier(pl.LightningModule):
         self.recorder = Recorder.from_state(checkpoint["recorder"])
         if "adaptive" in checkpoint:  # not in those of earlier versions
             self.adaptive.load_state(checkpoint["adaptive"])
-        self.trainer.should_stop |= self.adaptive.is_done
         self._exchange.load_state(checkpoint.get("exchange"))
+        self._left_parts = checkpoint.get("left_parts", [])
+        if self._left_parts:
+            self._count_as_taken(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"])
+        else:  # a run ends with an epoch
+            self.trainer.should_stop |= self.adaptive.is_done
         if self._local is not None:
             self._local.steps_taken = self.recorder.steps
             checkpoint["optimizer_states"] = [checkpoint["optimizers_of_ranks"][self._rank]]
+
+    def _parts_of_epoch(self) -> list[dict[str, Any]]:
+        return states_of_all_ranks(
+            {
+                **self._sums.state(),
+                "examples_of_steps": self._examples_of_steps,
+                "statistics": [layer.state_of_terms() for layer in span_batchnorms(self.model)],
+                "noise": None if self._noise is None else self._noise.state(),
+            }
+        )
+
+    def _count_as_taken(self, progress: dict[str, Any]) -> None:
+        """Tell Lightning the micro-batches that are behind, which another layout counts anew."""
+        epoch = len(self.recorder.curve)
+        taken = self.first_step(epoch) * self.adaptive.layout(epoch)[0].accumulation_steps
+        progress["current"].update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+
+    def _resume_epoch(self) -> None:
+        """Take up an epoch that was left in the middle; Lightning does not start it anew."""
+        self.on_train_epoch_start()
+        part = part_of_rank(self._left_parts, self._rank, dist.get_world_size())
+        self._sums.load_state(part)
+        self._examples_of_steps = list(part["examples_of_steps"])
+        for layer, state in zip(span_batchnorms(self.model), part["statistics"], strict=True):
+            layer.load_terms(state)
+        if self._noise is not None:
+            self._noise.load_state(part["noise"])
 
     def _evaluate(self) -> tuple[float, float]:
         num, limit = self._data.num_val_examples, self._val_examples

@@ -53,6 +53,14 @@ class NoiseMeter:
         self._epoch.add(noise)
         return noise
 
+    def state(self) -> dict[str, float]:
+        """The average over the epoch so far, for the checkpoint."""
+        return self._epoch.state()
+
+    def load_state(self, state: dict[str, float]) -> None:
+        """Go on from what `state` gave."""
+        self._epoch = NoiseAverage(**state)
+
     def of_epoch(self) -> float | None:
         """The noise scale over the steps since this was last asked; None without any [examples]."""
         epoch, self._epoch = self._epoch, NoiseAverage(smoothing=1.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -110,6 +111,18 @@ class SpanBatchNorm(nn.Module):
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(terms)
         self.add_terms(terms, spans_in_epoch)
+
+    def state_of_terms(self) -> dict[str, Any]:
+        """This rank's terms since the last merge, and the span that they are weighed for."""
+        terms = torch.cat([self._mean_terms, self._var_terms])
+        return {"terms": terms, "spans": self._spans_counted, "keep": 1 - self.momentum}
+
+    def load_terms(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_of_terms` gave."""
+        mean, var = state["terms"].to(self._mean_terms).chunk(2)
+        self._mean_terms.copy_(mean)
+        self._var_terms.copy_(var)
+        self._spans_counted = state["spans"]
 
     def _forget_terms(self) -> None:
         self._mean_terms.zero_()

@@ -98,6 +98,15 @@ class EpochSums:
         count = torch.full_like(correct, examples)
         self._sums += torch.stack([loss.detach() * examples, correct, count]).double()
 
+    def state(self) -> dict[str, Any]:
+        """This rank's sums so far: of losses, of the right, of examples; and the seconds."""
+        return {"totals": self._sums, "seconds": self.seconds}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self._sums = state["totals"].to(self._sums.device)
+        self._started = time.perf_counter() - state["seconds"]
+
     def means(self) -> tuple[float, float]:
         """Mean loss and accuracy over all examples on all ranks."""
         loss, correct, examples = all_reduced(self._sums).tolist()

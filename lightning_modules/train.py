@@ -25,6 +25,7 @@ from lightning_modules.batches import Data, MicroBatches
 from lightning_modules.build import build
 from lightning_modules.dropout import key_dropout
 from lightning_modules.exchange import ddp_settings
+from lightning_modules.leaving import Leaving, Left
 from lightning_modules.loggers import Mirror
 from lightning_modules.module import Classifier
 from lightning_modules.norm import fix_batchnorm_span
@@ -46,9 +47,11 @@ class Place:
     Attributes:
         rank: this process among the ranks of the run.
         folder: for whatever Lightning writes; of this attempt alone (Lightning#12369).
-        checkpoint: the run's checkpoint, replaced after each epoch; resumed from if it is there.
+        checkpoint: the run's checkpoint, replaced after each epoch and when the run is left;
+            resumed from if it is there.
         on_epoch: told the curve's new rows after each epoch, and the old ones at a resume.
         val_examples: how many validation examples are evaluated; None for all [examples].
+        is_asked_to_leave: whether the run is to be saved after the step it is in, and left.
     """
 
     rank: int
@@ -56,6 +59,7 @@ class Place:
     checkpoint: Path
     on_epoch: Callable[[list[dict[str, Any]]], None]
     val_examples: int | None = None
+    is_asked_to_leave: Callable[[], bool] = lambda: False
 
 
 def train(spec: RunSpec, place: Place) -> dict[str, Any]:
@@ -74,7 +78,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     _check_data(data, spec)
     module = _module(spec, data, place)
     mirror = Mirror(spec, place.folder, rank=place.rank)
-    progress = _Progress(place, mirror)
+    progress = _Progress(place, mirror, num_epochs=spec.most_epochs)
     trainer = _trainer(spec, place, progress)
     _check_trainer(trainer, spec.split.world_size)
     batches = MicroBatches(
@@ -83,12 +87,15 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
         bn_span=spec.bn_span,
         rank=place.rank,
         seed=spec.config["seed"],
+        first_step=module.first_step,
     )
     resumed = place.checkpoint if place.checkpoint.exists() else None
     try:
         trainer.fit(module, batches, ckpt_path=str(resumed) if resumed else None)
     except Diverged as diverged:
         outcome, reason = Outcome.DIVERGED, str(diverged)
+    except Left as left:
+        outcome, reason = Outcome.PREEMPTED, str(left)
     else:
         outcome, reason = Outcome.FINISHED, f"trained {len(module.recorder.curve)} epochs"
     progress.tell(module)  # a run resumed after its last epoch has not told of its curve yet
@@ -156,10 +163,14 @@ def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
 
 
 class _Progress(Checkpoint):
-    """After the module's own end of an epoch: the checkpoint by rename, then the curve's row."""
+    """After the module's own end of an epoch: the checkpoint by rename, then the curve's row.
 
-    def __init__(self, place: Place, mirror: Mirror) -> None:
-        self._place, self._mirror = place, mirror
+    Asked to leave, the same after a step.
+    """
+
+    def __init__(self, place: Place, mirror: Mirror, *, num_epochs: int) -> None:
+        self._place, self._mirror, self._num_epochs = place, mirror, num_epochs
+        self._leaving = Leaving(place.is_asked_to_leave, rank=place.rank)
         self._told = 0
 
     def tell(self, module: Classifier) -> None:
@@ -178,11 +189,33 @@ class _Progress(Checkpoint):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
+        self._save(trainer)
+        self.tell(pl_module)
+        is_last = trainer.should_stop or len(pl_module.recorder.curve) >= self._num_epochs
+        if not is_last and self._leaving.look(pl_module.device):
+            raise Left(pl_module.progress)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        del outputs, batch
+        assert isinstance(pl_module, Classifier)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches or not pl_module.can_leave:
+            return
+        if self._leaving.is_due(pl_module.device):
+            self._save(trainer)
+            raise Left(pl_module.progress)
+
+    def _save(self, trainer: pl.Trainer) -> None:
         partial = self._place.checkpoint.with_suffix(f".{self._place.folder.name}.tmp")
         trainer.save_checkpoint(partial)
         if trainer.is_global_zero:
             partial.replace(self._place.checkpoint)
-        self.tell(pl_module)
 
 
 # Running statistics are merged once an epoch (norm.py), so nothing is broadcast at each step.

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from sweeper.domain.stored import stored_run_spec
 from sweeper.ledger import Ledger
 from sweeper.owner import hold, is_held, let_go
 from sweeper.provenance import git_commit, versions
+from sweeper.rank import LEAVE_AFTER_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,10 @@ class Attempt:
         """Ask whoever holds this attempt to end it, as preempted for this reason."""
         _write_text(self.folder / "stop.txt", reason)
 
+    def ask_to_leave(self) -> None:
+        """Ask the ranks to save after the step they are in, and leave."""
+        (self.folder / LEAVE_AFTER_STEP).touch()
+
     def stop_reason(self) -> str | None:
         """Why this attempt was asked to stop; None if it was not."""
         try:
@@ -118,6 +123,11 @@ class Attempt:
         except FileNotFoundError:
             return []
         return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def steps(self) -> int:
+        """Optimizer steps that the run had saved when this attempt ended [steps]."""
+        curve, record = self.curve(), self.record() or {}
+        return record.get("steps") or (curve[-1]["step"] if curve else 0)
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
         """What a rank's worker left, or None if it did not come to that."""
@@ -171,10 +181,16 @@ def recover(ledger: Ledger, run_id: str, number: int) -> None:
         return
     record = attempt.record()
     if record:
-        attempt.end(Outcome(record["outcome"]), record["reason"], ledger)
+        attempt.end(*end_of_record(record, lambda: "its launcher was gone"), ledger)
     else:
         epochs = len(attempt.curve())
         attempt.end(Outcome.PREEMPTED, f"its launcher was gone after epoch {epochs}", ledger)
+
+
+def end_of_record(record: Mapping[str, Any], why_left: Callable[[], str]) -> tuple[Outcome, str]:
+    """Outcome and reason that a record tells; of a run that was left it tells where, not why."""
+    outcome, reason = Outcome(record["outcome"]), record["reason"]
+    return outcome, f"{why_left()} {reason}" if outcome == Outcome.PREEMPTED else reason
 
 
 def tidy(ledger: Ledger) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+#: A file in the attempt's folder: the ranks are to save after the step they are in, and leave.
+LEAVE_AFTER_STEP = "leave-after-step"
 #: Exit code of a try that needed more memory than it may use.
 TOO_MUCH_EXIT = 3
 #: Exit code of one that ran out of memory on a GPU that others use: it says nothing.

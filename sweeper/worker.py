@@ -21,7 +21,7 @@ from lightning_modules.brief import brief
 from lightning_modules.train import Place, peak_of_process_gib, train
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
-from sweeper.rank import CROWDED_EXIT, TOO_MUCH_EXIT, UNWRITABLE_EXIT, Rank, Try
+from sweeper.rank import CROWDED_EXIT, LEAVE_AFTER_STEP, TOO_MUCH_EXIT, UNWRITABLE_EXIT, Rank, Try
 
 _REASON_LINES = 3
 _LOOK_S = 0.005
@@ -45,6 +45,7 @@ def work(rank: Rank) -> None:
         folder=folder,
         checkpoint=Path(rank.checkpoint),
         on_epoch=lambda rows: _append(progress, rows),
+        is_asked_to_leave=(folder / LEAVE_AFTER_STEP).exists,
     )
     try:
         record = train(run_spec(config), place)

@@ -190,10 +190,18 @@ class Padded(Digits):
 
 
 class Slow(_Net):
-    """Takes 10 ms for each micro-batch."""
+    """Takes some time for each micro-batch."""
+
+    def __init__(
+        self, input_shape: tuple[int, int, int], num_classes: int, seconds: float = 0.01
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        self.seconds = seconds
 
     def forward(self, images: Tensor) -> Tensor:
-        time.sleep(0.01 if self.training else 0)
+        if self.training and self.forwards == 0:
+            print("training", flush=True)  # noqa: T201
+        time.sleep(self.seconds if self.training else 0)
         return super().forward(images)
 
 

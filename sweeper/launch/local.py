@@ -43,7 +43,7 @@ def run_here(
         tasks: what to run, in this order; taken as room appears.
         ledger: where the rows go.
         machine: what the runs may use.
-        why_stopped: the reason of runs that are left before their end.
+        why_stopped: the reason of runs that are stopped, or asked to leave, before their end.
         ranks: where the ranks of runs are; None for this machine.
 
     Yields:
@@ -59,14 +59,14 @@ def run_here(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sweeper.worker", *_modules_of(known[:1])])
     with shared_folder() as shared, _terminable():
-        runs = _Runs(tasks, ledger, Slots(machine), ranks, context, shared)
+        runs = _Runs(tasks, ledger, Slots(machine), ranks, context, shared, why_stopped)
         try:
             while runs.are_left:
                 yield runs.started()
                 time.sleep(_TICK_S)
                 yield runs.ended()
         finally:
-            runs.stop(why_stopped)
+            runs.stop()
 
 
 def _modules_of(tasks: Sequence[Task]) -> list[str]:
@@ -86,6 +86,7 @@ class _Runs:
         ranks: Ranks,
         context: ForkServerContext,
         shared: Path,
+        why_stopped: Callable[[], str],
     ) -> None:
         self._source = iter(tasks)
         self._source_is_empty = False
@@ -95,7 +96,7 @@ class _Runs:
         self._halved: dict[str, str] = {}
         self._refused: list[tuple[Attempt, str]] = []
         self._ledger, self._slots = ledger, slots
-        self._ranks, self._context = ranks, context
+        self._ranks, self._context, self._why_stopped = ranks, context, why_stopped
         self._environment = {"SWEEPER_SHARED": str(shared)}
         self._fitting = Fitting(Probes(ledger.results, slots.machine.device), context)
         self._looked_at = self._polled_at = time.monotonic()
@@ -154,7 +155,7 @@ class _Runs:
         self._let_go_of_the_lost()
         ends = self._refusals()
         for run in list(self._running):
-            if end := end_of(run) or self._stopped_on_request(run):
+            if end := end_of(run, self._why_stopped) or self._stopped_on_request(run):
                 self._drop(run)
                 outcome, reason = end[0], end[1] + self._halved.get(run.attempt.spec.run_id, "")
                 ends.append(_publish(run.attempt, outcome, reason, self._ledger))
@@ -236,12 +237,12 @@ class _Runs:
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
         return ends
 
-    def stop(self, why: Callable[[], str]) -> None:
+    def stop(self) -> None:
         """End what is running; it goes on from its last epoch when the command is repeated."""
         self._fitting.stop()
         stop(self._running)
         for run in self._running:
-            reason = f"{why()} after epoch {len(run.attempt.curve())}"
+            reason = f"{self._why_stopped()} after epoch {len(run.attempt.curve())}"
             _publish(run.attempt, Outcome.PREEMPTED, reason, self._ledger)
 
 

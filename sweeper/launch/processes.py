@@ -4,12 +4,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from typing import Protocol
 
-from sweeper.attempt import Attempt
+from sweeper.attempt import Attempt, end_of_record
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.rank import UNWRITABLE_EXIT, Rank
@@ -125,8 +125,13 @@ def enter(rank: Rank) -> None:
     work(rank)
 
 
-def end_of(run: Running) -> tuple[Outcome, str] | None:
-    """How a run ended, or None while it has not."""
+def end_of(run: Running, why_left: Callable[[], str]) -> tuple[Outcome, str] | None:
+    """How a run ended, or None while it has not.
+
+    Args:
+        run: under way until now.
+        why_left: the reason if it was asked to leave and did.
+    """
     codes = [process.exitcode for process in run.ranks]
     if run.settle_s and any(codes):
         time.sleep(run.settle_s)
@@ -137,7 +142,7 @@ def end_of(run: Running) -> tuple[Outcome, str] | None:
     if None not in codes:
         record = run.attempt.record()
         assert record is not None, "a worker that exits with 0 leaves its record"
-        return Outcome(record["outcome"]), record["reason"]
+        return end_of_record(record, why_left)
     if run.deadline and time.monotonic() > run.deadline:
         stop([run])
         timeout_s = run.attempt.spec.config["timeout_s"]

@@ -4,11 +4,13 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_S = 60.0
+_REQUEUE_TRIES, _BETWEEN_TRIES_S = 5, 2.0
 _SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
 
 
@@ -88,8 +90,21 @@ def max_array_size() -> int:
 
 
 def requeue(job: str) -> bool:
-    """Put a running job back into the queue; False if that cannot be done from here."""
-    return ask("scontrol", "requeue", job) is not None
+    """Put the job that this process is in back into the queue; False if that cannot be done.
+
+    scontrol is part of the job: SLURM may end it before it has said that all went well.
+    """
+    for _ in range(_REQUEUE_TRIES):
+        try:
+            done = subprocess.run(["scontrol", "requeue", job], check=False, timeout=_TIMEOUT_S)
+        except FileNotFoundError:
+            return False
+        except subprocess.TimeoutExpired:
+            continue
+        if done.returncode <= 0:
+            return True
+        time.sleep(_BETWEEN_TRIES_S)
+    return False
 
 
 def no_requeue() -> str:

@@ -1,7 +1,7 @@
 """What a job does on its node: makes its runs, heeds SLURM's signals, leaves with a true exit code.
 
-The job owns its requeue: at a signal it waits for the end of the epoch, which is saved, lets go,
-and goes back into the queue. It never imports torch.
+The job owns its requeue: at a signal its runs save after the step they are in and leave, and it
+goes back into the queue. It never imports torch.
 """
 
 import json
@@ -35,9 +35,9 @@ class JobPolicy:
 
     Attributes:
         warning_s: SLURM signals this long before the time limit [seconds].
-        grace_s: after that warning, wait this long for the end of an epoch [seconds].
-        term_grace_s: after SIGTERM, wait this long for the end of an epoch [seconds].
-        attempts_without_epoch: after this many in a row the run is timed_out [count].
+        grace_s: after that warning, wait this long for runs to save and leave [seconds].
+        term_grace_s: after SIGTERM, wait this long for runs to save and leave [seconds].
+        attempts_without_step: after this many in a row the run is timed_out [count].
         runs_at_a_time: of the runs in one job [count].
         runs_per_gpu: runs that share a GPU [count].
     """
@@ -45,7 +45,7 @@ class JobPolicy:
     warning_s: int
     grace_s: float
     term_grace_s: float
-    attempts_without_epoch: int
+    attempts_without_step: int
     runs_at_a_time: int
     runs_per_gpu: int
 
@@ -94,7 +94,7 @@ class _Job:
         self._tickets = Tickets(ledger)
         self._number = _job_number()
         self._running: dict[str, Attempt] = {}
-        self._epochs_at_signal: dict[str, int] = {}
+        self._asked: set[str] = set()
 
     def run(self, run_ids: Sequence[str]) -> int:
         """Make the runs that have not ended."""
@@ -160,18 +160,15 @@ class _Job:
                 self._tickets.remove(end.run_id)
 
     def _must_stop(self) -> bool:
-        """After a signal: whether every run has saved an epoch since, or the grace is over."""
+        """After a signal ask runs to leave: whether all have, or the grace is over."""
         if self._signals.first is None:
             return False
-        epochs = {run_id: len(run.curve()) for run_id, run in self._running.items()}
-        self._epochs_at_signal = self._epochs_at_signal or epochs
+        for run_id in self._running.keys() - self._asked:
+            self._running[run_id].ask_to_leave()
+            self._asked.add(run_id)
         by_term = self._signals.first == signal.SIGTERM
         grace_s = self._policy.term_grace_s if by_term else self._policy.grace_s
-        if time.monotonic() - self._signals.at > grace_s:
-            return True
-        return all(
-            count > self._epochs_at_signal.get(run_id, 0) for run_id, count in epochs.items()
-        )
+        return not self._running or time.monotonic() - self._signals.at > grace_s
 
     def _why_stopped(self) -> str:
         if self._signals.first == signal.SIGUSR1:
@@ -191,24 +188,22 @@ class _Job:
         if self._signals.first == signal.SIGUSR1:
             self._give_up_stalled(run_ids)
             left = [run_id for run_id in run_ids if self._tickets.of(run_id)]
-            if left and slurm_commands.requeue(self._number):
-                signal.pause()  # SLURM ends this job now and starts it again
-            if left:
+            if left and not slurm_commands.requeue(self._number):
                 print(_NOT_REQUEUED, flush=True)  # noqa: T201  into the job's log
         return CUT_SHORT_EXIT
 
     def _give_up_stalled(self, run_ids: Sequence[str]) -> None:
-        most = self._policy.attempts_without_epoch
+        most = self._policy.attempts_without_step
         for run_id in run_ids:
             number = self._ledger.last_attempt(run_id)
             stands = standing(self._ledger, run_id, number) if number else False
             if isinstance(stands, bool) or stands[0] != Outcome.PREEMPTED:
                 continue
-            if _attempts_without_epoch(self._ledger, run_id, number) < most:
+            if _attempts_without_step(self._ledger, run_id, number) < most:
                 continue
             attempt = Attempt.found(self._ledger, run_id, number)
             assert attempt is not None
-            reason = f"no epoch completed within the job's time limit in {most} attempts in a row"
+            reason = f"no step was saved within the job's time limit in {most} attempts in a row"
             attempt.end(Outcome.TIMED_OUT, reason, self._ledger)
             self._tickets.remove(run_id)
 
@@ -216,7 +211,7 @@ class _Job:
 _NOTE = "slurm.json"
 _NOT_REQUEUED = (
     "The job must go back into the queue to go on; scontrol could not put it there. Repeat the "
-    "command: it submits the run again, which goes on from its last epoch."
+    "command: it submits the run again, which goes on from where it was saved."
 )
 
 
@@ -237,12 +232,12 @@ def _made_of(ticket: Ticket, number: int) -> Task:
     return Task(spec=ticket.spec, number=number, from_scratch=scratch)
 
 
-def _attempts_without_epoch(ledger: Ledger, run_id: str, last: int) -> int:
+def _attempts_without_step(ledger: Ledger, run_id: str, last: int) -> int:
     """How many attempts in a row, up to the last one, went no further than those before."""
     stalled = furthest = 0
     for number in range(1, last + 1):
         attempt = Attempt.found(ledger, run_id, number)
-        epochs = len(attempt.curve()) if attempt else 0
-        stalled = 0 if epochs > furthest else stalled + 1
-        furthest = max(furthest, epochs)
+        steps = attempt.steps() if attempt else 0
+        stalled = 0 if steps > furthest else stalled + 1
+        furthest = max(furthest, steps)
     return stalled

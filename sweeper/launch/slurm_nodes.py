@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from sweeper.attempt import Attempt, standing
+from sweeper.attempt import Attempt, end_of_record, standing
 from sweeper.domain.memory import Device
 from sweeper.domain.outcomes import Outcome
 from sweeper.launch.events import End, Event, Task
@@ -33,7 +33,7 @@ def run_on_nodes(
     Args:
         tasks: what to run, in this order.
         ledger: where the rows go.
-        why_stopped: the reason of a run that is left before its end.
+        why_stopped: the reason of a run that is stopped, or asked to leave, before its end.
         device: what the ranks train on; micro-batches are tried on this node's.
 
     Yields:
@@ -106,7 +106,7 @@ def _started(attempt: Attempt) -> _Step:
 
 def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Generator[Event]:
     try:
-        while (end := _end_of(step)) is None:
+        while (end := _end_of(step, why_stopped)) is None:
             time.sleep(_TICK_S)
             if _is_taken_over(step):
                 _stop(step)
@@ -128,7 +128,7 @@ def _is_taken_over(step: _Step) -> bool:
     return step.attempt.is_taken_over
 
 
-def _end_of(step: _Step) -> tuple[Outcome, str] | None:
+def _end_of(step: _Step, why_left: Callable[[], str]) -> tuple[Outcome, str] | None:
     code, attempt = step.process.poll(), step.attempt
     if code is None:
         if due := _due(step):
@@ -137,8 +137,9 @@ def _end_of(step: _Step) -> tuple[Outcome, str] | None:
     first = attempt.first_record(range(attempt.spec.split.world_size) if code else (0,))
     if first:
         rank, record = first
-        where = f" (rank {rank})" if code else ""
-        return Outcome(record["outcome"]), record["reason"] + where
+        outcome, reason = end_of_record(record, why_left)
+        is_failure = code and outcome != Outcome.PREEMPTED
+        return outcome, f"{reason} (rank {rank})" if is_failure else reason
     return _without_record(code, attempt)
 
 

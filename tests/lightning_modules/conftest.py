@@ -23,10 +23,10 @@ def process_group(tmp_path):
 
 @pytest.fixture
 def run_words(grid, tmp_path, process_group):
-    """Train the run of some words, from its checkpoint if it has one, to its end or to an epoch."""
+    """Train the run of some words, from its checkpoint if there is one, to its end or a part."""
     del process_group
 
-    def go(*words, name="run", stop_after=None, num_train_examples=None):
+    def go(*words, name="run", stop_after=None, one_step=False, num_train_examples=None):
         (config,) = grid(*words)
         if num_train_examples is not None:
             config["data"]["num_train_examples"] = num_train_examples
@@ -38,7 +38,11 @@ def run_words(grid, tmp_path, process_group):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         place = Place(
-            rank=0, folder=folder, checkpoint=folder / "checkpoint.ckpt", on_epoch=on_epoch
+            rank=0,
+            folder=folder,
+            checkpoint=folder / "checkpoint.ckpt",
+            on_epoch=on_epoch,
+            is_asked_to_leave=lambda: one_step,
         )
         if stop_after is None:
             return train(run_spec(config), place)

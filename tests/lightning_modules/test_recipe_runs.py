@@ -20,6 +20,8 @@ STATEFUL = {
     "lans and stale adversaries": ("optimizer=lans", "lr_rule=sqrt", "ascent=conadv"),
     "clars and sam": ("optimizer=clars", "base_lr=0.3", "ascent=sam"),
     "powersgd": ("exchange=powersgd", "exchange.start_step=2", "batch=1920"),
+    "adascale": ("lr_rule=adascale",),
+    "reproducible": ("reproducible=true", "micro_batch=640"),
     "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
 }
 
@@ -31,9 +33,26 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(run, words):
 
     resumed = run(*words, name="stopped")
 
-    assert resumed["lr_series_hash"] == whole["lr_series_hash"]
-    for column in ("train_loss", "val_loss", "val_accuracy"):
-        series = [[row[column] for row in record["curve"]] for record in (resumed, whole)]
+    assert_same(resumed, whole)
+
+
+@pytest.mark.parametrize("words", STATEFUL.values(), ids=STATEFUL)
+def test_a_run_that_was_left_after_each_step_goes_on_as_if_it_had_not_been(run, words):
+    whole = run(*words, name="whole")
+
+    lefts = 0
+    while (record := run(*words, name="left", one_step=True))["outcome"] == "preempted":
+        lefts += 1
+        assert record["steps"] == lefts
+
+    assert lefts == whole["steps"] - 1
+    assert_same(record, whole)
+
+
+def assert_same(record, other):
+    assert record["lr_series_hash"] == other["lr_series_hash"]
+    for column in ("train_loss", "val_loss", "val_accuracy", "noise_scale"):
+        series = [[row[column] or 0.0 for row in one["curve"]] for one in (record, other)]
         assert series[0] == pytest.approx(series[1], rel=1e-6)
 
 

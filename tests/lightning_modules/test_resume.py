@@ -17,12 +17,14 @@ MEASURED += ["distance_from_start"]
 
 @pytest.fixture
 def train(config):
-    """Train a short run on a layout until some epochs are done; its curve so far.
+    """Train a short run on a layout until some epochs are done, or one step; its curve so far.
 
     The model has BatchNorm and every kind of dropout.
     """
 
-    def run(results: Path, until: int | None = None, **layout) -> pd.DataFrame:
+    def run(
+        results: Path, until: int | None = None, *, step_by_step: bool = False, **layout
+    ) -> pd.DataFrame:
         ledger = Ledger(results)
         ledger.prepare()
         short = {"batch": 7680, "warmup": 1, "epochs": 3, "schedule": {"name": "constant"}}
@@ -33,6 +35,8 @@ def train(config):
         attempt = None
         for event in runs:
             attempt = event.began[0] if event.began else attempt
+            if event.began and step_by_step:
+                attempt.ask_to_leave()
             checkpoint = attempt.checkpoint if attempt else None
             if checkpoint and checkpoint.exists():
                 shutil.copy(checkpoint, results / "latest.ckpt")
@@ -71,6 +75,53 @@ def test_on_another_layout_up_to_rounding(train, tmp_path, first, then):
     parts = train(tmp_path / "parts", precision="64-true", **then)
 
     assert list(parts.attempt) == [2, 2, 2]
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], rtol=1e-10, atol=0)
+
+
+STEPS = {"batch": 3840, "step_by_step": True}
+
+
+def leave_after_each_step(train, results: Path, layouts: list[dict], **words) -> pd.DataFrame:
+    """Train a run of three epochs of four steps; every attempt but the last takes one step."""
+    for attempt in range(11):
+        train(results, **STEPS, **words, **layouts[attempt % len(layouts)])
+        left = pd.read_parquet(results / "runs").iloc[0]
+        assert (left.outcome, left.steps) == ("preempted", attempt + 1)
+    return train(results, **{**STEPS, "step_by_step": False}, **words, **layouts[0])
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_left_after_each_step_to_the_last_bit(train, tmp_path, devices):
+    """Lightning would train the first examples of the epoch again, and never the last."""
+    whole = train(tmp_path / "whole", batch=3840, devices=devices)
+
+    parts = leave_after_each_step(train, tmp_path / "parts", [{"devices": devices}])
+
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
+    row = pd.read_parquet(tmp_path / "parts/runs").iloc[0]
+    assert (row.realised_batch_min, row.realised_batch_max) == (3840, 3840)
+
+
+def test_ranks_with_weights_of_their_own_are_left_when_they_have_averaged_them(train, tmp_path):
+    local = {"name": "post_local_sgd", "workers": 2, "start_epoch": 0, "local_steps": 2}
+    words = {"batch": 3840, "devices": 2, "exchange": local}
+    whole = train(tmp_path / "whole", **words)
+
+    for steps in (2, 4, 6, 8, 10):
+        train(tmp_path / "parts", **words, step_by_step=True)
+        left = pd.read_parquet(tmp_path / "parts/runs").iloc[0]
+        assert (left.outcome, left.steps) == ("preempted", steps)
+    parts = train(tmp_path / "parts", **words)
+
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
+
+
+def test_left_after_each_step_for_another_layout_up_to_rounding(train, tmp_path):
+    layouts = [{"devices": 2}, {"devices": 1}, {"devices": 1, "micro_batch": 640}, {"devices": 3}]
+    whole = train(tmp_path / "whole", batch=3840, precision="64-true")
+
+    parts = leave_after_each_step(train, tmp_path / "parts", layouts, precision="64-true")
+
     pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], rtol=1e-10, atol=0)
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,13 +94,22 @@ class Sweeps:
         curves = self.results.glob("attempts/*/*/progress.jsonl")
         return max((len(curve.read_text().splitlines()) for curve in curves), default=0)
 
+    def wait_for_training(self) -> None:
+        """Wait until a slow model is at its first micro-batch."""
+        logs = f"cat {self.results}/attempts/*/*/log.txt"
+        self.cluster.wait_for(logs, lambda said: "training" in said, seconds=120)
+
     def wait_for_epochs(self, count: int) -> None:
         self.cluster.wait_for("true", lambda _: self.epochs() >= count, seconds=120)
 
     def start_requeued_now(self) -> None:
-        """SLURM holds requeued jobs back for two minutes; not in tests."""
+        """SLURM holds requeued jobs back for two minutes; in tests for two seconds.
+
+        slurmd refuses a job ("Job credential revoked") in the second in which it was requeued.
+        """
         asked = "squeue --noheader --array -o '%T %r'"
         self.cluster.wait_for(asked, lambda said: "BeginTime" in said)
+        time.sleep(2)
 
         def all_start(said: str) -> bool:
             for line in self.queue() if "BeginTime" in said else ():

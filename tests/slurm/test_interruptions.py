@@ -28,12 +28,21 @@ def assert_same(rows: pd.DataFrame, undisturbed: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(measured(rows), measured(undisturbed), check_exact=True)
 
 
+def steps_until(where: str, *, steps_per_epoch: int) -> int:
+    """Steps that a run has taken which was left here, by the words of its reason."""
+    if inside := re.fullmatch(r"(\d+) of (\d+) steps of epoch (\d+)", where):
+        steps, of, epoch = map(int, inside.groups())
+        assert of == steps_per_epoch
+        return steps + (epoch - 1) * steps_per_epoch
+    return int(re.fullmatch(r"epoch (\d+)", where)[1]) * steps_per_epoch
+
+
 def superseded(sweeps) -> pd.DataFrame:
     return pd.read_parquet(sweeps.results / "superseded/runs")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_preempted_run_keeps_the_epoch_it_is_in_and_goes_on(sweeps, elsewhere, nodes):
+def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere, nodes):
     """A partition of higher priority takes both nodes (submitit's own path starts at step 0)."""
     words = ["epochs=4", "micro_batch=128"]
     command = sweeps.start(*words, f"num_nodes={nodes}")
@@ -41,7 +50,6 @@ def test_a_preempted_run_keeps_the_epoch_it_is_in_and_goes_on(sweeps, elsewhere,
     sweeps.cluster.run(
         "sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap 'sleep 2'"
     )
-    completed = sweeps.epochs()
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=240)
     elsewhere.run(*words, f"devices={nodes}", launcher="local")
@@ -50,8 +58,26 @@ def test_a_preempted_run_keeps_the_epoch_it_is_in_and_goes_on(sweeps, elsewhere,
     assert_same(sweeps.rows(), elsewhere.rows())
     (first,) = superseded(sweeps).itertuples()
     assert first.outcome == "preempted"
-    kept = re.fullmatch(r"SLURM took its nodes away: stopped after epoch (\d)", first.reason)
-    assert int(kept[1]) > completed
+    where = re.fullmatch(r"SLURM took its nodes away: stopped after (.*)", first.reason)[1]
+    assert first.steps == steps_until(where, steps_per_epoch=8)
+    assert first.steps > 8
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere, nodes):
+    """Steps of 3 s, or 6 s on one node, epochs of eight steps, 15 s from SIGTERM to the end."""
+    words = ["epochs=1", "micro_batch=128"]
+    command = sweeps.start(*words, "model=slow", "model.seconds=0.1", f"num_nodes={nodes}")
+    sweeps.wait_for_training()
+    sweeps.cluster.run("sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap true")
+    sweeps.start_requeued_now()
+    said, _ = command.communicate(timeout=240)
+    elsewhere.run(*words, "model=slow", "model.seconds=0.1", f"devices={nodes}", launcher="local")
+
+    assert command.returncode == 0, said
+    assert_same(sweeps.rows(), elsewhere.rows())
+    (first,) = superseded(sweeps).itertuples()
+    assert re.search(r": stopped after \d of 8 steps of epoch 1$", first.reason), first.reason
 
 
 def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewhere):
@@ -114,12 +140,9 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
     command = sweeps.start(*words, *(f"hydra.launcher.{limit}" for limit in limits))
     deadline = time.monotonic() + 500
     while command.poll() is None and time.monotonic() < deadline:
-        for line in sweeps.queue():
-            if " PENDING " in line:
-                sweeps.cluster.run(
-                    f"scontrol update JobId={line.split()[0]} StartTime=now", check=False
-                )
         time.sleep(1)
+        if "BeginTime" in sweeps.cluster.run("squeue --noheader -o %r"):
+            sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=10)
     elsewhere.run(*words, launcher="local")
 
@@ -131,7 +154,7 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
 
 def test_a_run_that_never_completes_an_epoch_in_its_time_is_timed_out(sweeps):
     command = sweeps.start(
-        "model=sleeping", "hydra.launcher.attempts_without_epoch=2", "hydra.launcher.grace_s=1"
+        "model=sleeping", "hydra.launcher.attempts_without_step=2", "hydra.launcher.grace_s=1"
     )
     for attempt in (1, 2):
         folder = f"{sweeps.results}/attempts/*/{attempt:03d}/slurm.json"
@@ -144,7 +167,7 @@ def test_a_run_that_never_completes_an_epoch_in_its_time_is_timed_out(sweeps):
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "timed_out"
     assert sweeps.rows().reason[0] == (
-        "no epoch completed within the job's time limit in 2 attempts in a row"
+        "no step was saved within the job's time limit in 2 attempts in a row"
     )
 
 
@@ -157,7 +180,7 @@ def test_scancel_of_one_run_is_an_outcome_and_the_rest_goes_on(sweeps):
     assert command.returncode == 1, said
     rows = sweeps.rows().set_index("outcome")
     assert sorted(rows.index) == ["finished", "preempted"]
-    assert re.fullmatch(r"cancelled with scancel: stopped after epoch \d", rows.reason["preempted"])
+    assert re.fullmatch(r"cancelled with scancel: stopped after .*\d", rows.reason["preempted"])
 
 
 def test_scancel_of_a_run_that_waits_is_an_outcome(sweeps):
