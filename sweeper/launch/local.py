@@ -10,12 +10,10 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.attempt import Attempt, recover, standing
-from sweeper.domain.batch import smaller_micro_batch
 from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import run_spec
-from sweeper.domain.switches import gradient_span
 from sweeper.launch.events import End, Event, Task, Tasks
 from sweeper.launch.fitting import Fitting
+from sweeper.launch.halving import Halving
 from sweeper.launch.processes import Ranks, RanksHere, Running, end_of, stop
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.slots import Machine, Slots
@@ -93,7 +91,7 @@ class _Runs:
         self._waiting: deque[Task] = deque()
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
-        self._halved: dict[str, str] = {}
+        self._halving = Halving()
         self._refused: list[tuple[Attempt, str]] = []
         self._ledger, self._slots = ledger, slots
         self._ranks, self._context, self._why_stopped = ranks, context, why_stopped
@@ -157,11 +155,14 @@ class _Runs:
         for run in list(self._running):
             if end := end_of(run, self._why_stopped) or self._stopped_on_request(run):
                 self._drop(run)
-                outcome, reason = end[0], end[1] + self._halved.get(run.attempt.spec.run_id, "")
+                outcome, reason = end[0], end[1] + self._halving.note(run.attempt.spec.run_id)
                 ends.append(_publish(run.attempt, outcome, reason, self._ledger))
                 self._fitting.learn(run.attempt, outcome)
-                if outcome == Outcome.OUT_OF_MEMORY and self._try_smaller(run.attempt):
+                if outcome == Outcome.OUT_OF_MEMORY and (
+                    smaller := self._halving.again(run.attempt)
+                ):
                     ends.pop()
+                    self._waiting.appendleft(smaller)
         return Event(ended=[*ends, *self._ended_elsewhere()], said=self._tried())
 
     def _refusals(self) -> list[End]:
@@ -180,21 +181,6 @@ class _Runs:
             self._slots.give_back(task.spec.run_id)
         self._waiting.extendleft(reversed(looked.ready))
         return looked.said
-
-    def _try_smaller(self, attempt: Attempt) -> bool:
-        """Go on from the last epoch with half the micro-batch, where the span allows it."""
-        spec = attempt.spec
-        smaller = smaller_micro_batch(spec.split, spec.bn_span)
-        fixed = spec.config["bn_span"] == "micro" or gradient_span(spec.config) is not None
-        if smaller is None or fixed or spec.config["reproducible"]:
-            return False
-        again = run_spec({**spec.config, "micro_batch": smaller})
-        self._waiting.appendleft(Task(spec=again, number=attempt.number + 1))
-        self._halved[spec.run_id] = (
-            f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
-            f"micro_batch={spec.split.micro_batch}"
-        )
-        return True
 
     def _stopped_on_request(self, run: Running) -> tuple[Outcome, str] | None:
         reason = run.attempt.stop_reason()

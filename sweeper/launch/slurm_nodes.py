@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from sweeper.attempt import Attempt, end_of_record, standing
+from sweeper.attempt import Attempt, end_of_record
 from sweeper.domain.memory import Device
 from sweeper.domain.outcomes import Outcome
 from sweeper.launch.events import End, Event, Task
 from sweeper.launch.fitting import Fitting, fitted
+from sweeper.launch.halving import Halving
 from sweeper.launch.slurm_commands import without_tasks
 from sweeper.launch.slurm_rank import LEAVE
 from sweeper.ledger import Ledger
@@ -41,21 +43,26 @@ def run_on_nodes(
     """
     context = multiprocessing.get_context("forkserver")
     fitting = Fitting(Probes(ledger.results, device), context)
-    for task in tasks:
+    halving, waiting = Halving(), deque(tasks)
+    while waiting:
+        task = waiting.popleft()
         fit = yield from fitted(task, fitting)
         attempt = Attempt.begin(fit.spec, ledger, task.number, from_scratch=task.from_scratch)
         if attempt is None:
             continue
         yield Event(began=[attempt])
         if fit.refusal:
-            yield _published(attempt, Outcome.OUT_OF_MEMORY, fit.refusal, ledger)
+            yield _published(attempt, (Outcome.OUT_OF_MEMORY, fit.refusal), ledger)
         elif refusal := _refusal(attempt):
-            yield _published(attempt, Outcome.FAILED, refusal, ledger)
-        else:
-            yield from _watched(_started(attempt), ledger, why_stopped)
-            stands = standing(ledger, attempt.spec.run_id, attempt.number)
-            if not isinstance(stands, bool):
-                fitting.learn(attempt, stands[0])
+            yield _published(attempt, (Outcome.FAILED, refusal), ledger)
+        elif end := (yield from _watched(_started(attempt), ledger, why_stopped)):
+            outcome, reason = end[0], end[1] + halving.note(attempt.spec.run_id)
+            event = _published(attempt, (outcome, reason), ledger)
+            fitting.learn(attempt, outcome)
+            if outcome == Outcome.OUT_OF_MEMORY and (smaller := halving.again(attempt)):
+                waiting.appendleft(smaller)
+            else:
+                yield event
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,20 +111,23 @@ def _started(attempt: Attempt) -> _Step:
     return _Step(attempt=attempt, process=process, deadline=deadline, looked_at=now)
 
 
-def _watched(step: _Step, ledger: Ledger, why_stopped: Callable[[], str]) -> Generator[Event]:
+def _watched(
+    step: _Step, ledger: Ledger, why_stopped: Callable[[], str]
+) -> Generator[Event, None, tuple[Outcome, str] | None]:
+    """Wait for the ranks; how the run ended, or None if another process took it over."""
     try:
         while (end := _end_of(step, why_stopped)) is None:
             time.sleep(_TICK_S)
             if _is_taken_over(step):
                 _stop(step)
-                return  # another process took the attempt over: its row is not ours to write
+                return None  # its row is not ours to write
             yield Event()
     except GeneratorExit:
         _stop(step)
         reason = f"{why_stopped()} after epoch {len(step.attempt.curve())}"
         step.attempt.end(Outcome.PREEMPTED, reason, ledger)
         raise
-    yield _published(step.attempt, *end, ledger)
+    return end
 
 
 def _is_taken_over(step: _Step) -> bool:
@@ -174,6 +184,7 @@ def _stop(step: _Step) -> None:
         step.process.wait()
 
 
-def _published(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) -> Event:
+def _published(attempt: Attempt, end: tuple[Outcome, str], ledger: Ledger) -> Event:
+    outcome, reason = end
     attempt.end(outcome, reason, ledger)
     return Event(ended=[End(run_id=attempt.spec.run_id, outcome=outcome, reason=reason)])

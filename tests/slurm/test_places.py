@@ -35,6 +35,19 @@ def test_two_nodes_of_two_ranks_give_the_results_of_four_ranks_here(sweeps, else
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
+def test_out_of_memory_goes_on_with_half_the_micro_batch_in_the_same_job(sweeps, nodes):
+    """A late epoch fails in micro-batches of 768, and is made in those of 384."""
+    words = ["epochs=6", f"num_nodes={nodes}", "micro_batch=768"]
+    sweeps.run(*words, "model=greedy_above_half")
+
+    (row,) = sweeps.rows().itertuples()
+    assert (row.outcome, row.micro_batch, row.attempt) == ("finished", 384, 2)
+    assert row.reason == (
+        "trained 6 epochs; micro_batch=384 since attempt 1 ran out of memory with micro_batch=768"
+    )
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
 def test_every_rank_sees_the_gpus_of_its_node_and_has_one_of_its_own(sweeps, nodes):
     """The cluster's GPUs are two names; so ranks train on the CPU. srun's --gpu-bind hid them."""
     sweeps.run(
