@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -89,6 +90,20 @@ class Attempt:
     def ask_to_leave(self) -> None:
         """Ask the ranks to save after the step they are in, and leave."""
         (self.folder / LEAVE_AFTER_STEP).touch()
+
+    @property
+    def is_asked_to_leave(self) -> bool:
+        """Whether the ranks were asked to."""
+        return (self.folder / LEAVE_AFTER_STEP).exists()
+
+    def unsaved_s(self) -> float:
+        """How long ago the run was saved, or began [seconds]."""
+        began = (self.folder / "config.json").stat().st_mtime
+        try:
+            saved = self.checkpoint.stat().st_mtime
+        except FileNotFoundError:
+            saved = began
+        return max(0.0, time.time() - max(began, saved))
 
     def stop_reason(self) -> str | None:
         """Why this attempt was asked to stop; None if it was not."""

@@ -20,7 +20,7 @@ from sweeper.domain.cautions import slow_split
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.launch.events import Event, Task
-from sweeper.launch.processes import LOOPBACK, RankProcess, deadline_of
+from sweeper.launch.processes import LOOPBACK, RankProcess, deadline_of, fresh_process
 from sweeper.probes import Fit, Probes
 from sweeper.rank import CROWDED_EXIT, TOO_MUCH_EXIT, Try
 
@@ -104,8 +104,7 @@ class Fitting:
             limit_gib=self.probes.allowed_gib(spec),
             share_of_gpu=self.probes.share_of_gpu(spec),
         )
-        process = self.context.Process(target=_enter, args=(told,), daemon=False)
-        process.start()
+        process = fresh_process(_enter, told, self.context)
         self._tries.append(
             _Trying(
                 task=task,

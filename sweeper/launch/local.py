@@ -14,7 +14,7 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.launch.events import End, Event, Task, Tasks
 from sweeper.launch.fitting import Fitting
 from sweeper.launch.halving import Halving
-from sweeper.launch.processes import Ranks, RanksHere, Running, end_of, stop
+from sweeper.launch.processes import Ranks, RanksHere, Running, end_of, leave, stop
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.slots import Machine, Slots
 from sweeper.ledger import Ledger
@@ -224,12 +224,15 @@ class _Runs:
         return ends
 
     def stop(self) -> None:
-        """End what is running; it goes on from its last epoch when the command is repeated."""
+        """End what is running; it goes on from where it was saved when the command is repeated."""
         self._fitting.stop()
-        stop(self._running)
+        leave(self._running)
         for run in self._running:
-            reason = f"{self._why_stopped()} after epoch {len(run.attempt.curve())}"
-            _publish(run.attempt, Outcome.PREEMPTED, reason, self._ledger)
+            lost = f"{self._why_stopped()} after epoch {len(run.attempt.curve())}"
+            has_left = all(rank.exitcode == 0 for rank in run.ranks)
+            left = end_of(run, self._why_stopped) if has_left else None
+            stop([run])
+            _publish(run.attempt, *(left or (Outcome.PREEMPTED, lost)), self._ledger)
 
 
 def _publish(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) -> End:

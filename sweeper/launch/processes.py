@@ -1,13 +1,15 @@
 """The processes of one run on this machine: started from a warm fork server, watched, stopped."""
 
+import contextlib
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
-from typing import Protocol
+from typing import Any, Protocol
 
 from sweeper.attempt import Attempt, end_of_record
 from sweeper.domain.outcomes import Outcome
@@ -16,6 +18,7 @@ from sweeper.rank import UNWRITABLE_EXIT, Rank
 
 #: The network interface of this machine to itself.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LEAVE_S, _LOOK_S = 10.0, 0.02
 #: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
@@ -107,7 +110,19 @@ class RanksHere:
 
 def started(rank: Rank, context: ForkServerContext) -> RankProcess:
     """A process of this machine that trains one rank."""
-    process = context.Process(target=enter, args=(rank,), daemon=False)
+    return fresh_process(enter, rank, context)
+
+
+def fresh_process(
+    target: Callable[[Any], None], told: object, context: ForkServerContext
+) -> RankProcess:
+    """A process from the fork server, which Ctrl-C shall not reach while it imports."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    process = context.Process(target=target, args=(told,), daemon=False)
     process.start()
     return process
 
@@ -150,8 +165,32 @@ def end_of(run: Running, why_left: Callable[[], str]) -> tuple[Outcome, str] | N
     return None
 
 
+def leave(running: Sequence[Running]) -> None:
+    """Have runs save after the step they are in and leave.
+
+    Waits for each no longer than it took to do what would be lost otherwise, and at most 10 s; not
+    at all for those that were asked before. A second Ctrl-C ends the waiting.
+    """
+    waiting = [
+        (run, time.monotonic() + min(_LEAVE_S, run.attempt.unsaved_s()))
+        for run in running
+        if not run.attempt.is_asked_to_leave
+    ]
+    for run, _ in waiting:
+        run.attempt.ask_to_leave()
+    with contextlib.suppress(KeyboardInterrupt):
+        while waiting:
+            time.sleep(_LOOK_S)
+            now = time.monotonic()
+            waiting = [
+                (run, deadline)
+                for run, deadline in waiting
+                if now < deadline and any(rank.exitcode is None for rank in run.ranks)
+            ]
+
+
 def stop(running: Sequence[Running]) -> None:
-    """End the processes of runs; what they are at is lost back to the last epoch."""
+    """End the processes of runs; what they are at is lost back to where they were saved."""
     processes = [process for run in running for process in run.ranks]
     for process in processes:
         process.kill()

@@ -74,7 +74,7 @@ def test_a_job_without_scontrol_says_so_and_the_command_goes_on(sweeps):
     (row,) = sweeps.rows().itertuples()
     assert re.fullmatch(
         "the time limit of its job was near, and scontrol, which would requeue it, is not here "
-        r"\(repeat the command\): stopped after epoch \d",
+        r"\(repeat the command\): stopped after .*\d",
         row.reason,
     )
     assert sweeps.exit_code(job) == "JobState=FAILED ExitCode=75:0"

@@ -1,6 +1,8 @@
 """Runs on this machine: every way to end is a row, and none takes the others down."""
 
 import os
+import re
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -169,6 +171,32 @@ def test_starting_over_keeps_the_earlier_rows(launch, short, results):
     earlier = only(pd.read_parquet(results / "superseded/runs"))
     assert (earlier.attempt, current.attempt) == (1, 2)
     assert earlier.val_loss == current.val_loss
+
+
+@pytest.mark.parametrize(
+    ("seconds", "where"), [(0.05, r"after \d+ of 16 steps of epoch 1"), (3600, "after epoch 0")]
+)
+def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(short, results, seconds, where):
+    """Steps of five micro-batches; a run whose step does not end is given up."""
+    slow = provoked("Slow", micro_batch=768, batch=3840)
+    slow["model"]["seconds"] = seconds
+    ledger = Ledger(results)
+    ledger.prepare()
+    runs = run_here([Task(spec=run_spec(short(**slow)), number=1)], ledger, Machine(cores=2))
+    (attempt,) = next(runs).began
+    log = attempt.folder / "log.txt"
+    while not log.exists() or "training" not in log.read_text():
+        next(runs)
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        next(runs)
+
+    runs.close()
+
+    row = only(pd.read_parquet(results / "runs"))
+    assert row.outcome == "preempted"
+    assert re.fullmatch(f"stopped {where}", row.reason)
+    assert (row.steps > 0) == (seconds < 1)
 
 
 def test_several_nodes_are_refused(short, results):
