@@ -30,6 +30,8 @@ FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 BENT: dict[str, Shape] = {"saturating": _saturating, "surge": _surge}
 
 _GRID_POINTS = 121
+#: Share of the draws that must have a best rate at every batch: the others cannot be fitted.
+_FEWEST_FINITE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class RuleComparison:
 
     Attributes:
         table: one row per rule, best first: `rule`, `num_parameters`, `rss`, `aicc`, `delta`,
-            `frequency` (share of bootstrap draws in which it has the lowest AICc).
+            `frequency` (share of bootstrap draws in which it has the lowest AICc; missing where
+            too many draws have no best rate at some batch).
         bends: the fitted bend of `saturating` and `surge` [examples], by rule.
         note: what limits it.
     """
@@ -68,7 +71,7 @@ def compare_rules(optima: Optima) -> RuleComparison:
     fits = _fit_all(batches, value)
     scores = _scores(fits, len(batches))
     usable = {rule: float(score[0]) for rule, score in scores.items()}
-    drawn = None if optima.draws is None else _finite_logs(optima.draws)
+    drawn, unbounded = _finite_logs(optima.draws)
     frequencies, bends = _over_draws(batches, fits, drawn, optima.num_seeds)
     rows = [
         (rule, _PARAMETERS[rule], float(fits[rule][0][0]), usable[rule], frequencies.get(rule))
@@ -77,10 +80,12 @@ def compare_rules(optima: Optima) -> RuleComparison:
     columns = ["rule", "num_parameters", "rss", "aicc", "frequency"]
     table = pd.DataFrame(rows, columns=columns)
     table.insert(4, "delta", table["aicc"] - table["aicc"].min())
-    note = "" if len(batches) >= 5 else "rules of two parameters need five batches or more"
+    notes = [unbounded] if unbounded else []
     if not np.isfinite(value).all():
-        note = "a best rate is beyond the grid; extend it. " + note
-    return RuleComparison(table=table, bends=bends, note=note.strip())
+        notes.append("a best rate is beyond the grid; extend it")
+    if len(batches) < 5:
+        notes.append("rules of two parameters need five batches or more")
+    return RuleComparison(table=table, bends=bends, note="; ".join(notes))
 
 
 _PARAMETERS = {"none": 1, "sqrt": 1, "linear": 1, "power": 2, "saturating": 2, "surge": 2}
@@ -126,10 +131,17 @@ def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
     return scores
 
 
-def _finite_logs(draws: Array) -> Array:
+def _finite_logs(draws: Array | None) -> tuple[Array | None, str]:
+    """The draws with a best rate at every batch, None if too few have; and what to say of that."""
+    if draws is None or not len(draws):
+        return None, ""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(draws)
-    return logs[np.isfinite(logs).all(axis=1)]
+    finite = logs[np.isfinite(logs).all(axis=1)]
+    if len(finite) >= _FEWEST_FINITE * len(draws):
+        return finite, ""
+    share = 1 - len(finite) / len(draws)
+    return None, f"in {share:.0%} of the draws some batch has no best rate: rules not told apart"
 
 
 def _over_draws(
@@ -140,7 +152,7 @@ def _over_draws(
 ) -> tuple[dict[str, float], dict[str, Estimate]]:
     method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
     values = {rule: float(fits[rule][1][0]) for rule in BENT}
-    if drawn is None or not len(drawn):
+    if drawn is None:
         empty = {r: Estimate(v, np.nan, np.nan, num_seeds, method) for r, v in values.items()}
         return {}, empty
     again = _fit_all(batches, drawn)

@@ -1,5 +1,7 @@
 """Estimators against closed forms."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -108,6 +110,22 @@ def test_rules_of_two_parameters_are_not_judged_on_four_batches():
 
     assert set(comparison.table["rule"]) == {"none", "sqrt", "linear"}
     assert comparison.note == "rules of two parameters need five batches or more"
+
+
+def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
+    """Judging by the draws that have one would favour whatever these few share."""
+    rng = np.random.default_rng(3)
+    optima = best_lrs(lr_runs(rng, lambda b: b / 3840, noise=1e-3), rng, 200)
+    draws = optima.draws.copy()
+    draws[:20, 1] = np.inf
+
+    comparison = compare_rules(replace(optima, draws=draws))
+
+    assert comparison.table["frequency"].isna().all()
+    assert np.isnan(comparison.bends["saturating"].low)
+    assert comparison.note == (
+        "in 10% of the draws some batch has no best rate: rules not told apart"
+    )
 
 
 def test_the_first_epoch_at_the_target_counts_and_the_rest_is_censored():
