@@ -5,12 +5,15 @@ import signal
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
+_TELL_RANKS = "_broadcast_sigterm_tensor"
+
 
 class LaunchersSigterm(Callback):
     """Gives SIGTERM back to whom it was given before the fit.
 
-    Lightning's Trainer installs a handler of its own that ends the fit at the next micro-batch:
-    a run under SLURM would never come to the end of the epoch that its job waits for.
+    Lightning's Trainer installs a handler of its own that ends the fit at the next micro-batch: a
+    run under SLURM would never come to the end of the step that its job waits for. Before every
+    micro-batch rank 0 tells the others whether it got the signal; here it never does.
     """
 
     def __init__(self) -> None:
@@ -18,5 +21,8 @@ class LaunchersSigterm(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Called after Lightning has installed its handler."""
-        del trainer, pl_module
+        del pl_module
         signal.signal(signal.SIGTERM, self._before)
+        epoch_loop = trainer.fit_loop.epoch_loop
+        if hasattr(epoch_loop, _TELL_RANKS):  # a broadcast, and on a GPU a wait for it
+            setattr(epoch_loop, _TELL_RANKS, lambda: None)

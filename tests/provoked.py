@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from multiprocessing.connection import Connection
@@ -223,24 +224,28 @@ class UnreachableLogger:
         raise ConnectionError(msg)
 
 
-def count_all_reduces(told: Connection, rank: Rank) -> None:
-    """Train a run under the profiler; tell how often gradients were exchanged, and its steps."""
+def count_exchanges(told: Connection, rank: Rank) -> None:
+    """Train a run under the profiler; tell how often gloo did what, and the run's steps."""
     from torch.profiler import ProfilerActivity, profile
 
     from lightning_modules.train import Place, train
     from sweeper.domain.run_spec import run_spec
 
     folder = Path(rank.folder)
-    os.environ.update(LOCAL_RANK="0", NODE_RANK="0", RANK="0", WORLD_SIZE="1")
+    number, world_size = str(rank.rank), str(rank.world_size)
+    os.environ.update(LOCAL_RANK=number, NODE_RANK="0", RANK=number, WORLD_SIZE=world_size)
     torch.set_num_threads(1)
+    store = torch.distributed.FileStore(str(folder / "rendezvous"), rank.world_size)
     torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        "gloo", store=store, rank=rank.rank, world_size=rank.world_size
     )
     spec = run_spec(json.loads((folder / "config.json").read_text()))
     place = Place(
-        rank=0, folder=folder, checkpoint=folder / "checkpoint.ckpt", on_epoch=lambda _: None
+        rank=rank.rank,
+        folder=folder,
+        checkpoint=folder / "checkpoint.ckpt",
+        on_epoch=lambda _: None,
     )
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         record = train(spec, place)
-    exchanges = [event for event in profiled.events() if event.name == "gloo:all_reduce"]
-    told.send((len(exchanges), record["steps"]))
+    told.send((Counter(event.name for event in profiled.events()), record["steps"]))

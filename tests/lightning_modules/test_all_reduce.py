@@ -1,45 +1,50 @@
-"""Accumulation costs no communication: gradients are exchanged once per optimizer step."""
+"""Accumulation costs no communication: ranks talk once per optimizer step, to sum gradients."""
 
 import json
 import multiprocessing
+from collections import Counter
 
 import pytest
-from provoked import count_all_reduces
+from provoked import count_exchanges
 
 from sweeper.rank import Rank
 
 
 @pytest.fixture
 def exchanges(config, tmp_path):
-    """How many all-reduces a run of so many steps makes, start and end of the run included."""
+    """What one rank of a run of so many steps exchanges, start and end of the run included."""
 
-    def count(*, steps: int, micro_batch: int) -> int:
+    def count(*, steps: int, micro_batch: int, ranks: int = 1) -> Counter[str]:
         folder = tmp_path / str(steps)
         folder.mkdir()
         data = {**config()["data"], "num_train_examples": 3840 * steps}
         short = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "bn_span": 96}
-        planned = config(data=data, micro_batch=micro_batch, **short)
+        planned = config(data=data, micro_batch=micro_batch, devices=ranks, **short)
         (folder / "config.json").write_text(json.dumps(planned))
-        rank = Rank(
-            folder=str(folder),
-            checkpoint="",
-            rank=0,
-            local_rank=0,
-            node_rank=0,
-            world_size=1,
-            threads=1,
-            environment={},
-        )
         context = multiprocessing.get_context("forkserver")
         receive, send = context.Pipe(duplex=False)
-        process = context.Process(target=count_all_reduces, args=(send, rank))
-        process.start()
-        counted, taken = receive.recv()
-        process.join()
+        processes = []
+        for number in range(ranks):
+            rank = Rank(
+                folder=str(folder),
+                checkpoint="",
+                rank=number,
+                local_rank=number,
+                node_rank=0,
+                world_size=ranks,
+                threads=1,
+                environment={},
+            )
+            processes.append(context.Process(target=count_exchanges, args=(send, rank)))
+        for process in processes:
+            process.start()
+        told = [receive.recv() for _ in processes]
+        for process in processes:
+            process.join()
         receive.close()
         send.close()
-        assert taken == steps
-        return counted
+        assert {taken for _, taken in told} == {steps}
+        return told[0][0]
 
     return count
 
@@ -49,4 +54,14 @@ def test_each_further_step_exchanges_gradients_once(exchanges, micro_batch):
     few = exchanges(steps=3, micro_batch=micro_batch)
     more = exchanges(steps=7, micro_batch=micro_batch)
 
-    assert more - few == 4
+    assert more["gloo:all_reduce"] - few["gloo:all_reduce"] == 4
+
+
+def test_between_exchanges_two_ranks_do_not_talk(exchanges):
+    """Lightning tells ranks before each of the 20 micro-batches of a step whether to go on."""
+    few = exchanges(steps=3, micro_batch=96, ranks=2)
+    more = exchanges(steps=7, micro_batch=96, ranks=2)
+
+    talk = {name: more[name] - few[name] for name in more if name.startswith("gloo:")}
+    assert talk.pop("gloo:all_reduce") == 4
+    assert sum(talk.values()) <= 4, talk  # whether somebody asked to leave, at some of the steps
