@@ -26,7 +26,6 @@ class Leaving:
 
     def __init__(self, asked: Callable[[], bool], *, rank: int) -> None:
         self._asked, self._rank = asked, rank
-        self._is_asked = False
         self._steps_between = self._steps_left = 1
         self._looked_at = time.perf_counter()
 
@@ -37,19 +36,19 @@ class Leaving:
             device: what the ranks exchange tensors on.
         """
         self._steps_left -= 1
-        return self._is_asked or (self._steps_left <= 0 and self.look(device))
+        return self._steps_left <= 0 and self.look(device)
 
     def look(self, device: torch.device) -> bool:
         """Whether to leave, as of now; all ranks call it at the same place."""
+        is_asked = False
         if self._rank == 0:
-            self._is_asked = self._asked()
-            self._steps_between = self._steps_per_look()
+            is_asked, self._steps_between = self._asked(), self._steps_per_look()
         if dist.get_world_size() > 1:
-            told = torch.tensor([self._is_asked, self._steps_between], device=device)
+            told = torch.tensor([is_asked, self._steps_between], device=device)
             dist.broadcast(told, src=0)
-            self._is_asked, self._steps_between = bool(told[0]), int(told[1])
+            is_asked, self._steps_between = bool(told[0]), int(told[1])
         self._steps_left = self._steps_between
-        return self._is_asked
+        return is_asked
 
     def _steps_per_look(self) -> int:
         """Steps that took as long as there shall be between looks; at most twice those before."""

@@ -87,7 +87,7 @@ def average_weights(model: nn.Module) -> None:
 
 
 def states_of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every rank's state of its optimizer, by rank; all ranks take part."""
+    """What every rank keeps for itself, by rank, on the CPU; all ranks take part."""
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, _on_cpu(state))
     return states

@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,8 +89,9 @@ class Attempt:
         _write_text(self.folder / "stop.txt", reason)
 
     def ask_to_leave(self) -> None:
-        """Ask the ranks to save after the step they are in, and leave."""
-        (self.folder / LEAVE_AFTER_STEP).touch()
+        """Ask the ranks to save after the step they are in, and leave, if it can be written."""
+        with suppress(OSError):
+            (self.folder / LEAVE_AFTER_STEP).touch()
 
     @property
     def is_asked_to_leave(self) -> bool:
@@ -98,12 +100,9 @@ class Attempt:
 
     def unsaved_s(self) -> float:
         """How long ago the run was saved, or began [seconds]."""
-        began = (self.folder / "config.json").stat().st_mtime
-        try:
-            saved = self.checkpoint.stat().st_mtime
-        except FileNotFoundError:
-            saved = began
-        return max(0.0, time.time() - max(began, saved))
+        marks = (self.folder / "config.json", self.checkpoint)
+        times = [mark.stat().st_mtime for mark in marks if mark.exists()]
+        return max(0.0, time.time() - max(times)) if times else 0.0
 
     def stop_reason(self) -> str | None:
         """Why this attempt was asked to stop; None if it was not."""
@@ -143,6 +142,12 @@ class Attempt:
         """Optimizer steps that the run had saved when this attempt ended [steps]."""
         curve, record = self.curve(), self.record() or {}
         return record.get("steps") or (curve[-1]["step"] if curve else 0)
+
+    def end_when_stopped(self, why: Callable[[], str]) -> tuple[Outcome, str]:
+        """How an attempt ended whose ranks are gone: what rank 0 recorded, or cut off."""
+        if record := self.record():
+            return end_of_record(record, why)
+        return Outcome.PREEMPTED, f"{why()} after epoch {len(self.curve())}"
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
         """What a rank's worker left, or None if it did not come to that."""
@@ -194,12 +199,7 @@ def recover(ledger: Ledger, run_id: str, number: int) -> None:
     if attempt is None:  # its owner went before it had written anything
         ledger.mark_inactive(run_id, number)
         return
-    record = attempt.record()
-    if record:
-        attempt.end(*end_of_record(record, lambda: "its launcher was gone"), ledger)
-    else:
-        epochs = len(attempt.curve())
-        attempt.end(Outcome.PREEMPTED, f"its launcher was gone after epoch {epochs}", ledger)
+    attempt.end(*attempt.end_when_stopped(lambda: "its launcher was gone"), ledger)
 
 
 def end_of_record(record: Mapping[str, Any], why_left: Callable[[], str]) -> tuple[Outcome, str]:
@@ -229,7 +229,7 @@ def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
     folder = ledger.attempt_folder(run_id, number)
     let_go(folder / "owner.json")
     is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
-    for left in ("rendezvous", "*.tmp", ".*.tmp", ".now-*"):
+    for left in ("rendezvous", LEAVE_AFTER_STEP, "*.tmp", ".*.tmp", ".now-*"):
         for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
             path.unlink(missing_ok=True)
     if is_latest:

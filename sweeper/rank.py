@@ -1,5 +1,7 @@
 """What a worker process is told: plain values only, so that it travels to any process."""
 
+import os
+import signal
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,13 @@ TOO_MUCH_EXIT = 3
 CROWDED_EXIT = 4
 #: Exit codes above this say with which errno the attempt's folder could not be written.
 UNWRITABLE_EXIT = 64
+
+
+def signals_of_launcher() -> tuple[signal.Signals, ...]:
+    """Signals that reach ranks too but are their launcher's business: it has them save first."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun passes SIGTERM on to everybody
+        return signal.SIGINT, signal.SIGTERM
+    return (signal.SIGINT,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

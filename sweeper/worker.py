@@ -21,7 +21,15 @@ from lightning_modules.brief import brief
 from lightning_modules.train import Place, peak_of_process_gib, train
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import run_spec
-from sweeper.rank import CROWDED_EXIT, LEAVE_AFTER_STEP, TOO_MUCH_EXIT, UNWRITABLE_EXIT, Rank, Try
+from sweeper.rank import (
+    CROWDED_EXIT,
+    LEAVE_AFTER_STEP,
+    TOO_MUCH_EXIT,
+    UNWRITABLE_EXIT,
+    Rank,
+    Try,
+    signals_of_launcher,
+)
 
 _REASON_LINES = 3
 _LOOK_S = 0.005
@@ -45,7 +53,7 @@ def work(rank: Rank) -> None:
         folder=folder,
         checkpoint=Path(rank.checkpoint),
         on_epoch=lambda rows: _append(progress, rows),
-        is_asked_to_leave=(folder / LEAVE_AFTER_STEP).exists,
+        is_asked_to_leave=lambda: _is_there(folder / LEAVE_AFTER_STEP),
     )
     try:
         record = train(run_spec(config), place)
@@ -149,7 +157,8 @@ def _redirect_output(log: Path) -> None:
 
 def _die_with_parent() -> None:
     """End this process when the launcher has gone, however it went."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's business
+    for number in signals_of_launcher():
+        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -217,6 +226,14 @@ def _store(rank: Rank) -> dist.Store:
         os.listdir(rank.folder)  # noqa: PTH208  makes network file systems look again
         time.sleep(0.1)
     return dist.TCPStore(rank.master, int(meeting.read_text()), rank.world_size, is_master=False)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file exists; no, while the file system cannot tell."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _append(progress: Path, rows: list[dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def run_here(
     machine: Machine,
     *,
     why_stopped: Callable[[], str] = lambda: "stopped",
+    may_start: Callable[[], bool] = lambda: True,
     ranks: Ranks | None = None,
 ) -> Generator[Event]:
     """Make all runs, publishing each attempt's row as it ends.
@@ -42,6 +44,7 @@ def run_here(
         ledger: where the rows go.
         machine: what the runs may use.
         why_stopped: the reason of runs that are stopped, or asked to leave, before their end.
+        may_start: whether runs that wait may begin.
         ranks: where the ranks of runs are; None for this machine.
 
     Yields:
@@ -57,7 +60,8 @@ def run_here(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sweeper.worker", *_modules_of(known[:1])])
     with shared_folder() as shared, _terminable():
-        runs = _Runs(tasks, ledger, Slots(machine), ranks, context, shared, why_stopped)
+        places = _Places(Slots(machine), ranks, context, shared)
+        runs = _Runs(tasks, ledger, places, why_stopped=why_stopped, may_start=may_start)
         try:
             while runs.are_left:
                 yield runs.started()
@@ -73,6 +77,14 @@ def _modules_of(tasks: Sequence[Task]) -> list[str]:
     return [group["_target_"].rpartition(".")[0] for group in groups]
 
 
+@dataclass(frozen=True, slots=True)
+class _Places:
+    slots: Slots
+    ranks: Ranks
+    context: ForkServerContext
+    shared: Path
+
+
 class _Runs:
     """The runs of one call: waiting, running here, or under way in another process."""
 
@@ -80,11 +92,10 @@ class _Runs:
         self,
         tasks: Tasks,
         ledger: Ledger,
-        slots: Slots,
-        ranks: Ranks,
-        context: ForkServerContext,
-        shared: Path,
+        places: _Places,
+        *,
         why_stopped: Callable[[], str],
+        may_start: Callable[[], bool],
     ) -> None:
         self._source = iter(tasks)
         self._source_is_empty = False
@@ -93,10 +104,11 @@ class _Runs:
         self._elsewhere: list[Task] = []
         self._halving = Halving()
         self._refused: list[tuple[Attempt, str]] = []
-        self._ledger, self._slots = ledger, slots
-        self._ranks, self._context, self._why_stopped = ranks, context, why_stopped
-        self._environment = {"SWEEPER_SHARED": str(shared)}
-        self._fitting = Fitting(Probes(ledger.results, slots.machine.device), context)
+        self._ledger, self._slots = ledger, places.slots
+        self._ranks, self._context = places.ranks, places.context
+        self._why_stopped, self._may_start = why_stopped, may_start
+        self._environment = {"SWEEPER_SHARED": str(places.shared)}
+        self._fitting = Fitting(Probes(ledger.results, self._slots.machine.device), self._context)
         self._looked_at = self._polled_at = time.monotonic()
 
     @property
@@ -123,7 +135,11 @@ class _Runs:
         began: list[Attempt] = []
         elsewhere: list[Attempt] = []
         self._refill()
-        while self._waiting and (place := self._slots.take(self._waiting[0].spec)) is not None:
+        while (
+            self._waiting
+            and self._may_start()
+            and (place := self._slots.take(self._waiting[0].spec)) is not None
+        ):
             task = self._waiting.popleft()
             fit = self._fitting.fit(task.spec)
             if fit.to_try is not None:
@@ -228,11 +244,12 @@ class _Runs:
         self._fitting.stop()
         leave(self._running)
         for run in self._running:
-            lost = f"{self._why_stopped()} after epoch {len(run.attempt.curve())}"
-            has_left = all(rank.exitcode == 0 for rank in run.ranks)
-            left = end_of(run, self._why_stopped) if has_left else None
+            has_ended = any(rank.exitcode is not None for rank in run.ranks)
+            end = end_of(run, self._why_stopped) if has_ended else None
             stop([run])
-            _publish(run.attempt, *(left or (Outcome.PREEMPTED, lost)), self._ledger)
+            outcome, reason = end or run.attempt.end_when_stopped(self._why_stopped)
+            reason += self._halving.note(run.attempt.spec.run_id)
+            _publish(run.attempt, outcome, reason, self._ledger)
 
 
 def _publish(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) -> End:

@@ -14,10 +14,12 @@ from typing import Any, Protocol
 from sweeper.attempt import Attempt, end_of_record
 from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
-from sweeper.rank import UNWRITABLE_EXIT, Rank
+from sweeper.rank import UNWRITABLE_EXIT, Rank, signals_of_launcher
 
 #: The network interface of this machine to itself.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+#: What multiprocessing says of a process whose fork server has gone.
+_SERVER_GONE = 255
 _LEAVE_S, _LOOK_S = 10.0, 0.02
 #: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
@@ -116,12 +118,13 @@ def started(rank: Rank, context: ForkServerContext) -> RankProcess:
 def fresh_process(
     target: Callable[[Any], None], told: object, context: ForkServerContext
 ) -> RankProcess:
-    """A process from the fork server, which Ctrl-C shall not reach while it imports."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A process from the fork server, which Ctrl-C and the like shall not reach."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals_of_launcher()}
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     process = context.Process(target=target, args=(told,), daemon=False)
     process.start()
     return process
@@ -169,7 +172,8 @@ def leave(running: Sequence[Running]) -> None:
     """Have runs save after the step they are in and leave.
 
     Waits for each no longer than it took to do what would be lost otherwise, and at most 10 s; not
-    at all for those that were asked before. A second Ctrl-C ends the waiting.
+    at all for those that were asked before, nor for ranks of which one failed. A second Ctrl-C ends
+    the waiting.
     """
     waiting = [
         (run, time.monotonic() + min(_LEAVE_S, run.attempt.unsaved_s()))
@@ -185,8 +189,13 @@ def leave(running: Sequence[Running]) -> None:
             waiting = [
                 (run, deadline)
                 for run, deadline in waiting
-                if now < deadline and any(rank.exitcode is None for rank in run.ranks)
+                if now < deadline and _is_whole([rank.exitcode for rank in run.ranks])
             ]
+
+
+def _is_whole(codes: Sequence[int | None]) -> bool:
+    """Whether ranks run and none has failed: the others would wait for it."""
+    return None in codes and not any(codes)
 
 
 def stop(running: Sequence[Running]) -> None:
@@ -212,11 +221,17 @@ def _failure(attempt: Attempt, rank: int, code: int) -> tuple[Outcome, str]:
     where = f" (rank {rank})" if attempt.spec.split.world_size > 1 else ""
     if code < 0:
         return _killed(signal.Signals(-code), where)
+    if record := attempt.record(rank):
+        return Outcome(record["outcome"]), record["reason"] + where
+    return _without_record(attempt, code, where)
+
+
+def _without_record(attempt: Attempt, code: int, where: str) -> tuple[Outcome, str]:
+    if code == _SERVER_GONE:
+        return Outcome.PREEMPTED, f"the fork server was ended from outside{where}"
     if code > UNWRITABLE_EXIT:
         why = os.strerror(code - UNWRITABLE_EXIT)
         return Outcome.FAILED, f"{attempt.folder} could not be written: {why}{where}"
-    if record := attempt.record(rank):
-        return Outcome(record["outcome"]), record["reason"] + where
     return Outcome.FAILED, f"the worker exited with {code}{where}; see its log"
 
 

@@ -14,7 +14,7 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.launch import slurm_commands
 from sweeper.launch.events import End, Event, Task, Tasks
 from sweeper.launch.slurm_submit import Array, Refused, Request, arrays, submit
-from sweeper.launch.slurm_tickets import Jobs, Ticket, Tickets
+from sweeper.launch.slurm_tickets import MAY_GO_ON, Jobs, Ticket, Tickets
 from sweeper.ledger import Ledger
 
 _TICK_S = 0.2
@@ -24,8 +24,6 @@ _SBATCH_WAITS = (
     "sbatch goes on trying for about two minutes; Ctrl-C ends that, and the same command submits "
     "later what has no job."
 )
-#: Ends of an attempt after which its job may make another: these end a run with its job.
-_MAY_GO_ON = {Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY}
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
 _HOPELESS = {
@@ -195,7 +193,7 @@ class _Sweep:
                 run.shown = number
                 began.append(attempt)
             row, ticket = rows.get(run_id), known.get(run_id)
-            if row and row.attempt >= run.task.number and row.outcome not in _MAY_GO_ON:
+            if row and row.attempt >= run.task.number and row.outcome not in MAY_GO_ON:
                 ended.append(self._end(run_id, row.attempt))
             elif jobs is not None and not (ticket and jobs.has(ticket)):
                 run.looks_without_job += 1

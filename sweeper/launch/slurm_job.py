@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
@@ -22,7 +22,7 @@ from sweeper.launch.events import Event, Task
 from sweeper.launch.local import run_here
 from sweeper.launch.slots import this_machine
 from sweeper.launch.slurm_nodes import run_on_nodes
-from sweeper.launch.slurm_tickets import Ticket, Tickets
+from sweeper.launch.slurm_tickets import MAY_GO_ON, Ticket, Tickets
 from sweeper.ledger import Ledger
 
 #: Exit code of a job that was cut short and could not go back into the queue (sysexits.h).
@@ -125,7 +125,7 @@ class _Job:
         if isinstance(stands, bool):  # held by this job before SLURM put it back into the queue
             recover(self._ledger, ticket.run_id, number)
             stands = standing(self._ledger, ticket.run_id, number)
-        if isinstance(stands, bool) or stands[0] == Outcome.PREEMPTED:
+        if isinstance(stands, bool) or stands[0] in MAY_GO_ON:
             return _made_of(ticket, number + 1)
         self._tickets.remove(ticket.run_id)
         return None
@@ -145,8 +145,23 @@ class _Job:
         policy = self._policy
         machine = this_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
         if tasks[0].spec.config["num_nodes"] > 1:
-            return run_on_nodes(tasks, self._ledger, self._why_stopped, machine.device)
-        return run_here(tasks, self._ledger, machine, why_stopped=self._why_stopped)
+            return run_on_nodes(
+                tasks,
+                self._ledger,
+                machine.device,
+                why_stopped=self._why_stopped,
+                may_start=self._may_start,
+            )
+        return run_here(
+            tasks,
+            self._ledger,
+            machine,
+            why_stopped=self._why_stopped,
+            may_start=self._may_start,
+        )
+
+    def _may_start(self) -> bool:
+        return self._signals.first is None
 
     def _take_in(self, event: Event) -> None:
         for attempt in event.began:
@@ -199,7 +214,9 @@ class _Job:
             stands = standing(self._ledger, run_id, number) if number else False
             if isinstance(stands, bool) or stands[0] != Outcome.PREEMPTED:
                 continue
-            if _attempts_without_step(self._ledger, run_id, number) < most:
+            ticket = self._tickets.of(run_id)
+            first = ticket.number if ticket and ticket.from_scratch else 1
+            if _attempts_without_step(self._ledger, run_id, range(first, number + 1)) < most:
                 continue
             attempt = Attempt.found(self._ledger, run_id, number)
             assert attempt is not None
@@ -232,10 +249,10 @@ def _made_of(ticket: Ticket, number: int) -> Task:
     return Task(spec=ticket.spec, number=number, from_scratch=scratch)
 
 
-def _attempts_without_step(ledger: Ledger, run_id: str, last: int) -> int:
+def _attempts_without_step(ledger: Ledger, run_id: str, numbers: Iterable[int]) -> int:
     """How many attempts in a row, up to the last one, went no further than those before."""
     stalled = furthest = 0
-    for number in range(1, last + 1):
+    for number in numbers:
         attempt = Attempt.found(ledger, run_id, number)
         steps = attempt.steps() if attempt else 0
         stalled = 0 if steps > furthest else stalled + 1

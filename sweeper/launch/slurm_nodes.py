@@ -16,7 +16,7 @@ from sweeper.launch.events import End, Event, Task
 from sweeper.launch.fitting import Fitting, fitted
 from sweeper.launch.halving import Halving
 from sweeper.launch.slurm_commands import without_tasks
-from sweeper.launch.slurm_rank import LEAVE
+from sweeper.launch.slurm_rank import END_RANKS
 from sweeper.ledger import Ledger
 from sweeper.owner import HEARTBEAT_S
 from sweeper.probes import Probes
@@ -28,15 +28,21 @@ _FROM_OUTSIDE = {9: "SIGKILL", 15: "SIGTERM"}
 
 
 def run_on_nodes(
-    tasks: Sequence[Task], ledger: Ledger, why_stopped: Callable[[], str], device: Device
+    tasks: Sequence[Task],
+    ledger: Ledger,
+    device: Device,
+    *,
+    why_stopped: Callable[[], str],
+    may_start: Callable[[], bool],
 ) -> Generator[Event]:
     """Make runs one after the other, each on all nodes of this job.
 
     Args:
         tasks: what to run, in this order.
         ledger: where the rows go.
-        why_stopped: the reason of a run that is stopped, or asked to leave, before its end.
         device: what the ranks train on; micro-batches are tried on this node's.
+        why_stopped: the reason of a run that is stopped, or asked to leave, before its end.
+        may_start: whether runs that wait may begin.
 
     Yields:
         An event per tick, empty when nothing happened.
@@ -44,7 +50,7 @@ def run_on_nodes(
     context = multiprocessing.get_context("forkserver")
     fitting = Fitting(Probes(ledger.results, device), context)
     halving, waiting = Halving(), deque(tasks)
-    while waiting:
+    while waiting and may_start():
         task = waiting.popleft()
         fit = yield from fitted(task, fitting)
         attempt = Attempt.begin(fit.spec, ledger, task.number, from_scratch=task.from_scratch)
@@ -124,8 +130,7 @@ def _watched(
             yield Event()
     except GeneratorExit:
         _stop(step)
-        reason = f"{why_stopped()} after epoch {len(step.attempt.curve())}"
-        step.attempt.end(Outcome.PREEMPTED, reason, ledger)
+        step.attempt.end(*step.attempt.end_when_stopped(why_stopped), ledger)
         raise
     return end
 
@@ -175,7 +180,7 @@ def _without_record(code: int, attempt: Attempt) -> tuple[Outcome, str]:
 
 def _stop(step: _Step) -> None:
     """End the ranks: through srun, and by a file where SLURM is ending the job already."""
-    (step.attempt.folder / LEAVE).touch()
+    (step.attempt.folder / END_RANKS).touch()
     step.process.terminate()
     try:
         step.process.wait(_GRACE_S)

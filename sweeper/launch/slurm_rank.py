@@ -14,8 +14,8 @@ from sweeper.domain.outcomes import Outcome
 from sweeper.launch.interface import interface_towards
 from sweeper.rank import Rank
 
-#: A file in the attempt's folder: ranks that SLURM has signalled are to leave.
-LEAVE = "leave"
+#: A file in the attempt's folder: ranks that SLURM has signalled are to end at once.
+END_RANKS = "end-ranks"
 
 _LOOK_S = 0.5
 
@@ -56,7 +56,7 @@ def _heed_sigterm_later(folder: Path) -> None:
     """After SIGTERM train on until the job has let go: srun cannot stop ranks any more then."""
 
     def watch() -> None:
-        while LEAVE not in os.listdir(folder):  # noqa: PTH208  network file systems look again
+        while END_RANKS not in os.listdir(folder):  # noqa: PTH208  network file systems look again
             time.sleep(_LOOK_S)
         os._exit(1)
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.domain.outcomes import Outcome
 from sweeper.domain.run_spec import RunSpec
 from sweeper.domain.stored import stored_run_spec
 from sweeper.launch.slurm_commands import Queued
@@ -22,6 +23,8 @@ from sweeper.ledger import Ledger
 from sweeper.owner import hold, is_held, let_go
 
 COMMENT = "sweeper "
+#: Ends of an attempt after which its job may make another: they end a run when its job has gone.
+MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from multiprocessing.context import ForkServerContext
+from types import FrameType
 from typing import Any
 
 from sweeper import exit_codes
@@ -31,6 +32,7 @@ from sweeper.rank import Rank
 
 _TICK_S = 0.05
 _SETTLE_S = 1.0
+_PATIENCE_S = 15
 _JOIN_S = 10.0
 _END = "end"
 
@@ -146,8 +148,12 @@ class _Elsewhere:
 
 
 def _follow(group: Group) -> int:
-    """Train along until rank 0 has made all its runs; its exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Train along until rank 0 has made all its runs; its exit code.
+
+    torchrun passes Ctrl-C and SIGTERM on to all its processes: rank 0 has its run saved meanwhile.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_soon)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["sweeper.worker"])
     try:
@@ -162,6 +168,12 @@ def _follow(group: Group) -> int:
     except RuntimeError:  # torch's, of a store that is not there any more
         print("The process of rank 0 has gone: see what it says.", file=sys.stderr)  # noqa: T201
     return exit_codes.RUN_FAILED
+
+
+def _end_soon(number: int, frame: FrameType | None) -> None:
+    """Leave rank 0 the time to have its run saved, then end."""
+    del number, frame
+    signal.alarm(_PATIENCE_S)
 
 
 def _next(number: str) -> str:

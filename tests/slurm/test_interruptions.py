@@ -114,6 +114,23 @@ def test_a_run_over_two_nodes_goes_on_after_the_warning(sweeps, elsewhere):
     assert sweeps.rows().attempt[0] == 2
 
 
+def test_a_warned_job_begins_no_further_run(sweeps):
+    """Places that runs leave stay empty: what begins then could save no step in what is left."""
+    packed = ["runs_per_job=4", "runs_at_a_time=2"]
+    command = sweeps.start(
+        "epochs=6", "seed=range(4)", *(f"hydra.launcher.{word}" for word in packed)
+    )
+    sweeps.wait_for_epochs(1)
+    (line,) = sweeps.queue()
+    sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
+    sweeps.start_requeued_now()
+    said, _ = command.communicate(timeout=240)
+
+    assert command.returncode == 0, said
+    assert sorted(sweeps.rows().attempt) == [1, 1, 2, 2]
+    assert (superseded(sweeps).steps > 0).all()
+
+
 def test_a_node_that_dies_is_survived(sweeps, elsewhere):
     """SIGKILL to a slurmd and all it started; SLURM starts its job again on the other node."""
     words = ["epochs=12", "seed=0,1"]
@@ -152,7 +169,7 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
     assert set(superseded(sweeps).outcome) == {"preempted"}
 
 
-def test_a_run_that_never_completes_an_epoch_in_its_time_is_timed_out(sweeps):
+def test_a_run_that_never_saves_a_step_in_its_time_is_timed_out(sweeps):
     command = sweeps.start(
         "model=sleeping", "hydra.launcher.attempts_without_step=2", "hydra.launcher.grace_s=1"
     )

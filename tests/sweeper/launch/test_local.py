@@ -8,9 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sweeper.attempt import Attempt
 from sweeper.domain.run_spec import run_spec
 from sweeper.launch.events import Task
 from sweeper.launch.local import run_here
+from sweeper.launch.processes import Running, leave
 from sweeper.launch.slots import Machine
 from sweeper.ledger import Ledger
 from sweeper.planning import plan, tasks
@@ -197,6 +199,30 @@ def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(short, result
     assert row.outcome == "preempted"
     assert re.fullmatch(f"stopped {where}", row.reason)
     assert (row.steps > 0) == (seconds < 1)
+
+
+def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(short, results):
+    """The other ranks wait for it in a collective; the outcome is the failure."""
+    ledger = Ledger(results)
+    ledger.prepare()
+    attempt = Attempt.begin(run_spec(short(devices=2)), ledger, 1)
+    began = time.time() - 3600  # so that there is much to lose
+    os.utime(attempt.folder / "config.json", (began, began))
+    ranks = [FakeRank(1), FakeRank(None)]
+    before = time.monotonic()
+
+    leave([Running(attempt=attempt, ranks=ranks, deadline=None)])
+
+    assert time.monotonic() - before < 5
+
+
+class FakeRank:
+    def __init__(self, exitcode: int | None) -> None:
+        self.exitcode = exitcode
+
+    def kill(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
 
 
 def test_several_nodes_are_refused(short, results):
