@@ -47,19 +47,25 @@ def make_stormily(results: Path, kinds: list[str], luck: random.Random, *words: 
 
 
 def _disturb(process: subprocess.Popen, kind: str, luck: random.Random) -> bool:
-    deadline = time.monotonic() + 600
-    while not _workers(process.pid) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    _wait_for_workers(process)
     time.sleep(luck.uniform(0, 0.6))
-    victim = luck.choice(_workers(process.pid) or [0]) if kind == "worker" else process.pid
-    if not victim or process.poll() is not None:
+    victims = _wait_for_workers(process) if kind == "worker" else [process.pid]
+    if not victims or process.poll() is not None:
         return False
-    os.kill(victim, signal.SIGKILL)
+    os.kill(luck.choice(victims), signal.SIGKILL)
     if kind == "worker" and luck.random() < 0.5:
         time.sleep(luck.uniform(0, 0.6))
         process.kill()
     return True
+
+
+def _wait_for_workers(process: subprocess.Popen) -> list[int]:
+    """The workers, as soon as there are any; none if the command has ended."""
+    deadline = time.monotonic() + 600
+    while not (found := _workers(process.pid)) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
 
 
 def _workers(pid: int) -> list[int]:
