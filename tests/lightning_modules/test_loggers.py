@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import time
 
 import pandas as pd
 import pytest
@@ -88,12 +89,15 @@ def test_tensorboard_reads_what_is_mirrored(mirror):
 
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
-def test_wandb_offline_has_every_epoch_on_disk_when_the_run_ends(mirror):
-    """A worker leaves without the exit hooks at which W&B would write."""
+def test_wandb_offline_has_every_epoch_on_disk_soon_after_the_run_ends(mirror):
+    """A worker leaves without the exit hooks; a process of W&B's own writes a little later."""
     folder = mirror("wandb")
 
     (written,) = folder.glob("wandb/offline-run-*/*.wandb")
-    assert written.read_bytes().count(b"val_accuracy") >= 2
+    deadline = time.monotonic() + 30
+    while (epochs := written.read_bytes().count(b"val_accuracy")) < 2:
+        assert time.monotonic() < deadline, f"{epochs} of 2 epochs are written"
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
