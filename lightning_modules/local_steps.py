@@ -84,18 +84,3 @@ def average_weights(model: nn.Module) -> None:
     weights = flattened(model)
     dist.all_reduce(weights)
     set_weights(model, weights.div_(dist.get_world_size()))
-
-
-def states_of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """What every rank keeps for itself, by rank, on the CPU; all ranks take part."""
-    states: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(states, _on_cpu(state))
-    return states
-
-
-def _on_cpu(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.cpu()
-    if isinstance(value, dict):
-        return {key: _on_cpu(item) for key, item in value.items()}
-    return [_on_cpu(item) for item in value] if isinstance(value, list) else value

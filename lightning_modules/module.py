@@ -14,17 +14,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_modules.adaptive import Adaptive
+from lightning_modules.all_ranks import states_of_all_ranks
 from lightning_modules.ascent import build_ascent
 from lightning_modules.batches import Data, Settled, micro_batch_places
 from lightning_modules.distance import DistanceFromStart
 from lightning_modules.dropout import stray_draws_refused
 from lightning_modules.evaluation import evaluate, in_memory_format, val_bounds
 from lightning_modules.exchange import build_exchange
-from lightning_modules.local_steps import average_weights, local_steps, states_of_all_ranks
+from lightning_modules.local_steps import average_weights, local_steps
 from lightning_modules.noise_meter import NoiseMeter
 from lightning_modules.norm import span_batchnorms
 from lightning_modules.optimizers.foreach import ForeachOptimizer
-from lightning_modules.part_epoch import part_of_rank
+from lightning_modules.part_epoch import part_of_epoch, part_of_rank, steps_of, take_up
 from lightning_modules.position import StepPosition
 from lightning_modules.recorder import Diverged, EpochSums, Recorder, all_reduced, check_contract
 from lightning_modules.reproducible import ordered_gradients
@@ -225,14 +226,20 @@ class Classifier(pl.LightningModule):
     def first_step(self, epoch: int) -> int:
         """Steps of a 0-based epoch that were taken before this process began [steps]."""
         is_left = self._left_parts and epoch == len(self.recorder.curve)
-        return len(self._left_parts[0]["examples_of_steps"]) if is_left else 0
+        return steps_of(self._left_parts[0]) if is_left else 0
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
         checkpoint["adaptive"] = self.adaptive.state()
         checkpoint["exchange"] = self._exchange.state()
-        checkpoint["left_parts"] = self._parts_of_epoch() if self._examples_of_steps else []
+        checkpoint["left_parts"] = (
+            states_of_all_ranks(
+                part_of_epoch(self.model, self._sums, self._noise, self._examples_of_steps)
+            )
+            if self._examples_of_steps
+            else []
+        )
         if self._local is not None:
             checkpoint["optimizers_of_ranks"] = states_of_all_ranks(
                 checkpoint["optimizer_states"][0]
@@ -253,16 +260,6 @@ class Classifier(pl.LightningModule):
             self._local.steps_taken = self.recorder.steps
             checkpoint["optimizer_states"] = [checkpoint["optimizers_of_ranks"][self._rank]]
 
-    def _parts_of_epoch(self) -> list[dict[str, Any]]:
-        return states_of_all_ranks(
-            {
-                **self._sums.state(),
-                "examples_of_steps": self._examples_of_steps,
-                "statistics": [layer.state_of_terms() for layer in span_batchnorms(self.model)],
-                "noise": None if self._noise is None else self._noise.state(),
-            }
-        )
-
     def _count_as_taken(self, progress: dict[str, Any]) -> None:
         """Tell Lightning the micro-batches that are behind, which another layout counts anew."""
         epoch = len(self.recorder.curve)
@@ -273,12 +270,7 @@ class Classifier(pl.LightningModule):
         """Take up an epoch that was left in the middle; Lightning does not start it anew."""
         self.on_train_epoch_start()
         part = part_of_rank(self._left_parts, self._rank, dist.get_world_size())
-        self._sums.load_state(part)
-        self._examples_of_steps = list(part["examples_of_steps"])
-        for layer, state in zip(span_batchnorms(self.model), part["statistics"], strict=True):
-            layer.load_terms(state)
-        if self._noise is not None:
-            self._noise.load_state(part["noise"])
+        self._examples_of_steps = take_up(part, self.model, self._sums, self._noise)
 
     def _evaluate(self) -> tuple[float, float]:
         num, limit = self._data.num_val_examples, self._val_examples

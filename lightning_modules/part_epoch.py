@@ -3,6 +3,48 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import nn
+
+from lightning_modules.noise_meter import NoiseMeter
+from lightning_modules.norm import span_batchnorms
+from lightning_modules.recorder import EpochSums
+
+
+def part_of_epoch(
+    model: nn.Module, sums: EpochSums, noise: NoiseMeter | None, examples_of_steps: list[int]
+) -> dict[str, Any]:
+    """What this rank has of the epoch it is in, in plain containers.
+
+    Args:
+        model: its BatchNorm layers hold terms until the end of an epoch.
+        sums: of losses and the like.
+        noise: of gradients, if it is measured.
+        examples_of_steps: that this rank trained on in each optimizer step so far [examples].
+    """
+    return {
+        **sums.state(),
+        "examples_of_steps": examples_of_steps,
+        "statistics": [layer.state_of_terms() for layer in span_batchnorms(model)],
+        "noise": None if noise is None else noise.state(),
+    }
+
+
+def take_up(
+    part: dict[str, Any], model: nn.Module, sums: EpochSums, noise: NoiseMeter | None
+) -> list[int]:
+    """Go on from what `part_of_epoch` gave; the examples of each step so far."""
+    sums.load_state(part)
+    for layer, state in zip(span_batchnorms(model), part["statistics"], strict=True):
+        layer.load_terms(state)
+    if noise is not None:
+        noise.load_state(part["noise"])
+    return list(part["examples_of_steps"])
+
+
+def steps_of(part: dict[str, Any]) -> int:
+    """Optimizer steps that an epoch had when it was left [steps]."""
+    return len(part["examples_of_steps"])
+
 
 def part_of_rank(parts: Sequence[dict[str, Any]], rank: int, world_size: int) -> dict[str, Any]:
     """What a rank goes on from.
@@ -11,7 +53,7 @@ def part_of_rank(parts: Sequence[dict[str, Any]], rank: int, world_size: int) ->
     over all parts and the others have nothing, so that the sums over ranks stay the same.
 
     Args:
-        parts: of the ranks that left the epoch, as `Classifier` keeps them.
+        parts: of the ranks that left the epoch, from `part_of_epoch`.
         rank: this process among the ranks that go on.
         world_size: of those [count].
     """

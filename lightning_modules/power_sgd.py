@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_modules.all_ranks import states_of_all_ranks
+
 #: DDP lays out its buckets anew after the first step of a process, unless it looks for unused
 #: parameters. Errors and factors are kept by bucket, so a resumed run needs the same ones at once.
 DDP_SETTINGS = {"find_unused_parameters": True}
@@ -44,10 +46,8 @@ class PowerSGD:
 
     def state(self) -> dict[str, Any]:
         """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
-        errors: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(errors, _on(self._hook_state.error_dict, torch.device("cpu")))
         return {
-            "errors_of_ranks": errors,
+            "errors_of_ranks": states_of_all_ranks(self._hook_state.error_dict),
             "left_factors": dict(self._hook_state.p_memory_dict),
             "right_factors": dict(self._hook_state.q_memory_dict),
             "steps": self._hook_state.iter,

@@ -78,7 +78,7 @@ def train(spec: RunSpec, place: Place) -> dict[str, Any]:
     _check_data(data, spec)
     module = _module(spec, data, place)
     mirror = Mirror(spec, place.folder, rank=place.rank)
-    progress = _Progress(place, mirror, num_epochs=spec.most_epochs)
+    progress = _Progress(place, mirror)
     trainer = _trainer(spec, place, progress)
     _check_trainer(trainer, spec.split.world_size)
     batches = MicroBatches(
@@ -168,8 +168,8 @@ class _Progress(Checkpoint):
     Asked to leave, the same after a step.
     """
 
-    def __init__(self, place: Place, mirror: Mirror, *, num_epochs: int) -> None:
-        self._place, self._mirror, self._num_epochs = place, mirror, num_epochs
+    def __init__(self, place: Place, mirror: Mirror) -> None:
+        self._place, self._mirror = place, mirror
         self._leaving = Leaving(place.is_asked_to_leave, rank=place.rank)
         self._told = 0
 
@@ -191,7 +191,7 @@ class _Progress(Checkpoint):
         assert isinstance(pl_module, Classifier)
         self._save(trainer)
         self.tell(pl_module)
-        is_last = trainer.should_stop or len(pl_module.recorder.curve) >= self._num_epochs
+        is_last = trainer.should_stop or len(pl_module.recorder.curve) == trainer.max_epochs
         if not is_last and self._leaving.look(pl_module.device):
             raise Left(pl_module.progress)
 

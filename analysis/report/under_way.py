@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from sweeper.attempt import Attempt, planned_row
+from sweeper.attempt import Attempt
 from sweeper.domain.stored import stored_run_spec
 from sweeper.ledger import Ledger
 from sweeper.owner import EXPIRES_S, Owner
+from sweeper.row import planned_row
 from sweeper.waiting import lists
 
 RUNNING, SILENT, QUEUED = "running", "silent", "queued"

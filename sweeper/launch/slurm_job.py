@@ -94,7 +94,6 @@ class _Job:
         self._tickets = Tickets(ledger)
         self._number = _job_number()
         self._running: dict[str, Attempt] = {}
-        self._asked: set[str] = set()
 
     def run(self, run_ids: Sequence[str]) -> int:
         """Make the runs that have not ended."""
@@ -178,9 +177,9 @@ class _Job:
         """After a signal ask runs to leave: whether all have, or the grace is over."""
         if self._signals.first is None:
             return False
-        for run_id in self._running.keys() - self._asked:
-            self._running[run_id].ask_to_leave()
-            self._asked.add(run_id)
+        for run in self._running.values():
+            if not run.is_asked_to_leave:
+                run.ask_to_leave()
         by_term = self._signals.first == signal.SIGTERM
         grace_s = self._policy.term_grace_s if by_term else self._policy.grace_s
         return not self._running or time.monotonic() - self._signals.at > grace_s
