@@ -1,5 +1,5 @@
 """Tables in, numbers and figures out. Never imports torch."""
 
-from analysis.load import UnreadFile, load_curves, load_runs
+from analysis.tables.load import UnreadFile, load_curves, load_runs
 
 __all__ = ["UnreadFile", "load_curves", "load_runs"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load import Loaded, read_curves, read_runs
-from analysis.studies import COLUMNS
+from analysis.tables.comparable_runs import COLUMNS
+from analysis.tables.load import Loaded, read_curves, read_runs
 
 #: Columns that place runs in a paper's grid and beside its published points.
 _PAPER_COLUMNS = ("num_train_examples", "optimizer", "base_lr", "base_batch", "bn_span")
@@ -103,7 +103,7 @@ def _figures(options: argparse.Namespace) -> int:
 
 
 def _paper(options: argparse.Namespace) -> int:
-    from analysis.paper import draw_paper
+    from analysis.papers import draw_paper
 
     runs = _loaded(read_runs(options.results, [*COLUMNS, *_PAPER_COLUMNS]))
     if not len(runs):
@@ -116,7 +116,7 @@ def _paper(options: argparse.Namespace) -> int:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from analysis.claims import in_words, judge_all, judge_paper, preflight, table
+    from analysis.papers.claims import in_words, judge_all, judge_paper, preflight, table
 
     runs = _loaded(read_runs(options.results))
     if not len(runs):
@@ -138,7 +138,7 @@ def _claims(options: argparse.Namespace) -> int:
 
 
 def _estimates(options: argparse.Namespace) -> int:
-    from analysis.answers import answers
+    from analysis.estimates import answers
 
     runs = _loaded(read_runs(options.results))
     if not len(runs):
@@ -153,9 +153,9 @@ def _estimates(options: argparse.Namespace) -> int:
 
 
 def _tuning(options: argparse.Namespace) -> int:
-    from analysis.figures.tuning import draw_tuned
-    from analysis.tuning import load_tuned
-    from analysis.tuning_report import in_words
+    from analysis.tuning.figures import draw_tuned
+    from analysis.tuning.load import load_tuned
+    from analysis.tuning.report import in_words
 
     largest, *others = load_tuned(options.results, options.storage)
     if others:

@@ -21,8 +21,7 @@ WARMUPS = [0, 5, 10, 20]
 def generate(folder: Path, num_runs: int, epochs: int, files: str) -> None:
     """Write the simulated results folder, once."""
     import numpy as np
-
-    from analysis.simulate import (
+    from simulated_studies import (
         simulated_curves,
         simulated_runs,
         write_compacted,
@@ -47,8 +46,8 @@ def generate(folder: Path, num_runs: int, epochs: int, files: str) -> None:
 def ours(folder: Path, *, with_curves: bool) -> None:
     """Tables to figure with this package."""
     from analysis.figures.final import draw_against_batch
-    from analysis.load import load_curves, load_runs
-    from analysis.studies import COLUMNS, studies
+    from analysis.tables.comparable_runs import COLUMNS, studies
+    from analysis.tables.load import load_curves, load_runs
 
     runs = load_runs(folder, COLUMNS)
     if with_curves:

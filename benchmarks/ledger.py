@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from sweeper.attempt import planned_row
-from sweeper.compact import compact
-from sweeper.ledger import Ledger
-from sweeper.plan import planned_grid
+from sweeper.commands.plan import planned_grid
+from sweeper.store.attempt import planned_row
+from sweeper.store.compaction import compact
+from sweeper.store.ledger import Ledger
 
 GRID = ["batch=256,512,1280,3840,7680", "warmup=range(20)", "base_lr=0.01,0.02,0.04,0.08,0.16"]
 
@@ -52,7 +52,7 @@ def _fill(words: list[str]) -> None:
 
 def _measure(kind: str, words: list[str], results: Path) -> None:
     sweep = [sys.executable, "-m", "sweeper", "-m", *words]
-    status = [sys.executable, "-m", "sweeper.status", str(results)]
+    status = [sys.executable, "-m", "sweeper", "status", str(results)]
     _timed(f"{kind}: repeat the sweep, all skipped", lambda: _run(sweep))
     _timed(f"{kind}: status", lambda: _run(status))
     _timed(f"{kind}: pandas.read_parquet(runs)", lambda: pd.read_parquet(results / "runs"))

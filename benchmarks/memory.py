@@ -12,11 +12,11 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from sweeper.launch.local import run_here
-from sweeper.launch.slots import Machine
-from sweeper.ledger import Ledger
-from sweeper.plan import planned_grid
-from sweeper.planning import tasks
+from sweeper.commands.plan import planned_grid
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import tasks
+from sweeper.store.ledger import Ledger
 
 MICRO_BATCH = 256
 PAPER = (3840, 7680, 15_360, 23_040, 30_720)  # McCord & Dash 2021

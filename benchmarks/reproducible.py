@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.plan import planned_grid
+from sweeper.commands.plan import planned_grid
 
 WORDS = [
     *("data=synthetic", "data.shape=[3,32,32]", "data.num_classes=10", "data.num_val_examples=8"),
@@ -83,7 +83,7 @@ def train_rank(send, config: dict, folder: str, ranks: int, rank: int) -> None:
     import torch
 
     from lightning_modules.train import Place, train
-    from sweeper.domain.run_spec import run_spec
+    from sweeper.spec.run_spec import run_spec
 
     os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(ranks), NODE_RANK="0")
     torch.set_num_threads(1)

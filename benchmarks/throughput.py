@@ -14,11 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.launch.local import run_here
-from sweeper.launch.slots import Machine
-from sweeper.ledger import Ledger
-from sweeper.plan import planned_grid
-from sweeper.planning import tasks
+from sweeper.commands.plan import planned_grid
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import tasks
+from sweeper.store.ledger import Ledger
 
 WORDS = ["batch=3840", "warmup=0", "schedule=constant"]
 
@@ -78,10 +78,10 @@ def hand_loop(send, epochs: int, span: int | None) -> None:
     from torch.nn import functional
 
     from lightning_modules.data.digits import Digits
+    from lightning_modules.data.randomness import epoch_order
+    from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
+    from lightning_modules.layers.position import StepPosition
     from lightning_modules.models.small_cnn import SmallCNN
-    from lightning_modules.norm import fix_batchnorm_span
-    from lightning_modules.position import StepPosition
-    from lightning_modules.randomness import epoch_order
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

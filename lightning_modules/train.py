@@ -21,23 +21,23 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from lightning_modules.batches import Data, MicroBatches
-from lightning_modules.build import build
-from lightning_modules.dropout import key_dropout
-from lightning_modules.exchange import ddp_settings
-from lightning_modules.leaving import Leaving, Left
-from lightning_modules.loggers import Mirror
-from lightning_modules.module import Classifier
-from lightning_modules.norm import fix_batchnorm_span
+from lightning_modules.callbacks.curve import Diverged
+from lightning_modules.callbacks.graceful_stop import Leaving, Left
+from lightning_modules.callbacks.loggers import Mirror
+from lightning_modules.callbacks.sigterm import LaunchersSigterm
+from lightning_modules.data.batches import Data, MicroBatches
+from lightning_modules.gradients.comm_hooks import ddp_settings
+from lightning_modules.gradients.ordered_sum import use_deterministic_algorithms
+from lightning_modules.instantiate import build
+from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
+from lightning_modules.layers.keyed_dropout import key_dropout
+from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.span_ranks import span_ranks
+from lightning_modules.layers.zero_init import zero_last_norms
+from lightning_modules.modules.classifier import Classifier
 from lightning_modules.optimizers.parameter_groups import parameter_groups
-from lightning_modules.position import StepPosition
-from lightning_modules.recorder import Diverged
-from lightning_modules.reproducible import use_deterministic_algorithms
-from lightning_modules.residual_start import zero_last_norms
-from lightning_modules.signals import LaunchersSigterm
-from lightning_modules.span_ranks import span_ranks
-from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import RunSpec
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The command `python -m sweeper`: Hydra composes, the sweep runs."""
 
+import importlib
 import multiprocessing
 import os
 import sys
@@ -13,21 +14,38 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.compose import CONFIG_NAME, config_folder, in_users_words, plain
-from sweeper.exit_codes import BAD_INPUT
+from sweeper.commands.overrides import CONFIG_NAME, config_folder, in_users_words, plain
+from sweeper.spec.exit_codes import BAD_INPUT
 
 if TYPE_CHECKING:
-    from sweeper.launch.events import Event, Tasks
-    from sweeper.ledger import Ledger
+    from sweeper.planning.tasks import Event, Tasks
+    from sweeper.store.ledger import Ledger
+
+
+_COMMANDS = {
+    "plan": "sweeper.commands.plan",
+    "status": "sweeper.commands.status",
+    "doctor": "sweeper.commands.doctor",
+    "compact": "sweeper.store.compaction",
+    "equivalence": "sweeper.commands.equivalence",
+    "analysis": "analysis.cli",
+}
 
 
 def main() -> None:
     """Run the command line; leave with its exit code."""
+    if len(sys.argv) > 1 and sys.argv[1] in _COMMANDS:
+        module = importlib.import_module(_COMMANDS[sys.argv.pop(1)])
+        return module.main()
+    return _sweep()
+
+
+def _sweep() -> None:
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         _command()
         return
-    from sweeper.launch.torchrun import lead_or_follow
+    from sweeper.launch.torchrun.launcher import lead_or_follow
 
     lead_or_follow(_command)
 
@@ -49,7 +67,7 @@ def _composed(config: DictConfig) -> None:
     """One run: without `-m`, or as a job of one of Hydra's own launchers."""
     if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; unknown to workers
         multiprocessing.set_start_method("forkserver", force=True)
-    from sweeper.sweep import run_sweep  # --help should not wait
+    from sweeper.commands.run import run_sweep  # --help should not wait
 
     settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
     try:
@@ -70,7 +88,7 @@ def _launch(tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
     launcher = hydra.utils.instantiate(HydraConfig.get().launcher)
     if hasattr(launcher, "launch_runs"):
         return launcher.launch_runs(tasks, ledger)
-    from sweeper.launch.local import run_here
-    from sweeper.launch.slots import this_machine
+    from sweeper.launch.local.launcher import run_here
+    from sweeper.launch.local.slots import this_machine
 
     return run_here(tasks, ledger, this_machine(jobs=1, runs_per_gpu=1))

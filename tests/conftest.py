@@ -13,7 +13,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import settings
 
-from sweeper.compose import CONFIG_NAME, config_folder, expand, plain
+from sweeper.commands.overrides import CONFIG_NAME, config_folder, expand, plain
 
 Config = dict[str, Any]
 

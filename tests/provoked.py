@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
-from lightning_modules.batches import MicroBatches
+from lightning_modules.data.batches import MicroBatches
 from lightning_modules.data.digits import Digits
-from sweeper.rank import Rank
+from sweeper.spec.worker_args import Rank
 
 
 class _Net(nn.Module):
@@ -229,7 +229,7 @@ def count_exchanges(told: Connection, rank: Rank) -> None:
     from torch.profiler import ProfilerActivity, profile
 
     from lightning_modules.train import Place, train
-    from sweeper.domain.run_spec import run_spec
+    from sweeper.spec.run_spec import run_spec
 
     folder = Path(rank.folder)
     number, world_size = str(rank.rank), str(rank.world_size)

@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection
 import torch
 import torch.distributed as dist
 
-from lightning_modules.hierarchical import Hierarchy
+from lightning_modules.gradients.hierarchical import Hierarchy
 
 
 def tell_mean(told: Connection, rank: int, world_size: int, meeting: str, on_node: int) -> None:

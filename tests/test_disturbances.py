@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.owner import EXPIRES_S, HEARTBEAT_S
+from sweeper.store.lease import EXPIRES_S, HEARTBEAT_S
 
 TINY = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840", "data.num_train_examples=3840"]
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from process_tree import descendants
 
-from sweeper.schema import CURVES, RUNS
+from sweeper.store.schema import CURVES, RUNS
 
 KILLS = int(os.environ.get("SWEEPER_SOAK_KILLS", "3"))
 WORDS = ["batch=3840,7680", "warmup=0,1", "seed=0,1", "epochs=4", "schedule=constant"]

@@ -9,7 +9,7 @@ from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import draw_against_batch, draw_against_warmup
 from analysis.figures.save import save
 from analysis.figures.style import WORDS, measure_of
-from analysis.studies import studies
+from analysis.tables.comparable_runs import studies
 
 
 def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator[Path]:

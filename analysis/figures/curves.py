@@ -21,7 +21,7 @@ from analysis.figures.style import (
     titles,
     value_axis,
 )
-from analysis.studies import Study
+from analysis.tables.comparable_runs import Study
 
 
 def curve_points(

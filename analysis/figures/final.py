@@ -19,7 +19,7 @@ from analysis.figures.style import (
     titles,
     value_axis,
 )
-from analysis.studies import Study
+from analysis.tables.comparable_runs import Study
 
 
 def draw_against_batch(study: Study) -> tuple[Figure, pd.DataFrame]:

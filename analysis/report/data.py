@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.answers import answers
-from analysis.claims import in_words, judge_all, preflight
-from analysis.files import Unread
-from analysis.load import read_curves, read_runs
-from analysis.studies import flat
-from sweeper.domain.identity import scientific_part
-from sweeper.schema import RUNS
+from analysis.estimates import answers
+from analysis.papers.claims import in_words, judge_all, preflight
+from analysis.tables.comparable_runs import flat
+from analysis.tables.files import Unread
+from analysis.tables.load import read_curves, read_runs
+from sweeper.spec.identity import scientific_part
+from sweeper.store.schema import RUNS
 
 #: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
 #: many runs the first measures alone, so that the page opens soon.

@@ -11,12 +11,12 @@ from typing import Any
 
 import pandas as pd
 
-from sweeper.attempt import Attempt
-from sweeper.domain.stored import stored_run_spec
-from sweeper.ledger import Ledger
-from sweeper.owner import EXPIRES_S, Owner
-from sweeper.row import planned_row
-from sweeper.waiting import lists
+from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.store.attempt import Attempt
+from sweeper.store.lease import EXPIRES_S, Owner
+from sweeper.store.ledger import Ledger
+from sweeper.store.pending_runs import lists
+from sweeper.store.row import planned_row
 
 RUNNING, SILENT, QUEUED = "running", "silent", "queued"
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.files import listing
-from analysis.load import folders
 from analysis.report.data import (
     Tables,
     conclusions,
@@ -20,6 +18,8 @@ from analysis.report.data import (
 )
 from analysis.report.page import as_json, page
 from analysis.report.under_way import progress_stamps, under_way
+from analysis.tables.files import listing
+from analysis.tables.load import folders
 
 
 class Watcher:

@@ -12,8 +12,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from sweeper.launch.events import Event, Tasks
-    from sweeper.ledger import Ledger
+    from sweeper.planning.tasks import Event, Tasks
+    from sweeper.store.ledger import Ledger
 
 
 class RunLauncher(Launcher):

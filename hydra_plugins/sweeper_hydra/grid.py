@@ -10,12 +10,12 @@ class GridSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and leave with its exit code."""
-        from sweeper.compose import (  # Hydra imports plugins at every start
+        from sweeper.commands.overrides import (  # Hydra imports plugins at every start
             expand,
             plain,
             with_preset_axes,
         )
-        from sweeper.sweep import run_sweep
+        from sweeper.commands.run import run_sweep
 
         words = with_preset_axes(self._params, arguments)
         points = expand(self._context.config_loader, words)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from hydra_plugins.sweeper_hydra.base import RunLauncher
 
 if TYPE_CHECKING:
-    from sweeper.launch.events import Event, Tasks
-    from sweeper.ledger import Ledger
+    from sweeper.planning.tasks import Event, Tasks
+    from sweeper.store.ledger import Ledger
 
 
 class LocalLauncher(RunLauncher):
@@ -24,11 +24,11 @@ class LocalLauncher(RunLauncher):
         self._jobs, self._runs_per_gpu = jobs, runs_per_gpu
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
-        """Make runs here; see `sweeper.launch.local.run_here`."""
-        from sweeper.launch.local import run_here  # Hydra imports plugins at every start
-        from sweeper.launch.slots import this_machine
-        from sweeper.launch.torchrun import run_with_torchrun
-        from sweeper.launch.torchrun_group import torchrun_group
+        """Make runs here; see `sweeper.launch.local.launcher.run_here`."""
+        from sweeper.launch.local.launcher import run_here  # Hydra imports plugins at every start
+        from sweeper.launch.local.slots import this_machine
+        from sweeper.launch.torchrun.group import torchrun_group
+        from sweeper.launch.torchrun.launcher import run_with_torchrun
 
         if group := torchrun_group():
             return run_with_torchrun(tasks, ledger, group)

@@ -21,10 +21,10 @@ class OptunaSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and leave with the exit code."""
-        from sweeper.axes import axes  # Hydra imports plugins at every start
-        from sweeper.compose import expand, plain, resolved, with_preset_axes
+        from sweeper.commands.overrides import expand, plain, resolved, with_preset_axes
+        from sweeper.commands.tune import run_tuning
+        from sweeper.commands.tuning_overrides import axes  # Hydra imports plugins at every start
         from sweeper.tuning.design import Design
-        from sweeper.tuning.sweep import run_tuning
 
         loader = self._context.config_loader
         words = with_preset_axes(self._params, arguments)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from hydra_plugins.sweeper_hydra.base import RunLauncher
 
 if TYPE_CHECKING:
-    from sweeper.launch.events import Event, Tasks
-    from sweeper.ledger import Ledger
+    from sweeper.planning.tasks import Event, Tasks
+    from sweeper.store.ledger import Ledger
 
 
 class SlurmLauncher(RunLauncher):
@@ -29,10 +29,10 @@ class SlurmLauncher(RunLauncher):
         self._detach, self._poll_s, self._settings = detach, poll_s, settings
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
-        """Make runs on the cluster; see `sweeper.launch.slurm.run_on_slurm`."""
-        from sweeper.compose import resolved  # Hydra imports plugins at every start
-        from sweeper.launch.slurm import run_on_slurm
-        from sweeper.launch.slurm_submit import request_of
+        """Make runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
+        from sweeper.commands.overrides import resolved  # Hydra imports plugins at every start
+        from sweeper.launch.slurm.launcher import run_on_slurm
+        from sweeper.launch.slurm.submit import request_of
 
         request = request_of(resolved(self._settings))
         return run_on_slurm(tasks, ledger, request, detach=self._detach, poll_s=self._poll_s)

@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn import functional
 
+from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.shared import shared_array
-from lightning_modules.randomness import example_uniforms
 
 _NUM_FOLDS = 5
 _LEVELS = 16  # load_digits counts 0 to 16 dark pixels of 4x4 in each pixel

@@ -14,8 +14,8 @@ from lightning_modules.data.decode import decoded
 from lightning_modules.data.folder import FolderImages
 from lightning_modules.data.labels import check_all_classes, check_count
 from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.streaming import Batch, Stream, workers_for
-from lightning_modules.randomness import example_uniforms
 
 
 class EncodedImages(Protocol):

@@ -13,9 +13,9 @@ from lightning_modules.data.augment import shifted_and_flipped
 from lightning_modules.data.decode import decoded
 from lightning_modules.data.labels import check_all_classes, check_count
 from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+from lightning_modules.data.randomness import epoch_order, example_uniforms
 from lightning_modules.data.shared import shared_array
 from lightning_modules.data.torchvision_files import torchvision_images
-from lightning_modules.randomness import epoch_order, example_uniforms
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]

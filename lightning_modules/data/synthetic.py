@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_modules.randomness import example_uniforms
+from lightning_modules.data.randomness import example_uniforms
 
 
 class RandomImages:

@@ -10,7 +10,7 @@ from typing import Any
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
-from sweeper.domain.dotted import imported
+from sweeper.spec.import_path import imported
 from sweeper.tuning.designs import FixedDesign, Grid
 from sweeper.tuning.objectives import Objective, check_constraints, objectives
 from sweeper.tuning.seen import InOrder

@@ -8,12 +8,12 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from sweeper.attempt import Attempt
-from sweeper.domain.outcomes import Outcome
-from sweeper.domain.run_spec import RunSpec
-from sweeper.launch.events import End, Event, Task
-from sweeper.ledger import Ledger
-from sweeper.planning import plan, tasks
+from sweeper.planning.plan import plan, tasks
+from sweeper.planning.tasks import End, Event, Task
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.store.attempt import Attempt
+from sweeper.store.ledger import Ledger
 from sweeper.tuning.space import short, word
 from sweeper.tuning.study import RUNS_KEY, PointStudy
 

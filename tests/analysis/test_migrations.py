@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import analysis
-from analysis.load import read_curves, read_runs
-from sweeper.compact import compact
-from sweeper.migrations import STEPS, file_version, to_present
-from sweeper.schema import CURVES, RUNS, SCHEMA_VERSION, TABLES, arrow_schema
+from analysis.tables.load import read_curves, read_runs
+from sweeper.store.compaction import compact
+from sweeper.store.migrations import STEPS, file_version, to_present
+from sweeper.store.schema import CURVES, RUNS, SCHEMA_VERSION, TABLES, arrow_schema
 
 VERSION_1 = Path(__file__).parent / "version_1"
 NEXT = str(int(SCHEMA_VERSION) + 1)

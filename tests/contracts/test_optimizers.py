@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from lightning_modules.build import build
+from lightning_modules.instantiate import build
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from lightning_modules.train import Place, train
-from sweeper.domain.run_spec import run_spec
+from sweeper.spec.run_spec import run_spec
 
 
 class Stopped(Exception):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.launch.local import run_here
-from sweeper.launch.slots import Machine
-from sweeper.ledger import Ledger
-from sweeper.planning import plan, tasks
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import plan, tasks
+from sweeper.store.ledger import Ledger
 
 MEASURED = ["train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "step"]
 MEASURED += ["distance_from_start"]

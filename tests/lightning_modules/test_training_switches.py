@@ -8,9 +8,9 @@ from torch import nn
 from torchvision.models import resnet18, resnet50
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from lightning_modules.residual_start import zero_last_norms
-from lightning_modules.score import score
-from lightning_modules.weight_average import WeightAverage
+from lightning_modules.callbacks.weight_average import WeightAverage
+from lightning_modules.layers.zero_init import zero_last_norms
+from lightning_modules.modules.loss import score
 
 
 def test_a_weight_average_is_the_exponential_one():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-STATUS = f"{sys.executable} -m sweeper.status"
+STATUS = f"{sys.executable} -m sweeper status"
 
 
 def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):

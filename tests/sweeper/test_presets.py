@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 from hydra.types import RunMode
 
-from sweeper.compose import config_folder, expand, with_preset_axes
-from sweeper.domain.run_spec import run_spec
+from sweeper.commands.overrides import config_folder, expand, with_preset_axes
+from sweeper.spec.run_spec import run_spec
 
 # The presets whose optimizers or data are named elsewhere in conf/ are all here.
 PRESETS = sorted(path.stem for path in (config_folder() / "experiment").glob("*.yaml"))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.compose import config_folder
-from sweeper.domain.run_spec import run_spec
+from sweeper.commands.overrides import config_folder
+from sweeper.spec.run_spec import run_spec
 
 # Those named for a paper; limit2020's are parts of an experiment, which sets their epochs.
 RECIPES = sorted(

@@ -9,14 +9,14 @@ import yaml
 from PIL import Image
 from torchvision.transforms import v2
 
-from lightning_modules.build import build
 from lightning_modules.data.augment import (
     RESIZED_CROP_DRAWS,
     central_crop,
     random_resized_crop,
 )
 from lightning_modules.data.streaming import workers_for
-from sweeper.compose import config_folder
+from lightning_modules.instantiate import build
+from sweeper.commands.overrides import config_folder
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])

@@ -9,9 +9,9 @@ import torch
 import yaml
 from pictures import encoded, noise_image
 
-from lightning_modules.build import build
 from lightning_modules.data.augment import shifted_and_flipped
-from sweeper.compose import config_folder
+from lightning_modules.instantiate import build
+from sweeper.commands.overrides import config_folder
 
 CIFAR10 = Path(__file__).parents[3] / "../shared/data/cifar10"
 

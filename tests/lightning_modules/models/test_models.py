@@ -7,10 +7,10 @@ import torch
 import yaml
 from torch import nn
 
-from lightning_modules.build import build
+from lightning_modules.instantiate import build
 from lightning_modules.models.byte_transformer import ByteTransformer
-from lightning_modules.score import score
-from sweeper.compose import config_folder
+from lightning_modules.modules.loss import score
+from sweeper.commands.overrides import config_folder
 
 CIFAR, IMAGENET, MNIST = (3, 32, 32), (3, 224, 224), (1, 28, 28)
 

@@ -6,7 +6,7 @@ import torch
 
 from lightning_modules.data.synthetic import GaussianNoise
 from lightning_modules.models.noisy_quadratic import NoisyQuadratic, known_quadratic
-from lightning_modules.score import score
+from lightning_modules.modules.loss import score
 
 
 def test_without_noise_each_weight_shrinks_by_its_own_factor():

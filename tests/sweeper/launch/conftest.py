@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from sweeper.launch.local import run_here
-from sweeper.launch.slots import Machine
-from sweeper.ledger import Ledger
-from sweeper.planning import plan, tasks
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import plan, tasks
+from sweeper.store.ledger import Ledger
 
 SHORT = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "batch": 7680}
 

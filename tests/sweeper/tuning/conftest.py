@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
-from sweeper.axes import axes
-from sweeper.compose import config_folder, expand, plain, resolved
-from sweeper.launch.local import run_here
-from sweeper.launch.slots import Machine
+from sweeper.commands.overrides import config_folder, expand, plain, resolved
+from sweeper.commands.tune import run_tuning
+from sweeper.commands.tuning_overrides import axes
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
 from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.sweep import run_tuning
 
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",

@@ -6,11 +6,11 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from sweeper.axes import axes
-from sweeper.compose import expand
-from sweeper.domain.outcomes import Outcome
-from sweeper.launch.events import End, Event
-from sweeper.ledger import Ledger
+from sweeper.commands.overrides import expand
+from sweeper.commands.tuning_overrides import axes
+from sweeper.planning.tasks import End, Event
+from sweeper.spec.outcomes import Outcome
+from sweeper.store.ledger import Ledger
 from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from analysis.stats.rules import compare_rules
-from analysis.tuned_rates import joint_table, tuned_optima
-from analysis.tuning import load_tuned
+from analysis.tuning.load import load_tuned
+from analysis.tuning.tuned_rates import joint_table, tuned_optima
 
 NOISE_SCALE = 256
 BATCHES = (64, 128, 256, 512, 1024)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sweeper.axes import axes
+from sweeper.commands.tuning_overrides import axes
 from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
 

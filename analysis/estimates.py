@@ -1,0 +1,234 @@
+"""The open questions about batch, warmup and learning rate, answered from the runs in words."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.stats.breaking import breaking_batch
+from analysis.stats.diffusion import constant_rate, diffusion
+from analysis.stats.equivalence import compare
+from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
+from analysis.stats.replicates import DRAWS, Estimate
+from analysis.stats.rules import compare_rules
+from analysis.stats.target import critical_batch, to_target
+from analysis.tables.comparable_runs import AXES, studies
+
+_SEED = 20170608
+
+#: Share of an accuracy within reach that counts as trained, if no target is given.
+TARGET_SHARE = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question and what these runs say.
+
+    Attributes:
+        question: in words.
+        words: the answer, with interval, seeds and limits.
+        table: numbers behind it; may have no rows.
+    """
+
+    question: str
+    words: str
+    table: pd.DataFrame
+
+
+def answers(
+    runs: pd.DataFrame, curves: pd.DataFrame, target: float | None = None, draws: int = DRAWS
+) -> list[Answer]:
+    """Answer what the largest study among the runs can answer.
+
+    Args:
+        runs: one row per run.
+        curves: one row per run and epoch; uses `val_accuracy`, `step`, `examples_seen`.
+        target: accuracy that counts as trained (0 to 1); if None, 98 % of what three batches
+            reach with every seed.
+        draws: of the bootstrap.
+    """
+    rng = np.random.default_rng(_SEED)
+    study = studies(runs)[0].runs
+    rules = study["lr_rule"].value_counts()
+    one_rule = study[study["lr_rule"] == rules.index[0]]
+    rates = studies(runs, (*AXES, "base_lr"))[0].runs
+    return [
+        _warmup(one_rule, rng, draws),
+        _learning_rate(rates, rng, draws),
+        _breaking(one_rule, rng, draws),
+        _critical(one_rule, curves, target, rng, draws),
+        _same(study),
+        _distance(one_rule, curves, rng, draws),
+    ]
+
+
+def number(estimate: Estimate, unit: str = "") -> str:
+    """An estimate in words: value, interval, seeds and limits.
+
+    Args:
+        estimate: any.
+        unit: written after the value.
+    """
+    if np.isnan(estimate.value):
+        return f"not decidable: {estimate.note}"
+    text = f"{_shown(estimate.value)}{unit}"
+    if estimate.low == -np.inf and estimate.high == np.inf:
+        text += " (95 %: anything; these runs do not determine it)"
+    elif estimate.has_interval:
+        text += f" (95 %: {_shown(estimate.low)} to {_shown(estimate.high)})"
+    text += f", {estimate.num_seeds} seeds a point"
+    return f"{text}; {estimate.note}" if estimate.note else text
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _warmup(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
+    question = "How does the best warmup grow with the batch?"
+    return _optimum(question, best_warmups(runs, rng, draws), "warmups")
+
+
+def _optimum(question: str, optima: Optima, name: str) -> Answer:
+    table = optima.table()
+    if len(table) < 2:
+        words = f"Not decidable: two or more batches with three or more {name} each are needed."
+        return Answer(question, words, table)
+    found = exponent(optima)
+    start = "" if np.isnan(found.value) else "As batch to the power "
+    return Answer(question, f"{start}{number(found)}.".capitalize(), table)
+
+
+def _learning_rate(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
+    question = "Which learning-rate rule explains the best rates?"
+    warmups = runs["warmup_epochs"].value_counts()
+    optima = best_lrs(runs[runs["warmup_epochs"] == warmups.index[0]], rng, draws)
+    answer = _optimum(question, optima, "learning rates")
+    if len(optima.batches) < 3:
+        return answer
+    comparison = compare_rules(optima)
+    if not len(comparison.table):
+        return answer
+    best = comparison.table.iloc[0]
+    frequency = "" if pd.isna(best["frequency"]) else f", first in {best['frequency']:.0%} of draws"
+    words = f"{answer.words} Lowest AICc: {best['rule']}{frequency}. {comparison.note}".strip()
+    return Answer(question, words, comparison.table)
+
+
+def _breaking(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
+    question = "At which batch does accuracy break (0.5 points below the smallest batch)?"
+    finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
+    spans = finished.groupby("warmup_epochs").agg(
+        batches=("global_batch", "nunique"), accuracy=("val_accuracy", "mean")
+    )
+    if not len(spans) or spans["batches"].max() < 2:
+        return Answer(question, "Not decidable: two or more batches are needed.", pd.DataFrame())
+    warmup = spans.sort_values(["batches", "accuracy"]).index[-1]
+    found = breaking_batch(finished[finished["warmup_epochs"] == warmup], rng, 0.005, draws)
+    words = f"At {number(found, ' examples')} (warmup {warmup:g} epochs)."
+    return Answer(question, words, pd.DataFrame())
+
+
+def _critical(
+    runs: pd.DataFrame,
+    curves: pd.DataFrame,
+    target: float | None,
+    rng: np.random.Generator,
+    draws: int,
+) -> Answer:
+    question = "Beyond which batch do examples to target double (critical batch)?"
+    if not runs["val_accuracy"].notna().any():
+        return Answer(question, "Not decidable: these runs have no accuracy.", pd.DataFrame())
+    if target is None:
+        target = TARGET_SHARE * _within_reach(runs)
+    reached = to_target(runs, curves, target)
+    reached = reached.sort_values("examples_to_target")
+    reached = reached.drop_duplicates(["global_batch", "seed"])
+    try:
+        fit = critical_batch(reached, rng, draws)
+    except ValueError as error:
+        words = f"Not decidable at a target of {100 * target:.4g} %: {error}"
+        return Answer(question, words, pd.DataFrame())
+    words = (
+        f"At {number(fit.critical_batch, ' examples')}; target {100 * target:.4g} %, best warmup "
+        f"of each batch and seed; lack of fit F = {fit.lack_of_fit:.3g} "
+        f"(p = {fit.lack_of_fit_p:.2g})."
+    )
+    return Answer(question, words, pd.DataFrame())
+
+
+def _within_reach(runs: pd.DataFrame) -> float:
+    """The final accuracy that every seed reaches at three batches, each at its best warmup."""
+    best = runs.groupby(["global_batch", "seed"])["val_accuracy"].max()
+    worst_seed = best.groupby("global_batch").min().sort_values(ascending=False)
+    return float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
+
+
+def _same(study: pd.DataFrame) -> Answer:
+    question = "Does the learning-rate rule make a difference (margin 0.3 points)?"
+    finished = study[(study["outcome"] == "finished") & study["val_accuracy"].notna()]
+    rows: list[tuple[object, ...]] = []
+    for (batch, warmup), group in finished.groupby(["global_batch", "warmup_epochs"]):
+        arms = {rule: a["val_accuracy"].to_numpy() for rule, a in group.groupby("lr_rule")}
+        arms = {rule: values for rule, values in arms.items() if len(values) > 1}
+        for first, second in combinations(arms, 2):
+            found = compare(arms[first], arms[second])
+            d, seeds = found.difference, found.seeds_needed
+            rows.append(
+                (batch, warmup, first, second, d.value, d.low, d.high, found.verdict, seeds)
+            )
+    table = pd.DataFrame(rows, columns=_SAME_COLUMNS)
+    if not len(table):
+        words = "Not decidable: two rules at one batch and warmup, with two seeds each, are needed."
+        return Answer(question, words, table)
+    counts = table["verdict"].value_counts()
+    words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
+    return Answer(question, f"Of {len(table)} pairs of arms: {words}.", table)
+
+
+_SAME_COLUMNS = [
+    "global_batch", "warmup_epochs", "first", "second", "difference", "low", "high", "verdict",
+    "seeds_needed",
+]  # fmt: skip
+
+
+def _distance(
+    runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator, draws: int
+) -> Answer:
+    question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
+    rows: list[tuple[object, ...]] = []
+    for batch, at_batch in runs.groupby("global_batch"):
+        series = {w: constant_rate(g, curves) for w, g in at_batch.groupby("warmup_epochs")}
+        warmup = max(series, key=lambda w: len(series[w]))
+        if not len(series[warmup]):
+            continue
+        fit = diffusion(series[warmup], rng, draws)
+        p, delta = fit.power, fit.table.set_index("law")["aicc"]
+        lead = float(delta["power"] - delta["logarithm"])
+        local, seeds = fit.local_exponent, p.num_seeds
+        rows.append((batch, warmup, p.value, p.low, p.high, *local, lead, seeds, fit.verdict))
+    table = pd.DataFrame(rows, columns=_DISTANCE_COLUMNS)
+    if not len(table):
+        words = (
+            "Not decidable: runs with distance_from_start at six or more epochs of one learning "
+            "rate are needed."
+        )
+        return Answer(question, words, table)
+    parts = [_of_distance(row) for row in table.to_dict("records")]
+    return Answer(question, f"{'; '.join(parts)}.".capitalize(), table)
+
+
+_DISTANCE_COLUMNS = [
+    "global_batch", "warmup_epochs", "exponent", "low", "high", "local_first", "local_last",
+    "aicc_power_minus_log", "num_seeds", "verdict",
+]  # fmt: skip
+
+
+def _of_distance(row: dict[Hashable, Any]) -> str:
+    words = f"batch {row['global_batch']:,}: {row['verdict']}, exponent {row['exponent']:.3g}"
+    if row["num_seeds"] < 2:
+        return f"{words} (one seed)"
+    return f"{words} (95 %: {row['low']:.3g} to {row['high']:.3g})"

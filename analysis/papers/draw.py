@@ -1,0 +1,157 @@
+"""A paper's figure from the runs that stand for its points."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.curves import curve_points
+from analysis.figures.lines import draw_curve, draw_points
+from analysis.figures.points import points, reading_note
+from analysis.figures.style import (
+    batch_axis,
+    epoch_axis,
+    legend,
+    line_style,
+    new_figure,
+    ordered_colors,
+    titles,
+    value_axis,
+)
+from analysis.papers.design import (
+    Paper,
+    PaperFigure,
+    in_paper_numbers,
+    missing,
+    of_figure,
+    over_last_epochs,
+)
+from analysis.papers.goyal2017 import PUBLISHED_BY
+from analysis.papers.protocol import differences, is_same_protocol
+from analysis.tables.comparable_runs import Study
+
+_COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
+_WORDS = {"batch": "batch {:,}", "warmup": "{:g} epochs warmup", "rule": "lr rule {}"}
+_GREY = "#555555"
+
+
+def draw(
+    paper: Paper, figure: PaperFigure, study: Study, curves: pd.DataFrame
+) -> tuple[Figure, pd.DataFrame] | None:
+    """Draw one figure of a paper.
+
+    Args:
+        paper: the paper.
+        figure: its figure.
+        study: runs that may be compared.
+        curves: their curves.
+
+    Returns:
+        The figure and its frame; None if no point of it was run.
+    """
+    placed = in_paper_numbers(study.runs, paper)
+    runs = of_figure(placed, figure)
+    if not runs["outcome"].isin(["finished", "diverged"]).any():
+        return None
+    if figure.last_epochs > 1:
+        runs = over_last_epochs(runs, curves, figure.measure, figure.last_epochs)
+    drawn, (axes,) = new_figure(7.2, 4.6)
+    frame = summary = points(runs, figure.measure)
+    if figure.is_final:
+        _draw_final(axes, frame, figure)
+        _draw_published(axes, paper, figure, runs)
+    else:
+        frame = curve_points(runs, curves, figure.measure)
+        first = figure.zoom_from * float(runs["epochs"].max())
+        frame = frame[frame["epoch"] > first].reset_index(drop=True)
+        _draw_curves(axes, frame, figure)
+    value_axis(axes, figure.measure, _when(figure))
+    _draw_lines(axes, paper, figure, runs)
+    legend(drawn, axes)
+    titles(drawn, _title(paper, figure, study), study.about, _note(placed, summary, figure, paper))
+    return drawn, frame
+
+
+def _draw_final(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
+    column = _COLUMN[figure.along]
+    order = {rule: i for i, rule in enumerate(figure.rules)}
+    frame = frame.sort_values(column, key=lambda x: x.map(order) if column == "lr_rule" else x)
+    shown = frame.assign(place=list(frame[column]))
+    style = " " if figure.along == "rule" else "-"
+    color = ordered_colors(1)[0]
+    draw_points(axes, shown, "place", color=color, style=style, label="these runs")
+    if figure.along == "batch":
+        batch_axis(axes, sorted(int(b) for b in frame[column].unique()))
+    elif figure.along == "warmup":
+        axes.set_xticks(sorted(frame[column].unique()))
+        axes.set_xlabel("warmup [epochs]")
+    else:
+        axes.set_xlabel("learning-rate rule")
+
+
+def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
+    column = _COLUMN[figure.along]
+    levels = sorted(frame[column].unique())
+    for i, (level, color) in enumerate(zip(levels, ordered_colors(len(levels)), strict=True)):
+        style = line_style(i) if figure.along == "rule" else "-"
+        label = _WORDS[figure.along].format(level)
+        draw_curve(axes, frame[frame[column] == level], color=color, style=style, label=label)
+    epoch_axis(axes)
+
+
+def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
+    """Published means and spreads beside runs that were trained alike."""
+    shown = paper.shown_in(figure)
+    if not (shown and _is_comparable(paper, figure, runs)) or differences(runs, paper):
+        return
+    x = [getattr(p.point, figure.along) for p in shown]
+    heights, spreads = [p.accuracy for p in shown], [p.spread for p in shown]
+    axes.errorbar(
+        x, heights, spreads, fmt="D", color=_GREY, markerfacecolor="none", markersize=4.5,
+        capsize=3, label=PUBLISHED_BY,
+    )  # fmt: skip
+    if figure.along == "batch":
+        batches = {p.point.batch for p in shown} & set(figure.batches)
+        batch_axis(axes, sorted(batches | set(runs["global_batch"])))
+
+
+def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
+    for (height, source), style in zip(paper.lines, (":", "--"), strict=False):
+        if _is_comparable(paper, figure, runs):
+            axes.axhline(height, color=_GREY, linewidth=0.9, linestyle=style, label=source)
+
+
+def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:
+    return figure.measure == "val_accuracy" and is_same_protocol(runs, paper.epochs)
+
+
+def _when(figure: PaperFigure) -> str:
+    if not figure.is_final:
+        return ""
+    return (
+        "last epoch" if figure.last_epochs == 1 else f"median of last {figure.last_epochs} epochs"
+    )
+
+
+def _title(paper: Paper, figure: PaperFigure, study: Study) -> str:
+    number = figure.name.replace("_", " ")
+    title = f"{paper.citation}, {number}: {figure.title}"
+    if is_same_protocol(study.runs, paper.epochs):
+        return title
+    return f"{title}\nhere on {study.title}"
+
+
+def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
+    note = reading_note(summary)
+    if placed["is_twin"].any():
+        note += (
+            " A small twin: batches are the paper's share of the training set, warmups the "
+            "paper's share of the training; the lines carry the twin's own numbers."
+        )
+    gaps = missing(placed, figure)
+    if gaps:
+        note += f" {len(gaps)} of {len(figure.points())} points were not run."
+    if figure.is_final and paper.shown_in(figure) and _is_comparable(paper, figure, placed):
+        unlike = differences(placed, paper)
+        note += f" {PUBLISHED_BY}'s points: mean and standard deviation over 5 runs"
+        note += f"; not drawn here: {'; '.join(unlike)}." if unlike else paper.published_remark
+    return note

@@ -1,0 +1,208 @@
+"""A claim about the runs, judged: reproduced, contradicted, or not decidable with these runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from analysis.papers.design import Point
+from analysis.stats.equivalence import compare, seeds_to_see
+from analysis.stats.replicates import Array, Replicates, percentile_interval
+
+REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
+
+#: From cell means, shape (draws, points in the claim's order), to the effect of each draw.
+Effect = Callable[[Array], Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A statement of a paper as a predicate on the table.
+
+    Attributes:
+        text: the statement.
+        where: the figure or section.
+        points: points that it is about, in the paper's numbers.
+        effect: what must be positive for it to hold; None for a claim of no difference between
+            its two points.
+        unit: of the effect.
+        measure: column it is about.
+        margin: for a claim of no difference: what does not matter.
+        upper: the effect must also be below this.
+        is_about_optimum: whether it needs the best warmup of each batch to lie inside the grid.
+    """
+
+    text: str
+    where: str
+    points: Sequence[Point]
+    effect: Effect | None
+    unit: str = "accuracy"
+    measure: str = "val_accuracy"
+    margin: float = 0.0
+    upper: float = np.inf
+    is_about_optimum: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the runs say of a claim.
+
+    Attributes:
+        text: the statement.
+        where: the figure or section.
+        verdict: reproduced, contradicted or not decidable.
+        effect: the effect; nan if it cannot be computed.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        unit: of the effect.
+        num_seeds: fewest replicates of its points.
+        seeds_needed: replicates a point that would decide it; 0 if decided, -1 if unknown.
+        why: in words.
+    """
+
+    text: str
+    where: str
+    verdict: str
+    effect: float
+    low: float
+    high: float
+    unit: str
+    num_seeds: int
+    seeds_needed: int
+    why: str
+
+
+def difference(means: Array) -> Array:
+    """The first point minus the second: an effect.
+
+    Args:
+        means: shape (draws, 2).
+    """
+    return means[:, 0] - means[:, 1]
+
+
+def undecided(text: str, *, where: str, why: str, unit: str = "accuracy") -> Verdict:
+    """A verdict of nothing yet.
+
+    Args:
+        text: the statement.
+        where: the figure or section.
+        why: in words.
+        unit: of the effect.
+    """
+    return Verdict(
+        text=text,
+        where=where,
+        verdict=UNDECIDED,
+        effect=np.nan,
+        low=np.nan,
+        high=np.nan,
+        unit=unit,
+        num_seeds=0,
+        seeds_needed=-1,
+        why=why,
+    )
+
+
+def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
+    """Judge a claim on runs.
+
+    A diverged run counts with the accuracy that it recorded last, or 0 if it recorded none.
+
+    Args:
+        claim: the claim.
+        runs: as `in_paper_numbers` returns them.
+        rng: of the bootstrap.
+    """
+    values, num_diverged = _values(claim, runs)
+    blank = replace(
+        undecided(claim.text, where=claim.where, why="", unit=claim.unit),
+        num_seeds=min((len(v) for v in values), default=0),
+    )
+    if blank.num_seeds == 0:
+        lacking = [p for p, v in zip(claim.points, values, strict=True) if not len(v)]
+        words = ", ".join(f"batch {p.batch:,} warmup {p.warmup:g} {p.rule}" for p in lacking)
+        return replace(blank, why=f"not run: {words}")
+    judged = _no_difference(claim, values, blank)
+    if claim.effect is not None:
+        judged = judge_positive(values, claim.effect, blank, rng, claim.upper)
+    if num_diverged:
+        return replace(judged, why=f"{judged.why}; {num_diverged} diverged runs are included")
+    return judged
+
+
+def _values(claim: Claim, runs: pd.DataFrame) -> tuple[tuple[Array, ...], int]:
+    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
+    diverged = ended["outcome"] == "diverged"
+    measured = ended[claim.measure]
+    if claim.measure == "val_accuracy":
+        measured = measured.where(~diverged | measured.notna(), 0.0)
+    values: list[Array] = []
+    count = 0
+    for p in claim.points:
+        here = (
+            (ended["paper_batch"] == p.batch)
+            & (ended["paper_warmup"] == p.warmup)
+            & (ended["lr_rule"] == p.rule)
+            & measured.notna()
+        )
+        values.append(measured[here].to_numpy(dtype=float))
+        count += int((here & diverged).sum())
+    return tuple(values), count
+
+
+def judge_positive(
+    values: Sequence[Array],
+    effect: Effect,
+    blank: Verdict,
+    rng: np.random.Generator,
+    upper: float = np.inf,
+) -> Verdict:
+    """Judge whether an effect is positive.
+
+    Args:
+        values: the replicates of each point.
+        effect: from the means of the points.
+        blank: the verdict to fill in.
+        rng: of the bootstrap.
+        upper: the effect must also be below this.
+    """
+    cells = Replicates(points=pd.DataFrame(index=range(len(values))), values=tuple(values))
+    found = float(effect(cells.means[None, :])[0])
+    if cells.num_seeds < 2:
+        return replace(blank, effect=found, why="one seed a point: no interval")
+    low, high = percentile_interval(effect(cells.resampled_means(rng, decisive=2)))
+    verdict, why = UNDECIDED, "the interval holds both signs"
+    if low > 0 and high < upper:
+        verdict, why = REPRODUCED, "the interval is on the claim's side"
+    elif high <= 0 or low >= upper:
+        verdict, why = CONTRADICTED, "the interval is on the other side"
+    needed = 0 if verdict != UNDECIDED else _seeds_needed(values, found, blank.unit)
+    return replace(
+        blank, verdict=verdict, effect=found, low=low, high=high, seeds_needed=needed, why=why
+    )
+
+
+def _seeds_needed(values: Sequence[Array], effect: float, unit: str) -> int:
+    """As for a difference of two means; unknown for effects in other units than the measure's."""
+    spread = float(np.sqrt(np.mean([v.var(ddof=1) for v in values])))
+    if unit == "exponent" or spread == 0 or not np.isfinite(effect) or effect == 0:
+        return -1
+    return max(seeds_to_see(effect, spread), min(len(v) for v in values) + 1)
+
+
+def _no_difference(claim: Claim, values: tuple[Array, ...], blank: Verdict) -> Verdict:
+    if len(values) != 2 or blank.num_seeds < 2:
+        return replace(blank, why="one seed a point: no difference can be shown or excluded")
+    found = compare(values[0], values[1], claim.margin)
+    verdict = {"equivalent": REPRODUCED, "different": CONTRADICTED}.get(found.verdict, UNDECIDED)
+    return replace(
+        blank,
+        verdict=verdict,
+        effect=found.difference.value,
+        low=found.difference.low,
+        high=found.difference.high,
+        seeds_needed=found.seeds_needed,
+        why=f"two one-sided tests, margin {claim.margin:g}: {found.verdict}",
+    )

@@ -1,0 +1,1 @@
+"""Tables in: load, and find comparable runs."""

@@ -1,0 +1,182 @@
+"""Parquet files of one table into one Arrow table: what can be read, and the names of the rest."""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sweeper.store.migrations import conformed, file_version, to_present
+from sweeper.store.schema import SCHEMA_VERSION, TABLES, arrow_schema
+
+#: How often a folder is read again while its files go on changing.
+_READINGS = 20
+
+#: Files that are read and made one table at a time, and threads at it.
+_SLICE, _MOST_THREADS = 64, 8
+
+#: A file without these columns is not one of ours.
+KEYS = ("run_id", "attempt")
+
+#: Columns that hold fractions: a value outside 0 to 1 means that the file is something else.
+FRACTIONS = ("val_accuracy", "best_val_accuracy", "train_accuracy")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that was left out.
+
+    Attributes:
+        path: the file.
+        why: in words.
+    """
+
+    path: Path
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+def listing(folder: Path) -> list[Path]:
+    """The parquet files of a folder, without those being written (dot and underscore names)."""
+    if not folder.is_dir():
+        return []
+    names = sorted(os.listdir(folder))  # noqa: PTH208  names alone: 10,000 in milliseconds
+    return [folder / n for n in names if n.endswith(".parquet") and n[0] not in "._"]
+
+
+def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unread]]:
+    """Read the files of a folder, also while a sweep replaces and merges them.
+
+    A file that is gone since the folder was listed has been superseded or merged into another,
+    so the folder is read again: its rows would otherwise be missing.
+
+    Args:
+        folder: holds the files of one table and has its name: runs or curves.
+        wanted: which of its columns to read, the keys included; one that a file lacks is null.
+
+    Returns:
+        The rows, and the files that were left out.
+    """
+    table, unread = read_files(listing(folder), folder.name, wanted)
+    for _ in range(_READINGS):
+        if all(os.path.lexists(left_out.path) for left_out in unread):
+            break
+        table, unread = read_files(listing(folder), folder.name, wanted)
+    return table, unread
+
+
+def read_files(
+    paths: Sequence[Path], kind: str, wanted: Sequence[str]
+) -> tuple[pa.Table, list[Unread]]:
+    """Read files of one table, and name those that cannot be.
+
+    Args:
+        paths: parquet files of one table.
+        kind: runs or curves.
+        wanted: which of its columns to read, the keys included; one that a file lacks is null.
+
+    Returns:
+        The rows, and the files that were left out.
+    """
+    schema = _schema(kind, wanted)
+    slices = [paths[i : i + _SLICE] for i in range(0, len(paths), _SLICE)]
+    read = partial(_read_slice, kind=kind, schema=schema)
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
+        parts = list(pool.map(read, slices))
+    tables = [schema.empty_table(), *(table for table, _ in parts)]
+    table = pa.concat_tables(tables).select(list(wanted)).combine_chunks()
+    return table, [left_out for _, unread in parts for left_out in unread]
+
+
+def _schema(kind: str, wanted: Sequence[str]) -> pa.Schema:
+    """The wanted columns in the order of the files, with the version in the metadata."""
+    whole = arrow_schema(TABLES[kind])
+    fields = [field for field in whole if field.name in wanted]
+    return pa.schema(fields).with_metadata(whole.metadata)
+
+
+def _read_slice(
+    paths: Sequence[Path], kind: str, schema: pa.Schema
+) -> tuple[pa.Table, list[Unread]]:
+    """Files as one table: the plain ones first without, then with a look at each."""
+    plain = [_read_plain(path, schema) for path in paths]
+    tables: list[pa.Table] = [schema.empty_table()]
+    unread: list[Unread] = []
+    is_sound = _is_sound([table for table in plain if table])
+    for path, table in zip(paths, plain, strict=True):
+        if table and is_sound:
+            tables.append(table)
+            continue
+        try:
+            tables.append(_read_one(path, kind, schema))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            unread.append(Unread(path, str(error).split("\n")[0]))
+    return pa.concat_tables(tables).combine_chunks(), unread
+
+
+def _read_plain(path: Path, schema: pa.Schema) -> pa.Table | None:
+    """A file's columns if it has just this schema and version; None for any other file."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(columns=schema.names)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+    return table if table.schema.equals(schema, check_metadata=True) else None
+
+
+def _is_sound(tables: Sequence[pa.Table]) -> bool:
+    if not tables:
+        return True
+    try:
+        _check_rows(pa.concat_tables(tables).combine_chunks())
+    except ValueError:
+        return False
+    return True
+
+
+def _check_rows(table: pa.Table) -> None:
+    if any(table.column(key).null_count for key in KEYS):
+        msg = "it has rows without run_id or attempt"
+        raise ValueError(msg)
+    for name in FRACTIONS:
+        if name in table.column_names and _exceeds_fractions(table.column(name)):
+            msg = f"{name} must be a fraction from 0 to 1; the file holds others"
+            raise ValueError(msg)
+
+
+def _exceeds_fractions(values: Any) -> bool:
+    """Whether any value is outside of 0 to 1; what is not a number or null is neither."""
+    outside: Any = pc.or_(pc.less(values, pa.scalar(0.0)), pc.greater(values, pa.scalar(1.0)))
+    return bool(pc.any(outside).as_py())
+
+
+def _read_one(path: Path, kind: str, schema: pa.Schema) -> pa.Table:
+    if path.stat().st_size == 0:
+        msg = "the file is empty (0 bytes)"
+        raise ValueError(msg)
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        written = file.schema_arrow
+        _check_keys(written.names)
+        version = file_version(written.metadata)
+        if version == int(SCHEMA_VERSION):
+            table = file.read(columns=[name for name in schema.names if name in written.names])
+        else:
+            table = to_present(file.read(), kind, version)
+    arrays = [conformed(table, field.name, field.type) for field in schema]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    _check_rows(table)
+    return table
+
+
+def _check_keys(names: Sequence[str]) -> None:
+    if missing := [key for key in KEYS if key not in names]:
+        msg = f"not a table of this program: no column {', '.join(missing)}"
+        raise ValueError(msg)

@@ -1,0 +1,1 @@
+"""What tuned studies say: best rates, with intervals."""

@@ -1,0 +1,219 @@
+"""Figures of tuned studies, of the kind of Shallue et al. 2019 (arXiv:1811.03600)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from optuna.distributions import IntDistribution
+
+from analysis.figures.save import save
+from analysis.figures.style import (
+    DIVERGED,
+    batch_axis,
+    line_style,
+    new_figure,
+    ordered_colors,
+    titles,
+)
+from analysis.stats.replicates import Array
+from analysis.stats.rules import FIXED
+from analysis.tuning.load import Tuned, best_trials, steps_to_target
+from analysis.tuning.tuned_rates import joint_table, tuned_optima
+
+_SEED = 20170608
+
+
+def draw_tuned(
+    tuned: Tuned, curves: pd.DataFrame, folder: Path, target: float | None = None
+) -> Iterator[Path]:
+    """Draw the figures that the studies can give.
+
+    Args:
+        tuned: studies of one space and objective.
+        curves: one row per run and epoch.
+        folder: where the figures go.
+        target: accuracy, or loss where that was tuned, that counts as trained; None for no figure
+            of steps to it.
+
+    Yields:
+        The files, as they are written.
+    """
+    if "base_lr" in tuned.numbers():
+        yield from save(*draw_trials(tuned), folder, "tuned_trials")
+        yield from save(*draw_rates(tuned), folder, "tuned_rates")
+        if len(tuned.numbers()) > 1:
+            yield from save(*draw_space(tuned), folder, "tuned_space")
+    if target is not None:
+        column = "val_loss" if "loss" in tuned.objective else "val_accuracy"
+        reached = steps_to_target(tuned, curves, target, column)
+        yield from save(*draw_steps(reached, f"{column} {target:g}"), folder, "tuned_steps")
+
+
+def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
+    """Every trial's result against its peak learning rate, a colour per batch; best ones ringed.
+
+    Args:
+        tuned: the studies.
+
+    Returns:
+        The figure, and the frame that it draws.
+    """
+    best = best_trials(tuned).set_index(["study", "trial"]).index
+    frame = tuned.trials[["study", "global_batch", "trial", "outcome", "peak_lr", "value"]].copy()
+    frame["is_best"] = frame.set_index(["study", "trial"]).index.isin(best)
+    figure, (axes,) = new_figure(7.2, 4.6)
+    batches = sorted(frame["global_batch"].dropna().unique())
+    for batch, color in zip(batches, ordered_colors(len(batches)), strict=True):
+        here = frame[frame["global_batch"] == batch]
+        done = here[here["outcome"] == "finished"]
+        axes.scatter(done["peak_lr"], done["value"], s=14, color=color, label=f"{batch:,.0f}")
+        ringed = done[done["is_best"]]
+        axes.scatter(ringed["peak_lr"], ringed["value"], s=80, facecolors="none", edgecolors=color)
+    bad = frame[frame["outcome"] == "diverged"]
+    place = axes.get_xaxis_transform()
+    axes.scatter(
+        bad["peak_lr"],
+        [0.02] * len(bad),
+        marker="x",
+        color=DIVERGED,
+        transform=place,
+        label="diverged",
+    )
+    axes.set_xscale("log")
+    axes.set_xlabel("peak learning rate")
+    axes.set_ylabel(tuned.objective)
+    if "loss" in tuned.objective:
+        axes.set_yscale("log")
+    axes.legend(title="global batch", fontsize=8, frameon=False)
+    note = f"{len(frame)} trials of {frame['study'].nunique()} studies; ring: best of its study."
+    titles(figure, "Trials of every study", "", note)
+    return figure, frame
+
+
+def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
+    """The tuned peak learning rate against the batch, with what each rule makes of the first.
+
+    Args:
+        tuned: the studies.
+
+    Returns:
+        The figure, and the frame that it draws: a row per batch.
+    """
+    optima = tuned_optima(tuned, "peak_lr", np.random.default_rng(_SEED))
+    frame = joint_table(optima, log=tuned.is_log("peak_lr"))
+    for rule, exponent in FIXED.items():
+        ratio = frame["global_batch"] / frame["global_batch"].iloc[0]
+        frame[f"{rule} rule"] = frame["best"].iloc[0] * ratio**exponent
+    frame["range_low"], frame["range_high"] = optima.low_edge, optima.high_edge
+    figure, (axes,) = new_figure(7.2, 4.6)
+    axes.fill_between(
+        frame["global_batch"], frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
+        label="range tuned over",
+    )  # fmt: skip
+    if frame["joint_low"].notna().all():
+        axes.errorbar(
+            frame["global_batch"], frame["best"], yerr=_bars(frame, "joint_"), fmt="none",
+            color="#999999", elinewidth=5, alpha=0.5, label="all batches at once",
+        )  # fmt: skip
+    axes.errorbar(
+        frame["global_batch"], frame["best"], yerr=_bars(frame, ""), fmt="o", color="black",
+        capsize=3, label="tuned",
+    )  # fmt: skip
+    for i, rule in enumerate(FIXED):
+        axes.plot(
+            frame["global_batch"], frame[f"{rule} rule"], line_style(i), color="#555555", label=rule
+        )
+    axes.set_yscale("log")
+    axes.set_ylabel("peak learning rate")
+    batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
+    axes.legend(fontsize=8, frameon=False)
+    note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies a batch. {optima.note}"
+    titles(figure, "Tuned learning rate against batch", "", note.strip())
+    return figure, frame
+
+
+def _bars(frame: pd.DataFrame, which: str) -> Array:
+    """Lengths below and above, cut off at the range."""
+    low = np.maximum(frame[f"{which}low"], frame["range_low"])
+    high = np.minimum(frame[f"{which}high"], frame["range_high"])
+    return np.stack([np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)])
+
+
+def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
+    """Where the trials of each batch lie in two tuned numbers, and which were best.
+
+    Args:
+        tuned: the studies; they tuned base_lr and another number.
+
+    Returns:
+        The figure, and the frame that it draws.
+
+    Source:
+        The scatter plots of Shallue et al. 2019, arXiv:1811.03600, by which they check that the
+        best trials lie inside the search space.
+    """
+    other = next(key for key in tuned.numbers() if key != "base_lr")
+    best = best_trials(tuned).set_index(["study", "trial"]).index
+    columns = ["study", "global_batch", "trial", "outcome", "peak_lr", other, "loss"]
+    frame = tuned.trials[columns].copy()
+    frame["is_best"] = frame.set_index(["study", "trial"]).index.isin(best)
+    frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
+    batches = sorted(frame["global_batch"].dropna().unique())
+    figure, panels = new_figure(2.6 * len(batches) + 1.2, 3.6, 1, len(batches))
+    for axes, batch in zip(panels, batches, strict=True):
+        here = frame[frame["global_batch"] == batch]
+        done, bad = here[here["outcome"] == "finished"], here[here["outcome"] == "diverged"]
+        shown = axes.scatter(
+            done["peak_lr"], done[other], c=done["place"], s=22, cmap="viridis", vmin=0, vmax=1
+        )
+        axes.scatter(bad["peak_lr"], bad[other], marker="x", color=DIVERGED)
+        ringed = done[done["is_best"]]
+        axes.scatter(ringed["peak_lr"], ringed[other], s=90, facecolors="none", edgecolors="black")
+        axes.set_xscale("log")
+        axes.set_xlabel("peak learning rate")
+        axes.set_title(f"batch {batch:,.0f}", fontsize=9)
+        if axes is panels[-1]:
+            figure.colorbar(shown, ax=axes, label="rank in its study (0 best)")
+    panels[0].set_ylabel(other)
+    if isinstance(tuned.numbers()[other], IntDistribution):
+        panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    note = "Ring: best of its study. Cross: diverged. A ring at an edge asks for a wider range."
+    titles(figure, "Trials in the space that was tuned", "", note)
+    return figure, frame
+
+
+def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
+    """Fewest steps to the target against the batch, and what perfect scaling would be.
+
+    Args:
+        reached: as `steps_to_target` returns it.
+        goal: the target in words.
+
+    Returns:
+        The figure, and the frame that it draws: a row per batch.
+    """
+    done = reached[reached["reached_target"]]
+    frame = done.groupby("global_batch", as_index=False)["steps_to_target"].agg(
+        ["mean", "min", "max", "count"]
+    )
+    frame["perfect_scaling"] = (
+        frame["mean"].iloc[0] * frame["global_batch"].iloc[0] / frame["global_batch"]
+    )
+    figure, (axes,) = new_figure(7.2, 4.6)
+    spread = [frame["mean"] - frame["min"], frame["max"] - frame["mean"]]
+    axes.errorbar(frame["global_batch"], frame["mean"], yerr=spread, fmt="o-", color="black",
+                  capsize=3, label="best trial of each study")  # fmt: skip
+    axes.plot(frame["global_batch"], frame["perfect_scaling"], "--", color="#555555",
+              label="perfect scaling")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_ylabel(f"steps to {goal}")
+    batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
+    axes.legend(fontsize=8, frameon=False)
+    missed = int((~reached["reached_target"]).sum())
+    note = "Measured at the ends of epochs. Bars: lowest to highest study."
+    note += f" Not drawn: {missed} studies that never reached it." if missed else ""
+    titles(figure, "Steps to target, tuned at every batch", "", note)
+    return figure, frame

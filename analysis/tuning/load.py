@@ -1,0 +1,222 @@
+"""Studies into frames: trials, the best of each study, steps to a target, importance."""
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pandas as pd
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.storages import BaseStorage, InMemoryStorage
+from optuna.study import Study
+
+from analysis.tables.load import load_runs
+from sweeper.tuning.space import Space, edge, from_json
+from sweeper.tuning.storage import close_storage, open_storage
+from sweeper.tuning.study import OUTCOME_KEY, POINT_KEY, REASON_KEY, RUNS_KEY, SPACE_KEY
+
+#: Studies that differ in these compared words alone are replicates of each other.
+REPLICATES = ("seed",)
+_FEWEST = 5  # trials for an importance
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Studies that differ in batch and seed alone.
+
+    Attributes:
+        trials: one row per trial: `study`, `point` (compared words without seed), `trial`,
+            `outcome`, `reason`, `value`, `loss` (lower is better; inf if it diverged), the tuned
+            keys, and of its first run `run_id`, `global_batch`, `base_batch`, `peak_lr`,
+            `base_lr`, `seed`.
+        space: what was tuned.
+        objective: column that was optimised.
+        studies: Optuna's own, by name.
+    """
+
+    trials: pd.DataFrame
+    space: Space
+    objective: str
+    studies: dict[str, Study]
+
+    def numbers(self) -> dict[str, FloatDistribution | IntDistribution]:
+        """The tuned keys that are numbers, with their ranges."""
+        return {
+            key: found
+            for key, found in self.space.items()
+            if isinstance(found, FloatDistribution | IntDistribution)
+        }
+
+    def is_log(self, key: str) -> bool:
+        """Whether a number, peak_lr for base_lr, was tuned in its logarithm."""
+        return self.numbers()["base_lr" if key == "peak_lr" else key].log
+
+
+def load_tuned(results: str | Path = "results", storage: str | None = None) -> list[Tuned]:
+    """The studies of a results folder, those of one space and objective together.
+
+    Args:
+        results: the folder that the studies wrote.
+        storage: as hydra.sweeper.storage; None for the journal in the folder.
+
+    Returns:
+        The largest set first. Studies with several objectives are left to Optuna.
+
+    Raises:
+        ValueError: if there is no study.
+    """
+    kept = _in_memory(open_storage(storage, Path(results)))
+    names = optuna.get_all_study_names(kept)
+    if not names:
+        msg = (
+            f"results must hold studies of hydra/sweeper=optuna; got {results}, which has none. "
+            "Tune first, or name their storage."
+        )
+        raise ValueError(msg)
+    runs = load_runs(results, _FROM_RUNS).set_index("run_id")
+    sets: dict[str, dict[str, Study]] = {}
+    for name in names:
+        study = optuna.load_study(study_name=name, storage=kept)
+        design = study.user_attrs.get("design", {})
+        if len(study.directions) == 1 and design:
+            key = json.dumps([study.user_attrs[SPACE_KEY], design["hydra.sweeper.objectives"]])
+            sets.setdefault(key, {})[name] = study
+    tuned = [_tuned(studies, runs) for studies in sets.values()]
+    return sorted(tuned, key=lambda one: -len(one.trials))
+
+
+def _in_memory(storage: BaseStorage) -> BaseStorage:
+    """The studies as they are now; a database is let go of."""
+    kept = InMemoryStorage()
+    for name in optuna.get_all_study_names(storage):
+        optuna.copy_study(from_study_name=name, from_storage=storage, to_storage=kept)
+    close_storage(storage)
+    return kept
+
+
+_FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed"]
+
+
+def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
+    rows = [row for name, study in studies.items() for row in _trial_rows(name, study)]
+    frame = pd.DataFrame(rows)
+    of_runs = runs.reindex(frame["run_id"]).reset_index(drop=True)
+    known = [name for name in _FROM_RUNS if name not in frame]
+    first = next(iter(studies.values()))
+    objective = json.loads(first.user_attrs["design"]["hydra.sweeper.objectives"])[0]
+    return Tuned(
+        trials=frame.join(of_runs[known]),
+        space=from_json(first.user_attrs[SPACE_KEY]),
+        objective=objective,
+        studies=studies,
+    )
+
+
+def _trial_rows(name: str, study: Study) -> list[dict[str, object]]:
+    words = [str(word) for word in study.user_attrs[POINT_KEY]]
+    point = " ".join(word for word in words if word.partition("=")[0] not in REPLICATES)
+    sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
+    return [
+        {
+            "study": name,
+            "point": point,
+            "trial": trial.number,
+            "outcome": trial.user_attrs.get(OUTCOME_KEY, "under way"),
+            "reason": trial.user_attrs.get(REASON_KEY, ""),
+            "value": trial.value if trial.value is not None else np.nan,
+            "loss": sign * trial.value if trial.value is not None else np.nan,
+            "run_id": (trial.user_attrs.get(RUNS_KEY) or [None])[0],
+            **trial.params,
+        }
+        for trial in study.trials
+    ]
+
+
+def finished(tuned: Tuned) -> pd.DataFrame:
+    """The trials whose runs all finished."""
+    return tuned.trials[tuned.trials["outcome"] == "finished"]
+
+
+def best_trials(tuned: Tuned) -> pd.DataFrame:
+    """The best trial of each study, and whether it is inside its ranges.
+
+    Returns:
+        The rows of `trials`, with `num_trials`, `num_finished`, `num_diverged` and `advice` (which
+        range to widen; empty if none).
+    """
+    rows: list[pd.Series] = []
+    for _, trials in tuned.trials.groupby("study", sort=False):
+        done = trials[trials["outcome"] == "finished"]
+        if done.empty:
+            continue
+        best = done.sort_values("loss", kind="stable").iloc[0].copy()
+        advice = [edge(key, best[key], space) for key, space in tuned.space.items()]
+        best["num_trials"], best["num_finished"] = len(trials), len(done)
+        best["num_diverged"] = int((trials["outcome"] == "diverged").sum())
+        best["advice"] = "; ".join(text for text in advice if text)
+        rows.append(best)
+    return pd.DataFrame(rows).reset_index(drop=True)
+
+
+def importance(tuned: Tuned) -> pd.DataFrame:
+    """How much of the spread of the objective each tuned setting explains (fANOVA).
+
+    Returns:
+        One row per study and key: `study`, `key`, `importance` (shares that add up to 1). Studies
+        with too few finite trials are left out; below some fifty trials the shares are rough.
+
+    Source:
+        Hutter et al. 2014, An efficient approach for assessing hyperparameter importance.
+    """
+    rows: list[tuple[str, str, float]] = []
+    for name, study in tuned.studies.items():
+        values = tuned.trials.loc[tuned.trials["study"] == name, "value"].to_numpy(dtype=float)
+        if np.isfinite(values).sum() < _FEWEST:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            warnings.filterwarnings("ignore", category=UserWarning)  # of trials with infinite loss
+            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+            found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        rows.extend((name, key, share) for key, share in found.items())
+    return pd.DataFrame(rows, columns=["study", "key", "importance"])
+
+
+def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float, column: str) -> pd.DataFrame:
+    """The fewest steps in which any trial of a study reached a target, at the ends of epochs.
+
+    Args:
+        tuned: the studies.
+        curves: as `load_curves` returns it.
+        target: value of the column that counts as trained.
+        column: val_accuracy (to rise to the target) or val_loss (to fall to it).
+
+    Returns:
+        One row per study: `study`, `global_batch`, `steps_to_target`, `examples_to_target` (null if
+        no trial reached it), `trial`, `reached_target`, `advice` (which range of that trial's to
+        widen), `outcome`.
+
+    Source:
+        Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
+    """
+    reaches = curves[column] >= target if column == "val_accuracy" else curves[column] <= target
+    first = curves[reaches].sort_values("epoch").drop_duplicates("run_id").set_index("run_id")
+    trials = tuned.trials[tuned.trials["global_batch"].notna()].copy()
+    trials["steps_to_target"] = first["step"].reindex(trials["run_id"]).to_numpy(dtype=float)
+    rows: list[dict[str, object]] = []
+    for name, one in trials.groupby("study", sort=False):
+        reached = one["steps_to_target"].notna().any()
+        best = one.sort_values("steps_to_target", kind="stable").iloc[0]
+        advice = [edge(key, best[key], space) for key, space in tuned.space.items()]
+        batch, steps = int(best["global_batch"]), best["steps_to_target"]
+        rows.append(
+            {
+                "study": name, "global_batch": batch, "steps_to_target": steps,
+                "examples_to_target": steps * batch, "trial": best["trial"] if reached else None,
+                "reached_target": bool(reached), "outcome": "finished",
+                "advice": "; ".join(text for text in advice if text) if reached else "",
+            }
+        )  # fmt: skip
+    return pd.DataFrame(rows)

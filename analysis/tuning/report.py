@@ -1,0 +1,89 @@
+"""What tuned studies say, in words: best settings, edges, rules, importance, critical batch."""
+
+import textwrap
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from analysis.stats.replicates import Estimate
+from analysis.stats.rules import compare_rules
+from analysis.stats.target import critical_batch
+from analysis.tuning.load import Tuned, best_trials, importance, steps_to_target
+from analysis.tuning.tuned_rates import joint_table, regret, tuned_optima
+
+_SEED = 20170608
+_FEWEST_BATCHES = 3
+
+
+def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
+    """Everything that the studies can answer.
+
+    Args:
+        tuned: studies of one space and objective.
+        curves: one row per run and epoch.
+        target: accuracy, or loss where that was tuned, that counts as trained; None for no steps.
+
+    Yields:
+        Paragraphs.
+    """
+    rng = np.random.default_rng(_SEED)
+    best = best_trials(tuned)
+    counts = tuned.trials["outcome"].value_counts()
+    ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    yield f"{len(tuned.studies)} studies of {tuned.objective}: {ended}."
+    columns = ["study", "global_batch", *tuned.space, "value", "num_finished", "num_diverged"]
+    yield _table("Best trial of each study", best[columns]) if len(best) else "No trial finished."
+    for _, row in best[best["advice"] != ""].iterrows():
+        yield f"{row['study']}: {row['advice']}."
+    keys = [*(["peak_lr"] if "base_lr" in tuned.numbers() else []), *tuned.numbers()]
+    for key in keys:
+        optima = tuned_optima(tuned, key, rng)
+        if len(optima.batches):
+            title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once."
+            title = f"{title} {optima.note}".strip()
+            yield _table(title, joint_table(optima, log=tuned.is_log(key)))
+    if "base_lr" in tuned.numbers():
+        yield from _rules(tuned, rng)
+    shares = importance(tuned)
+    if len(tuned.space) > 1 and len(shares):
+        mean = shares.groupby("key", as_index=False)["importance"].agg(["mean", "min", "max"])
+        yield _table("Importance over the studies (fANOVA)", mean)
+    if target is not None:
+        yield from _steps(tuned, curves, target, rng)
+
+
+def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
+    optima = tuned_optima(tuned, "peak_lr", rng)
+    if len(optima.batches) < _FEWEST_BATCHES:
+        return
+    compared = compare_rules(optima)
+    yield _table(f"Rules fitted to the tuned rates. {compared.note}".strip(), compared.table)
+    bend = compared.bends["saturating"]
+    yield f"If the saturating rule holds, it bends at batch {_estimate(bend)}."
+    yield _table("Regret of each rule's rate against the tuned one", regret(tuned, rng))
+
+
+def _steps(
+    tuned: Tuned, curves: pd.DataFrame, target: float, rng: np.random.Generator
+) -> Iterator[str]:
+    column = "val_loss" if "loss" in tuned.objective else "val_accuracy"
+    reached = steps_to_target(tuned, curves, target, column)
+    shown = reached[["study", "global_batch", "steps_to_target", "examples_to_target", "advice"]]
+    yield _table(f"Fewest steps to {column} {target:g} of any trial", shown)
+    try:
+        fit = critical_batch(reached, rng)
+    except ValueError as error:
+        yield f"No critical batch: {error}"
+        return
+    yield f"Critical batch from tuned steps: {_estimate(fit.critical_batch)}."
+
+
+def _estimate(estimate: Estimate) -> str:
+    interval = f" [{estimate.low:.4g}, {estimate.high:.4g}]" if estimate.has_interval else ""
+    return f"{estimate.value:.4g}{interval} ({estimate.method}) {estimate.note}".strip()
+
+
+def _table(title: str, frame: pd.DataFrame) -> str:
+    text = frame.to_string(index=False, float_format=lambda value: f"{value:.4g}")
+    return f"{title}\n{textwrap.indent(text, '  ')}"

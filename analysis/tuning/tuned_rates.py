@@ -1,0 +1,228 @@
+"""The best tuned value at each batch with an interval, and the regret of each rule's rate."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm as normal
+from scipy.stats import t as student
+
+from analysis.stats.optimum import Optima
+from analysis.stats.replicates import DRAWS, LEVEL, Array, percentile_interval
+from analysis.stats.rules import BENT, FIXED, compare_rules
+from analysis.tuning.load import Tuned, best_trials, finished
+from analysis.tuning.tuned_parabola import (
+    FEWEST_SEEDS,
+    Number,
+    Resampler,
+    fewest_trials,
+    nearest_halves,
+    vertices,
+)
+
+_FEWEST_BATCHES = 3  # for a rule with a batch of its own
+
+
+def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
+    """The best value of a tuned number at each batch, with bootstrap draws.
+
+    ``loss = a + sum_k (b_k u_k + c_k u_k**2)`` by least squares on the half of each study's
+    finished trials that lies nearest to the optimum, with an ``a`` for each study and ``u`` the
+    tuned numbers on the scale they were tuned on; the vertex in `key`. The nearest half is that of
+    the lowest losses by a first fit, to the trials of the lowest measured losses: a half that is
+    chosen by what was measured moves the vertex towards lucky trials. Where a batch has three or
+    more studies (seeds), these are drawn with replacement, the same seeds at every batch, spread as
+    `stretch` says; else trials are, and what another seed would have found is not in the interval.
+
+    Args:
+        tuned: studies of several batches.
+        key: a tuned number; or peak_lr, which is base_lr at that batch after its rule.
+        rng: of the bootstrap.
+        draws: of the bootstrap.
+
+    Returns:
+        The batches with enough finished trials; `num_seeds` is the fewest studies of a batch.
+
+    Raises:
+        ValueError: if the key was not tuned as a number.
+    """
+    source = "base_lr" if key == "peak_lr" else key
+    numbers = tuned.numbers()
+    if source not in numbers:
+        msg = f"key must be among the tuned numbers {', '.join(numbers)}; got {key}."
+        raise ValueError(msg)
+    ends = numbers[source]
+    fits: list[_Fit] = []
+    done = finished(tuned)
+    resampler = Resampler(rng, draws)
+    for batch in sorted(done["global_batch"].dropna().unique()):
+        trials = done[done["global_batch"] == batch]
+        studies = nearest_halves(trials, numbers)
+        if not studies:
+            continue
+        factor = (trials["peak_lr"] / trials["base_lr"]).median() if key == "peak_lr" else 1.0
+        best, drawn = vertices(studies, list(numbers).index(source), resampler)
+        value, spread = _unscaled(np.array([best]), ends), _unscaled(drawn, ends)
+        low, high = ends.low * factor, ends.high * factor
+        fits.append(_Fit(batch, value[0] * factor, spread * factor, low, high, len(studies)))
+    notes = ["intervals over trials, not over seeds"] if _single(fits) else []
+    if any(counts.min() < 1.5 * fewest_trials(numbers) for counts in _counts(done)):
+        notes.append(
+            "few trials: the parabola goes through most of them, not through those near the best"
+        )
+    return Optima(
+        batches=np.array([fit.batch for fit in fits]),
+        best=np.array([fit.best for fit in fits]),
+        draws=np.stack([fit.draws for fit in fits], axis=1) if fits else None,
+        low_edge=np.array([fit.low_edge for fit in fits]),
+        high_edge=np.array([fit.high_edge for fit in fits]),
+        num_seeds=min((fit.num_studies for fit in fits), default=0),
+        num_diverged=int((tuned.trials["outcome"] == "diverged").sum()),
+        note="; ".join(notes),
+    )
+
+
+def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
+    """The table of the best values, with intervals that hold at all batches at once.
+
+    Of five intervals of 95 %, each of which may miss, all five hold in some 77 % of studies. The
+    joint ones are of level ``0.95 ** (1 / batches)``, with the Student factor of that level.
+
+    Args:
+        optima: from `tuned_optima`.
+        log: whether the number was tuned in its logarithm.
+
+    Returns:
+        As `Optima.table`, with `joint_low` and `joint_high` behind `high`; null with fewer than
+        three seeds.
+
+    Source:
+        Sidak 1967, JASA 62, 626-633.
+    """
+    table = optima.table()
+    count, freedom = len(optima.batches), optima.num_seeds - 1
+    ends = np.full((count, 2), np.nan)
+    if optima.draws is not None and optima.num_seeds >= FEWEST_SEEDS:
+        level = LEVEL ** (1 / count)
+        wider = _student_ratio(freedom, level) / _student_ratio(freedom, LEVEL)
+        with np.errstate(invalid="ignore", over="ignore"):
+            drawn = (
+                optima.best * (optima.draws / optima.best) ** wider
+                if log
+                else optima.best + (optima.draws - optima.best) * wider
+            )
+        ends = np.array([percentile_interval(drawn[:, i], level) for i in range(count)])
+    table.insert(4, "joint_low", ends[:, 0])
+    table.insert(5, "joint_high", ends[:, 1])
+    return table
+
+
+def _student_ratio(freedom: int, level: float) -> float:
+    end = 0.5 + level / 2
+    return float(student.ppf(end, freedom) / normal.ppf(end))
+
+
+def _single(fits: list["_Fit"]) -> bool:
+    return any(fit.num_studies < FEWEST_SEEDS for fit in fits)
+
+
+def _counts(done: pd.DataFrame) -> Iterator[pd.Series]:
+    """Finished trials of each study, batch by batch."""
+    for _, trials in done.groupby("global_batch"):
+        yield trials.groupby("study").size()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    batch: float
+    best: float
+    draws: Array
+    low_edge: float
+    high_edge: float
+    num_studies: int
+
+
+def _unscaled(values: Array, distribution: Number) -> Array:
+    with np.errstate(over="ignore"):
+        return np.exp(values) if distribution.log else values
+
+
+def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataFrame:
+    """What it costs to take a rule's rate, from the best of the smallest batch, for the tuned one.
+
+    The losses at both rates are interpolated within each study between the trials at the nearest
+    rates, with other tuned settings as those trials had them.
+
+    Args:
+        tuned: studies of several batches that tuned base_lr.
+        rng: of the bootstrap in `tuned_optima`.
+        draws: of the same.
+
+    Returns:
+        One row per rule and batch: `rule` (`saturating` and `surge` bend where they fit the tuned
+        rates best), `global_batch`, `peak_lr` (the rule's), `tuned_peak_lr`, `regret` (mean over
+        studies, in units of the objective; below 0 by interpolation alone; null where the rate
+        lies beyond the trials), `low` and `high` (95 % Student interval over three or more
+        studies, for these two rates), `note`. Where the interval of a tuned rate is wider than the
+        range, the rate of the best trial stands for it.
+    """
+    optima = tuned_optima(tuned, "peak_lr", rng, draws)
+    best, notes = _closed_rates(tuned, optima)
+    done = finished(tuned)
+    rows: list[tuple[object, ...]] = []
+    for rule, factors in _rules(optima):
+        for i, batch in enumerate(optima.batches):
+            rate = float(best[0] * factors[i])
+            trials = done[done["global_batch"] == batch]
+            lost = np.array([_lost(one, rate, best[i]) for _, one in trials.groupby("study")])
+            note = "this rate lies beyond the trials" if np.isnan(lost).any() else notes[i]
+            rows.append((rule, int(batch), rate, float(best[i]), *_mean_interval(lost), note))
+    columns = ["rule", "global_batch", "peak_lr", "tuned_peak_lr", "regret", "low", "high", "note"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
+    """The tuned rates; of a batch whose interval reaches beyond its range, the best trials' median.
+
+    A parabola through trials that differ by less than their noise has its vertex anywhere.
+    """
+    table = optima.table()
+    trials = best_trials(tuned)
+    best, notes = optima.best.copy(), [""] * len(table)
+    for i, row in table.iterrows():
+        place = int(str(i))
+        if row["low"] < optima.low_edge[place] or row["high"] > optima.high_edge[place]:
+            here = trials[trials["global_batch"] == row["global_batch"]]
+            best[place] = here["peak_lr"].median()
+            notes[place] = "tuned_peak_lr is of the best trial: the parabola does not close"
+    return best, notes
+
+
+def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
+    """Each rule with its rates as multiples of the first."""
+    ratios = optima.batches / optima.batches[0]
+    yield from ((rule, ratios**exponent) for rule, exponent in FIXED.items())
+    if len(optima.batches) >= _FEWEST_BATCHES:
+        for rule, bend in compare_rules(optima).bends.items():
+            shape = BENT[rule](optima.batches, np.array([bend.value]))
+            yield rule, np.exp(shape - shape[0])
+
+
+def _lost(trials: pd.DataFrame, rate: float, best: float) -> float:
+    """Loss at a rate above that at the best one, of one study; nan beyond its trials."""
+    curve = trials.groupby("peak_lr")["loss"].mean().sort_index()
+    rates = np.log(curve.index.to_numpy(dtype=float))
+    places = np.log([rate, best])
+    beyond = (places < rates[0]) | (places > rates[-1])
+    taken, tuned_one = np.interp(places, rates, curve.to_numpy(dtype=float))
+    return np.nan if beyond.any() else float(taken - tuned_one)
+
+
+def _mean_interval(values: Array) -> tuple[float, float, float]:
+    mean = float(values.mean())
+    if len(values) < FEWEST_SEEDS:
+        return mean, np.nan, np.nan
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    half = float(error * student.ppf(0.5 + LEVEL / 2, len(values) - 1))
+    return mean, mean - half, mean + half

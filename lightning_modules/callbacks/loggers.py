@@ -1,0 +1,62 @@
+"""Mirrors of the curves for tools that users have; one that fails never fails a run."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning.loggers import Logger
+
+from lightning_modules.instantiate import build
+from sweeper.spec.run_spec import RunSpec
+
+
+class Mirror:
+    """A Lightning logger by config, or nothing.
+
+    Args:
+        spec: the run; its `logger` group names the logger.
+        folder: of the attempt.
+        rank: this process among the ranks; only the first one mirrors.
+    """
+
+    def __init__(self, spec: RunSpec, folder: Path, *, rank: int) -> None:
+        self._logger: Logger | None = None
+        node = spec.config["logger"]
+        if node["_target_"] is None or rank > 0:
+            return
+        filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point}
+        self._try(lambda: self._open(node, filled, spec.config))
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Show an epoch's row of the curve."""
+        if (logger := self._logger) is not None:
+            numbers = {name: float(value) for name, value in row.items() if value is not None}
+            self._try(lambda: (logger.log_metrics(numbers, step=row["step"]), logger.save()))
+
+    def close(self, outcome: str) -> None:
+        """The run has ended."""
+        if (logger := self._logger) is not None:
+            self._try(lambda: logger.finalize("success" if outcome == "finished" else "failed"))
+            # W&B writes its file when it is finished, and otherwise at an exit that workers skip.
+            self._try(lambda: _finish(getattr(logger, "experiment", None)))
+
+    def _open(
+        self, node: Mapping[str, Any], filled: Mapping[str, str], config: Mapping[str, Any]
+    ) -> None:
+        settings = {k: v.format(**filled) if isinstance(v, str) else v for k, v in node.items()}
+        self._logger = build(settings)
+        assert isinstance(self._logger, Logger)
+        self._logger.log_hyperparams(dict(config))
+
+    def _try(self, action: Any) -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001  whatever a tool of the user's does
+            self._logger = None
+            print(f"logger: given up after {error!r}; the run goes on", file=sys.stderr)  # noqa: T201
+
+
+def _finish(experiment: Any) -> None:
+    if hasattr(experiment, "finish"):
+        experiment.finish()

@@ -1,0 +1,159 @@
+"""Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from lightning_modules.data.randomness import epoch_order
+from sweeper.spec.batch import BatchSplit
+
+
+class Data(Protocol):
+    """A data set whose epochs are functions of (seed, epoch).
+
+    Attributes:
+        input_shape: shape of one example, without the batch dimension.
+        num_classes: classes to tell apart [count].
+        num_train_examples: examples per epoch [examples].
+        num_val_examples: examples of the validation set [examples].
+    """
+
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_train_examples: int
+
+    @property
+    def num_val_examples(self) -> int:
+        """Examples of the validation set [examples]."""
+        ...
+
+    def set_epoch(self, seed: int, epoch: int) -> None:
+        """Make the training examples of a 0-based epoch ready."""
+        ...
+
+    def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the epoch's examples at these positions, shape (n,)."""
+        ...
+
+    def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the validation examples from start to stop."""
+        ...
+
+
+@runtime_checkable
+class Streamed(Protocol):
+    """Data too large for memory: batches are made ahead of their use, in the order asked for."""
+
+    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `train_examples` gives for each of these positions."""
+        ...
+
+    def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """What `val_examples` gives for each start and stop."""
+        ...
+
+
+@runtime_checkable
+class Settled(Protocol):
+    """Data that is told where it trains, before the first epoch."""
+
+    def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
+        """Move to the device, or start workers for it.
+
+        Args:
+            device: what this rank trains on.
+            ranks_on_node: ranks that share this machine [count].
+        """
+        ...
+
+
+def val_batches(data: Data, bounds: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of the validation examples between each start and stop."""
+    if isinstance(data, Streamed):
+        return data.val_stream(bounds)
+    return (data.val_examples(start, stop) for start, stop in bounds)
+
+
+def micro_batch_places(split: BatchSplit, bn_span: int) -> list[range]:
+    """Places in a step's order of each rank's micro-batches, in the order of its micro-steps.
+
+    A rank has consecutive ones. Where ranks normalise together, they take turns in what is
+    consecutive, so that a span is in work at the same time on all of them.
+
+    Args:
+        split: layout of one optimizer step.
+        bn_span: examples normalised together [examples].
+
+    Returns:
+        One range per rank.
+    """
+    together, steps = split.ranks_per_span(bn_span), split.accumulation_steps
+    firsts = (
+        rank // together * together * steps + rank % together for rank in range(split.world_size)
+    )
+    return [range(first, first + together * steps, together) for first in firsts]
+
+
+class MicroBatches:
+    """An epoch of micro-batches for one rank, for Lightning's Trainer.
+
+    Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order, in micro-batches
+    that go to the ranks as `micro_batch_places` says. The last, incomplete global batch of an epoch
+    is not trained on, so no short accumulation window exists (Lightning#19987).
+
+    Args:
+        data: the data set.
+        layout: of the optimizer steps of a 0-based epoch, and their number [steps].
+        bn_span: examples normalised together [examples].
+        rank: this process among the ranks.
+        seed: the run's seed.
+        first_step: of a 0-based epoch, the optimizer steps that are behind it [steps].
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        *,
+        layout: Callable[[int], tuple[BatchSplit, int]],
+        bn_span: int,
+        rank: int,
+        seed: int,
+        first_step: Callable[[int], int] = lambda epoch: 0,
+    ) -> None:
+        self._data, self._layout, self._bn_span = data, layout, bn_span
+        self._rank, self._seed, self._first_step = rank, seed, first_step
+        self._epoch = 0
+
+    @property
+    def sampler(self) -> "MicroBatches":
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to a 0-based epoch; Lightning calls it before iterating."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        split, steps = self._layout(self._epoch)
+        return steps * split.accumulation_steps
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
+        # the iterator first and calls `set_epoch` later.
+        self._data.set_epoch(self._seed, self._epoch)
+        if isinstance(self._data, Streamed):
+            yield from self._data.train_stream(self.positions())
+        else:
+            yield from map(self._data.train_examples, self.positions())
+
+    def positions(self) -> Iterator[Tensor]:
+        """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""
+        split, steps = self._layout(self._epoch)
+        places = micro_batch_places(split, self._bn_span)[self._rank]
+        order = epoch_order(self._seed, self._epoch, self._data.num_train_examples)
+        whole = torch.from_numpy(order)[: steps * split.global_batch]
+        mine = whole.view(steps, -1, split.micro_batch)[:, list(places)]
+        mine = mine[self._first_step(self._epoch) :]
+        return iter(mine.reshape(-1, split.micro_batch))

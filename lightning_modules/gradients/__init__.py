@@ -1,0 +1,1 @@
+"""How gradients are summed over ranks, perturbed and measured."""

@@ -1,0 +1,76 @@
+"""PowerSGD's low-rank gradients, with what it feeds back kept in checkpoints."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from lightning_modules.gradients.all_ranks import states_of_all_ranks
+
+#: DDP lays out its buckets anew after the first step of a process, unless it looks for unused
+#: parameters. Errors and factors are kept by bucket, so a resumed run needs the same ones at once.
+DDP_SETTINGS = {"find_unused_parameters": True}
+
+
+class PowerSGD:
+    """torch's PowerSGD, resumable.
+
+    Each rank feeds back what its own gradient lost. On the ranks that it was saved on, a run goes
+    on with the same errors; on another number of ranks each takes the mean of all errors, so their
+    mean, which is what the next exchange adds, stays the same.
+
+    Args:
+        rank: of the approximation of each layer's gradient [count].
+        start_step: steps of plain all-reduce before [steps].
+
+    Source:
+        Vogels et al. 2019, arXiv:1905.13727.
+    """
+
+    def __init__(self, *, rank: int, start_step: int) -> None:
+        self._hook_state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=start_step,
+        )
+        self._loaded: dict[str, Any] | None = None
+
+    def register(self, model: DistributedDataParallel) -> None:
+        """Make DDP exchange gradients this way; before the first backward pass."""
+        if self._loaded is not None:
+            self._restore(self._loaded, next(model.parameters()).device)
+        model.register_comm_hook(self._hook_state, powerSGD_hook.powerSGD_hook)
+
+    def state(self) -> dict[str, Any]:
+        """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
+        return {
+            "errors_of_ranks": states_of_all_ranks(self._hook_state.error_dict),
+            "left_factors": dict(self._hook_state.p_memory_dict),
+            "right_factors": dict(self._hook_state.q_memory_dict),
+            "steps": self._hook_state.iter,
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave, once the model is where it trains."""
+        self._loaded = state
+
+    def _restore(self, state: dict[str, Any], device: torch.device) -> None:
+        errors: list[dict[int, Tensor]] = state["errors_of_ranks"]
+        if len(errors) == dist.get_world_size():
+            own = errors[dist.get_rank()]
+        else:
+            own = {
+                bucket: torch.stack([error[bucket] for error in errors]).mean(dim=0)
+                for bucket in errors[0]
+            }
+        self._hook_state.error_dict = _on(own, device)
+        self._hook_state.p_memory_dict = _on(state["left_factors"], device)
+        self._hook_state.q_memory_dict = _on(state["right_factors"], device)
+        self._hook_state.iter = state["steps"]
+
+
+def _on(tensors: dict[int, Tensor], device: torch.device) -> dict[int, Tensor]:
+    return {bucket: tensor.to(device) for bucket, tensor in tensors.items()}

@@ -1,0 +1,1 @@
+"""Layers whose numbers do not depend on the layout: ghost BatchNorm, keyed dropout."""

@@ -1,0 +1,196 @@
+"""Dropout whose masks belong to the examples, whatever the layout.
+
+A draw is a function of (seed, layer, call, epoch, place of the example in the epoch's order), so a
+mask is the same in every micro-batch, on every rank and after every resume.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from enum import Enum
+from itertools import count
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import StochasticDepth
+
+from lightning_modules.data.randomness import counter_bits, stream_of
+from lightning_modules.layers.position import StepPosition
+
+
+class Unit(Enum):
+    """What is dropped as a whole: the number of leading dimensions that have draws of their own."""
+
+    STEP = 0
+    ROW = 1
+    CHANNEL = 2
+    VALUE = None
+
+
+class KeyedDropout(nn.Module):
+    """Sets parts of the activations to a floor, by draws of their own examples.
+
+    Args:
+        p: probability of dropping, to a resolution of ``2 ** -32``.
+        unit: what is dropped as a whole.
+        stream: key of the draws: the run's seed and the index of the layer.
+        position: of the micro-batch; moved on by the training loop.
+        floor: what dropped values become: 0, or SELU's floor for alpha dropout.
+        is_rescaled: whether the result is scaled to the mean (and, with a floor, the variance) of
+            the input.
+
+    Source:
+        Srivastava et al. 2014, JMLR 15, for values; Tompson et al. 2015, arXiv:1411.4280, for
+        channels; Klambauer et al. 2017, arXiv:1706.02515, for alpha dropout; Huang et al. 2016,
+        arXiv:1603.09382, for rows and steps (stochastic depth).
+    """
+
+    def __init__(
+        self,
+        p: float,
+        *,
+        unit: Unit,
+        stream: tuple[int, int],
+        position: StepPosition,
+        floor: float = 0.0,
+        is_rescaled: bool = True,
+    ) -> None:
+        super().__init__()
+        self.p, self._unit, self._floor = p, unit, floor
+        self._stream, self._position = stream, position
+        spread = 1 + p * floor**2
+        power = 0.5 if floor else 1.0
+        self._scale = ((1 - p) * spread) ** -power if is_rescaled and p < 1 else 1.0
+        self._shift = -self._scale * floor * p
+        self._seen, self._calls = -1, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape as x, whose first dimension is that of the examples; x in evaluation."""
+        if not self.training:
+            return x
+        drawn = x.shape[: self._unit.value]
+        kept = self._kept(x, drawn).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
+        scaled = torch.where(kept, x, self._floor) * self._scale
+        return scaled + self._shift if self._shift else scaled
+
+    def _kept(self, x: Tensor, drawn: torch.Size) -> Tensor:
+        """Whether to keep each unit."""
+        position = self._position
+        if self._unit is Unit.STEP:
+            owners, per_owner, first = 1, 1, position.step
+        else:
+            _check_examples(x, position.examples)
+            owners, first = position.examples, position.first_example
+            per_owner = drawn.numel() // owners
+        stream = stream_of(*self._stream, self._call(), position.epoch)
+        words = (per_owner + 1) // 2  # of 64 bits, for two draws each
+        bits = counter_bits(stream, first * words, owners * words, x.device)
+        draws = bits.view(torch.int32).view(owners, 2 * words)[:, :per_owner]
+        return draws >= min(round(self.p * 2**32) - 2**31, 2**31 - 1)
+
+    def _call(self) -> int:
+        """How often the layer has been called in the passes over this micro-batch."""
+        if torch._C._current_graph_task_id() != -1:  # pyright: ignore[reportPrivateUsage]
+            msg = (
+                "dropout must be drawn once for each micro-batch; it was called again in a "
+                "backward pass, as activation checkpointing does. Switch checkpointing off, or set "
+                "the dropout to 0 in model.settings."
+            )
+            raise ValueError(msg)
+        if self._seen != self._position.moves:
+            self._seen, self._calls = self._position.moves, 0
+        self._calls += 1
+        return self._calls
+
+
+def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Module:
+    """Replace every dropout layer of a model, in place where it can be, by a keyed one.
+
+    Layers that drop nothing stay; so does what is not known here, which `stray_draws_refused`
+    finds out.
+
+    Args:
+        model: any torch module.
+        seed: the run's seed.
+        position: shared by all layers and moved on by the training loop.
+
+    Returns:
+        The model; a new layer if the model is itself a dropout layer.
+    """
+    layers = count()
+
+    def keyed(p: float, unit: Unit, *, floor: float = 0.0, is_rescaled: bool = True) -> nn.Module:
+        return KeyedDropout(
+            p,
+            unit=unit,
+            stream=(seed, next(layers)),
+            position=position,
+            floor=floor,
+            is_rescaled=is_rescaled,
+        )
+
+    return _replaced(model, keyed)
+
+
+@contextmanager
+def stray_draws_refused(model: nn.Module, device: torch.device) -> Generator[None, None, None]:
+    """Refuse a pass that draws from torch's own generator, whose draws depend on the layout.
+
+    Raises:
+        ValueError: after the block; names what may have drawn.
+    """
+    before = _generator_state(device)
+    yield
+    if torch.equal(before, _generator_state(device)):
+        return
+    known = [
+        f"{name} (MultiheadAttention, dropout={layer.dropout:g})"
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.MultiheadAttention) and layer.dropout
+    ]
+    culprits = f" It has {', '.join(known)}." if known else ""
+    msg = (
+        "the model must draw at random in dropout layers alone (torch.nn's, torchvision's "
+        "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
+        f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
+        "model.settings, or write it as a layer instead of a function."
+    )
+    raise ValueError(msg)
+
+
+_SELU_FLOOR = -1.7580993408473766  # minus SELU's scale times its alpha
+_KINDS: dict[type[nn.Module], tuple[Unit, float]] = {
+    nn.Dropout: (Unit.VALUE, 0.0),
+    nn.Dropout1d: (Unit.CHANNEL, 0.0),
+    nn.Dropout2d: (Unit.CHANNEL, 0.0),
+    nn.Dropout3d: (Unit.CHANNEL, 0.0),
+    nn.AlphaDropout: (Unit.VALUE, _SELU_FLOOR),
+    nn.FeatureAlphaDropout: (Unit.CHANNEL, _SELU_FLOOR),
+}
+
+
+def _replaced(module: nn.Module, keyed: Callable[..., nn.Module]) -> nn.Module:
+    kind = type(module)  # exactly: a subclass may do something else
+    if kind in _KINDS and module.p:
+        unit, floor = _KINDS[kind]
+        return keyed(module.p, unit, floor=floor)
+    if kind is StochasticDepth and module.p:
+        return keyed(module.p, Unit.ROW if module.mode == "row" else Unit.STEP)
+    if kind.__name__ == "DropPath" and kind.__module__.startswith("timm.") and module.drop_prob:
+        return keyed(module.drop_prob, Unit.ROW, is_rescaled=module.scale_by_keep)
+    for name, child in module.named_children():
+        setattr(module, name, _replaced(child, keyed))
+    return module
+
+
+def _check_examples(x: Tensor, examples: int) -> None:
+    if len(x) % examples:
+        msg = (
+            "dropout must act on activations with the examples in their first dimension; got shape "
+            f"{tuple(x.shape)} for a micro-batch of {examples} examples. Put the examples first "
+            "(batch_first=True), or set the dropout to 0 in model.settings."
+        )
+        raise ValueError(msg)
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

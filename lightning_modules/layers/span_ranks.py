@@ -1,0 +1,123 @@
+"""A BatchNorm span that is larger than a micro-batch: several ranks normalise it together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from sweeper.spec.batch import BatchSplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRanks:
+    """The ranks whose micro-batches make one span, in the step's order.
+
+    Attributes:
+        group: of these ranks, this one among them.
+        count: of ranks [count].
+        is_first: whether this rank has the beginning of the span.
+    """
+
+    group: Any
+    count: int
+    is_first: bool
+
+
+def span_ranks(split: BatchSplit, *, bn_span: int, rank: int) -> SpanRanks | None:
+    """The ranks that this one normalises with; None if a micro-batch holds whole spans.
+
+    All ranks call it at the same time.
+    """
+    count = split.ranks_per_span(bn_span)
+    if count == 1:
+        return None
+    firsts = range(0, split.world_size, count)
+    groups = [dist.new_group([*range(first, first + count)]) for first in firsts]
+    return SpanRanks(group=groups[rank // count], count=count, is_first=rank % count == 0)
+
+
+def normalised_together(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: SpanRanks
+) -> tuple[Tensor, Tensor, Tensor]:
+    """BatchNorm of x, shape (n, channels, ...), by the statistics of all ranks' x of equal shape.
+
+    Each rank sends its mean and variance in the forward pass and two sums per channel in the
+    backward pass; all add up what they get in the order of the ranks.
+
+    Returns:
+        The normalised x; the span's mean and unbiased variance, shape (channels,) each.
+
+    Source:
+        Ioffe & Szegedy 2015, arXiv:1502.03167; variances of parts are combined as by Chan, Golub &
+        LeVeque 1979.
+    """
+    normalised, mean, var = _NormaliseTogether.apply(x, weight, bias, eps, ranks)
+    return normalised, mean, var
+
+
+class _NormaliseTogether(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        ranks: SpanRanks,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        num = x.numel() // x.shape[1] * ranks.count
+        var, mean = torch.var_mean(_wide(x), dim=_all_but_channels(x), correction=0)
+        means, variances = _gathered(torch.stack([mean, var]), ranks).unbind(1)
+        mean = means.mean(0)
+        var = variances.mean(0) + (means - mean).square().mean(0)
+        ctx.save_for_backward(x, weight, mean, (var + eps).rsqrt())
+        ctx.ranks, ctx.num = ranks, num
+        normalised = functional.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
+        unbiased = var * (num / max(1, num - 1))
+        ctx.mark_non_differentiable(mean, unbiased)
+        return normalised, mean, unbiased
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  of the decorator
+        ctx: Any, *slopes: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, weight, mean, inverse_std = ctx.saved_tensors
+        slope = _wide(slopes[0])
+        standard = (_wide(x) - _per_channel(mean, x)) * _per_channel(inverse_std, x)
+        axes = _all_but_channels(x)
+        sums = torch.stack([slope.sum(axes), (slope * standard).sum(axes)])
+        of_span = _gathered(sums, ctx.ranks).sum(0) / ctx.num
+        slope = slope - _per_channel(of_span[0], x) - standard * _per_channel(of_span[1], x)
+        scale = inverse_std if weight is None else inverse_std * weight
+        return (
+            (slope * _per_channel(scale, x)).to(x.dtype),
+            None if weight is None else sums[1].to(weight.dtype),
+            None if weight is None else sums[0].to(weight.dtype),
+            None,
+            None,
+        )
+
+
+def _gathered(tensor: Tensor, ranks: SpanRanks) -> Tensor:
+    """The tensors of all ranks of the span, stacked in their order."""
+    gathered = tensor.new_empty(ranks.count * tensor.shape[0], *tensor.shape[1:])
+    dist.all_gather_into_tensor(gathered, tensor, group=ranks.group)
+    return gathered.view(ranks.count, *tensor.shape)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least float32."""
+    return x if x.dtype in {torch.float32, torch.float64} else x.float()
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [0, *range(2, x.ndim)]
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    return values.view(1, -1, *[1] * (x.ndim - 2))

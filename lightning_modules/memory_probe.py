@@ -1,0 +1,72 @@
+"""A few steps of a run, to see how much memory it takes: all that a run does, but briefly."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from lightning_modules.data.streaming import workers_for
+from sweeper.spec.run_spec import RunSpec, run_spec
+
+# Momentum and the like are made at the first step and lie beside the activations at the second;
+# PowerSGD's buffers are made at the third. The loss scaler may skip the first steps.
+_LEAST_STEPS = 3
+_STEPS_PER_EPOCH = {"16-mixed": 4}
+_USUAL_STEPS_PER_EPOCH = 2
+_LEAST_EPOCHS = 2
+_ACCUMULATION_STEPS = 2  # at the second micro-batch the gradients of the first are there
+
+
+def brief(config: Mapping[str, Any], micro_batch: int) -> RunSpec:
+    """One rank's part of a run for a few steps, in micro-batches of a given size.
+
+    It has all that takes memory: the data set, two or more epochs with their evaluation and
+    checkpoint, accumulated gradients (whether or not this run accumulates: others of its kind may),
+    the optimizer's state. The learning rate is zero, so that nothing diverges.
+
+    Args:
+        config: of the run.
+        micro_batch: examples per forward/backward [examples].
+    """
+    examples = config["data"]["num_train_examples"]
+    batch = micro_batch * min(_ACCUMULATION_STEPS, examples // micro_batch)
+    wanted = _STEPS_PER_EPOCH.get(config["precision"], _USUAL_STEPS_PER_EPOCH)
+    steps = min(wanted, examples // batch)
+    spec = run_spec(
+        {
+            **config,
+            "batch": batch,
+            "micro_batch": micro_batch,
+            "devices": 1,
+            "num_nodes": 1,
+            "epochs": max(_LEAST_EPOCHS, -(-_LEAST_STEPS // steps)),
+            "warmup": 0,
+            "lr_rule": {"name": "none"},
+            "schedule": {"name": "constant"},
+            "logger": {"_target_": None},
+            "loss_ceiling": None,
+            "data": _with_the_ranks_workers(config),
+            "exchange": _from_the_start(config["exchange"]),
+        }
+    )
+    still = replace(spec.schedule, start_lr=0.0, peak_lr=0.0)
+    return replace(spec, steps_per_epoch=steps, schedule=still)
+
+
+def _with_the_ranks_workers(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with as many loading processes as one of all the run's ranks has."""
+    data = dict(config["data"])
+    if data.get("num_workers") == "auto":
+        is_on_gpu = config["accelerator"] != "cpu" and torch.cuda.is_available()
+        device = torch.device("cuda" if is_on_gpu else "cpu")
+        data["num_workers"] = workers_for("auto", ranks_on_node=config["devices"], device=device)
+    return data
+
+
+def _from_the_start(exchange: Mapping[str, Any]) -> dict[str, Any]:
+    """An exchange of gradients on one rank, without the plain part that it begins with."""
+    if exchange["name"] == "hierarchical":
+        return {"name": "all_reduce"}
+    sooner = {"start_step": 2, "start_epoch": 1, "workers": 1}
+    return {key: sooner.get(key, value) for key, value in exchange.items()}

@@ -1,0 +1,270 @@
+"""One rank of one run, in a process of its own; nobody re-executes the command line."""
+
+import contextlib
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lightning_modules.memory_probe import brief
+from lightning_modules.train import Place, peak_of_process_gib, train
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
+from sweeper.spec.worker_args import (
+    CROWDED_EXIT,
+    LEAVE_AFTER_STEP,
+    TOO_MUCH_EXIT,
+    UNWRITABLE_EXIT,
+    Rank,
+    Try,
+    signals_of_launcher,
+)
+
+_REASON_LINES = 3
+_LOOK_S = 0.005
+_GIB = 2**30
+# Left free of a run's share of a GPU: CUDA's and NCCL's own memory, and fragments.
+_GPU_PART, _GPU_RESERVE_GIB = 0.95, 1.0
+_MEETING_S = 300.0
+
+
+def work(rank: Rank) -> None:
+    """Train one rank and leave its record in the attempt's folder."""
+    folder = Path(rank.folder)
+    _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
+    _die_with_parent()
+    config = json.loads((folder / "config.json").read_text())
+    choose_nccl(config["exchange"])
+    _enter(rank, config["accelerator"])
+    progress = folder / "progress.jsonl"
+    place = Place(
+        rank=rank.rank,
+        folder=folder,
+        checkpoint=Path(rank.checkpoint),
+        on_epoch=lambda rows: _append(progress, rows),
+        is_asked_to_leave=lambda: _is_there(folder / LEAVE_AFTER_STEP),
+    )
+    try:
+        record = train(run_spec(config), place)
+    except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
+        with contextlib.suppress(OSError):  # a full disk takes no log either
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(_leave_failure(folder, rank.rank, error))  # other ranks may wait in a collective
+    if rank.rank == 0:
+        _leave_record(folder, 0, record)
+    dist.destroy_process_group()
+
+
+def try_micro_batch(told: Try) -> None:
+    """Train a few steps in micro-batches of one size and leave what memory they took.
+
+    Exits with TOO_MUCH_EXIT if they took more than they may.
+    """
+    folder = Path(told.folder)
+    _redirect_output(folder / "log.txt")
+    _die_with_parent()
+    _be_the_first_to_go()
+    checkpoint = folder / "checkpoint.ckpt"
+    rank = Rank(
+        folder=told.folder,
+        checkpoint=str(checkpoint),
+        rank=0,
+        local_rank=0,
+        node_rank=0,
+        world_size=1,
+        threads=told.threads,
+        environment=told.environment,
+    )
+    _enter(rank, told.config["accelerator"])
+    is_crowded = _set_limit(told)
+    place = Place(
+        rank=0,
+        folder=folder,
+        checkpoint=checkpoint,
+        on_epoch=lambda rows: None,
+        val_examples=told.micro_batch,
+    )
+    try:
+        record = train(brief(told.config, told.micro_batch), place)
+    except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
+        traceback.print_exc()
+        sys.stderr.flush()
+        too_much = CROWDED_EXIT if is_crowded else TOO_MUCH_EXIT
+        os._exit(too_much if _is_out_of_memory(error) else 1)
+    if record["outcome"] != Outcome.FINISHED:  # before the optimizer had its state, perhaps
+        sys.exit(f"{record['outcome']}: {record['reason']}")
+    on_gpu = told.share_of_gpu is not None
+    peak = torch.cuda.max_memory_reserved() / _GIB if on_gpu else record["peak_memory_gib"]
+    measured = {"peak_gib": peak, "steps": record["steps"], "device": record["device_kind"]}
+    _publish(folder / "measured.json", measured)
+    dist.destroy_process_group()
+
+
+def _set_limit(told: Try) -> bool:
+    """Have this process fail when it takes more memory than it may.
+
+    Returns:
+        Whether others use so much of the GPU that a failure says nothing.
+    """
+    if told.share_of_gpu is None:
+        assert told.limit_gib is not None, "on a CPU the limit is always stated"
+        _end_above(told.limit_gib)
+        return False
+    free, total = torch.cuda.mem_get_info()
+    usable_gib = total / _GIB * told.share_of_gpu * _GPU_PART - _GPU_RESERVE_GIB
+    usable_gib = min(usable_gib, told.limit_gib or usable_gib)
+    torch.cuda.set_per_process_memory_fraction(max(0.0, usable_gib * _GIB / total))
+    return free / _GIB < usable_gib
+
+
+def _end_above(limit_gib: float) -> None:
+    """End this process as soon as it has taken more memory, before it can harm the machine."""
+
+    def watch() -> None:
+        while peak_of_process_gib() <= limit_gib:
+            time.sleep(_LOOK_S)
+        os._exit(TOO_MUCH_EXIT)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _be_the_first_to_go() -> None:
+    """If the machine runs out of memory, Linux shall end this process and no other."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _redirect_output(log: Path) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(file, stream.fileno())
+    os.close(file)
+    faulthandler.enable()
+
+
+def _die_with_parent() -> None:
+    """End this process when the launcher has gone, however it went."""
+    for number in signals_of_launcher():
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def choose_nccl(exchange: Mapping[str, Any]) -> None:
+    """Make NCCL reduce by the algorithm that a run asks for; it reads its environment once.
+
+    Trees are for all-reduce alone; by name alone they would leave the other operations without any.
+    """
+    algorithms = {"ring": "ring", "tree": "ring;allreduce:tree"}
+    if (chosen := exchange.get("nccl_algo")) is not None:
+        os.environ["NCCL_ALGO"] = algorithms[chosen]
+
+
+def _enter(rank: Rank, accelerator: str) -> None:
+    """Take the place among the ranks: environment, threads, process group."""
+    os.environ.update(
+        LOCAL_RANK=str(rank.local_rank),
+        NODE_RANK=str(rank.node_rank),
+        RANK=str(rank.rank),
+        WORLD_SIZE=str(rank.world_size),
+        OMP_NUM_THREADS=str(rank.threads),
+        **rank.environment,
+    )
+    torch.set_num_threads(rank.threads)
+    on_gpu = accelerator != "cpu" and torch.cuda.is_available()  # sees the environment as set
+    if on_gpu:
+        torch.cuda.set_device(rank.local_rank)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=_store(rank),
+        rank=rank.rank,
+        world_size=rank.world_size,
+    )
+
+
+def _store(rank: Rank) -> dist.Store:
+    """Where the ranks meet: a file on one machine; over several, a port that a file tells.
+
+    File locks on network file systems are not to be relied on, renames are.
+    """
+    meeting = Path(rank.folder) / "rendezvous"
+    if rank.master is None:
+        return dist.FileStore(str(meeting), rank.world_size)
+    if rank.rank == 0:
+        store = dist.TCPStore(
+            rank.master, 0, rank.world_size, is_master=True, wait_for_workers=False
+        )
+        partial = meeting.with_name(".rendezvous.tmp")
+        partial.write_text(str(store.port))
+        partial.replace(meeting)
+        return store
+    deadline = time.monotonic() + _MEETING_S
+    while not meeting.exists():
+        if time.monotonic() > deadline:
+            msg = f"rank 0 must open {meeting} within {_MEETING_S:g} s; it did not. See its log."
+            raise TimeoutError(msg)
+        os.listdir(rank.folder)  # noqa: PTH208  makes network file systems look again
+        time.sleep(0.1)
+    return dist.TCPStore(rank.master, int(meeting.read_text()), rank.world_size, is_master=False)
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a file exists; no, while the file system cannot tell."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _append(progress: Path, rows: list[dict[str, Any]]) -> None:
+    with progress.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
+    """Leave the reason in the folder and return the exit code; it tells if that cannot be done."""
+    reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
+    outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
+    try:
+        _leave_record(folder, rank, {"outcome": outcome, "reason": reason})
+    except OSError as unwritable:
+        return UNWRITABLE_EXIT + (unwritable.errno or 0)
+    return 1
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether torch or Python could not get memory; on a CPU torch says so only in words."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def _leave_record(folder: Path, rank: int, record: dict[str, Any]) -> None:
+    _publish(folder / f"record-{rank}.json", record)
+
+
+def _publish(path: Path, content: dict[str, Any]) -> None:
+    """Publish by rename."""
+    partial = path.with_name(f".{path.stem}.tmp")
+    partial.write_text(json.dumps(content))
+    partial.replace(path)

@@ -1,0 +1,96 @@
+"""What SLURM is here: whether jobs can be submitted, and what a job was given."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+from sweeper.commands.checks.finding import Finding, good, warning
+from sweeper.launch.slurm.commands import ask, setting
+
+_DEFAULT_KILL_WAIT_S = 30
+
+
+def cluster_checks(*, devices: int) -> Iterator[Finding]:
+    """Look at SLURM, from a login node or from inside a job.
+
+    Args:
+        devices: ranks on each node that runs are to have [count].
+    """
+    if "SLURM_JOB_ID" in os.environ:
+        yield from job_checks(os.environ, devices=devices)
+    missing = [name for name in ("sbatch", "squeue", "srun", "scontrol") if not shutil.which(name)]
+    if len(missing) == 4:
+        yield good("SLURM", "is not here: use hydra/launcher=local")
+        return
+    if missing:
+        yield warning(
+            "SLURM",
+            f"{', '.join(missing)} not on PATH",
+            "Without sbatch and squeue nothing is submitted from here; without srun runs have one "
+            "node; without scontrol a job cannot requeue itself: repeat the command instead.",
+        )
+    config = ask("scontrol", "show", "config")
+    if config is None:
+        yield warning(
+            "SLURM",
+            "its controller does not answer",
+            "Nothing can be submitted now: see `scontrol ping`.",
+        )
+        return
+    yield from config_checks(config)
+    yield from partition_checks(ask("sinfo", "--noheader", "--format=%P %a %l %D %c %m %G"))
+
+
+def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Finding]:
+    """What SLURM announces of this job, against the devices asked."""
+    tasks = environment.get("SLURM_NTASKS")
+    nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
+    if tasks is not None and int(tasks) != devices * nodes:
+        yield warning(
+            "ranks",
+            f"SLURM announces ntasks={tasks} nodes={nodes}, devices={devices} asked",
+            "sweeper makes its ranks itself and is not misled; other Lightning programs train "
+            "another batch here without a word. Take --ntasks out of the job's header.",
+        )
+    else:
+        yield good(
+            "ranks", f"ntasks={tasks or 'none'} nodes={nodes} announced, devices={devices} asked"
+        )
+    cpus = environment.get("SLURM_CPUS_ON_NODE")
+    if cpus and cpus.isdigit() and int(cpus) < devices:
+        yield warning(
+            "CPUs", f"{cpus} on this node for devices={devices}", "Ask for one a rank at least."
+        )
+
+
+def config_checks(config: str) -> Iterator[Finding]:
+    """What of the cluster's settings matters to sweeps."""
+    largest = setting("MaxArraySize", config) or "unknown"
+    yield good("MaxArraySize", f"{largest}: larger sweeps become several arrays")
+    accounting = setting("AccountingStorageType", config) or ""
+    keeps = "none" not in accounting and accounting
+    yield good("accounting", "is kept" if keeps else "is not kept (no sacct): not needed")
+    if setting("JobRequeue", config) == "0":
+        yield warning(
+            "requeue",
+            "is off by default (JobRequeue=0)",
+            "Jobs ask for it themselves; if they still do not come back, repeat the command.",
+        )
+    wait = (setting("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
+    if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
+        yield warning(
+            "KillWait",
+            f"{wait} s between SIGTERM and SIGKILL",
+            f"Set hydra.launcher.term_grace_s below {max(0, int(wait) - 10)}.",
+        )
+
+
+def partition_checks(listed: str | None) -> Iterator[Finding]:
+    """Which partitions take jobs."""
+    for line in (listed or "").splitlines():
+        name, available, limit, nodes, cpus, memory, gpus = line.split(maxsplit=6)
+        about = f"{nodes} nodes of {cpus} CPUs, {memory} MiB, GPUs {gpus}; limit {limit}"
+        if available == "up":
+            yield good(f"partition {name}", about)
+        else:
+            yield warning(f"partition {name}", f"is {available}", "Choose another for now.")

@@ -1,0 +1,154 @@
+"""Whether the results folder keeps the promises that the ledger builds on."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sweeper.commands.checks.finding import Finding, broken, good, warning
+from sweeper.launch.slurm.commands import ask, without_tasks
+
+_GIB = 2**30
+_SMALLEST_DISK_GIB = 1.0
+_FEWEST_FILES = 10_000
+_LARGEST_CLOCK_DIFFERENCE_S = 5.0
+_NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fuse", "9p", "afs")
+
+
+def folder_checks(results: Path) -> Iterator[Finding]:
+    """Look at the results folder, or at the folder that it would be made in."""
+    folder = results.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    probe = folder / f".doctor-{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError as error:
+        yield broken(
+            "results", f"{folder} cannot be written: {error.strerror}", "Choose another folder."
+        )
+        return
+    try:
+        for check in (rename_check, claim_check, clock_check, nodes_check):
+            yield from check(probe)
+    except OSError as error:
+        yield broken(
+            "results",
+            f"{folder} cannot be used: {error.strerror}",
+            "Make room there, or choose another folder.",
+        )
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+    yield disk_check(folder)
+    yield shared_check(folder, Path("/proc/mounts"))
+
+
+def rename_check(folder: Path) -> Iterator[Finding]:
+    """A file is replaced at once by a rename, and is there for a listing."""
+    first, second = folder / "first", folder / "second"
+    first.write_text("new")
+    second.write_text("old")
+    first.replace(second)
+    if second.read_text() == "new" and [path.name for path in folder.iterdir()] == ["second"]:
+        yield good("rename", "replaces a file at once")
+    else:
+        yield broken(
+            "rename",
+            "does not replace a file at once",
+            "Rows could be torn: use another file system.",
+        )
+
+
+def claim_check(folder: Path) -> Iterator[Finding]:
+    """Only one process can make a folder or link a file: that is how runs are claimed."""
+    first, linked = folder / "file", folder / "linked"
+    first.touch()
+    claims = {
+        "a folder can be made twice": (folder / "claim").mkdir,
+        "a file can be linked twice": lambda: os.link(first, linked),
+    }
+    for trouble, claim in claims.items():
+        claim()
+        with contextlib.suppress(FileExistsError):
+            claim()
+            yield broken("claims", trouble, "Use another file system.")
+            return
+    yield good("claims", "a folder is made once, a file linked once")
+
+
+def clock_check(folder: Path) -> Iterator[Finding]:
+    """Modification times move on: they are the heartbeats."""
+    beat = folder / "beat"
+    beat.touch()
+    before = beat.stat().st_mtime
+    time.sleep(1.1)
+    os.utime(beat)
+    after = beat.stat().st_mtime
+    difference = after - time.time()
+    if after <= before:
+        yield broken(
+            "heartbeats", "modification times stand still", "Use another file system for results."
+        )
+    elif abs(difference) > _LARGEST_CLOCK_DIFFERENCE_S:
+        yield warning(
+            "heartbeats",
+            f"the file system's clock differs by {difference:.0f} s",
+            "Heartbeats use its clock alone, so runs are safe; times in the tables may confuse.",
+        )
+    else:
+        yield good("heartbeats", "modification times move on")
+
+
+def nodes_check(folder: Path) -> Iterator[Finding]:
+    """In a job of several nodes: whether each of them sees what this one writes."""
+    nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    if nodes == 1 or not shutil.which("srun"):
+        return
+    written = folder / "for-all-nodes"
+    written.touch()
+    everywhere = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    look = ("sh", "-c", '[ ! -e "$0" ] || echo seen', str(written))
+    said = ask("srun", *everywhere, *look, environment=without_tasks(os.environ), succeeds=False)
+    seen = (said or "").split().count("seen")
+    if seen == nodes:
+        yield good("nodes", f"all {nodes} see the folder")
+    else:
+        yield broken(
+            "nodes",
+            f"{seen} of {nodes} see {folder.parent}",
+            "Choose a folder that all nodes see under the same path.",
+        )
+
+
+def disk_check(folder: Path) -> Finding:
+    """Room for checkpoints and rows, in bytes and in files."""
+    free_gib = shutil.disk_usage(folder).free / _GIB
+    files = os.statvfs(folder)
+    if files.f_files and files.f_favail < _FEWEST_FILES:
+        return warning("disk", f"{files.f_favail} more files in {folder}", "Make room for files.")
+    if free_gib < _SMALLEST_DISK_GIB:
+        return warning("disk", f"{free_gib:.2f} GiB free in {folder}", "Make room before a sweep.")
+    return good("disk", f"{free_gib:.0f} GiB free in {folder}")
+
+
+def shared_check(folder: Path, mounts: Path) -> Finding:
+    """Whether other nodes can see the folder."""
+    kind = file_system(folder, mounts)
+    if kind is None or kind.startswith(_NETWORK_FILE_SYSTEMS):
+        return good("file system", kind or "unknown")
+    return warning(
+        "file system",
+        f"{kind}, which is usually of this machine alone",
+        "For hydra/launcher=slurm, results= must be a folder that all nodes see under this path.",
+    )
+
+
+def file_system(folder: Path, mounts: Path) -> str | None:
+    """The kind of file system that a folder lies on; None if it cannot be told."""
+    if not mounts.exists():
+        return None
+    lines = [line.split() for line in mounts.read_text().splitlines()]
+    over = [(at, kind) for _, at, kind, *_ in lines if folder.is_relative_to(at)]
+    return max(over, key=lambda mount: len(mount[0]))[1] if over else None

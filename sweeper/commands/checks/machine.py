@@ -1,0 +1,158 @@
+"""Python, torch and driver, devices, shared memory, network interface of this machine."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.checks.finding import Finding, broken, good, warning
+
+_GIB = 2**30
+_SMALLEST_SHM_GIB = 1.0
+_TORCH_TIMEOUT_S = 120
+_ASK_TORCH = (
+    "import json, torch, torch.distributed as dist;"
+    "print(json.dumps({'version': torch.__version__, 'cuda': torch.version.cuda,"
+    "'available': torch.cuda.is_available(), 'count': torch.cuda.device_count(),"
+    "'gloo': dist.is_gloo_available(), 'nccl': dist.is_nccl_available()}))"
+)
+
+
+def machine_checks(*, devices: int) -> Iterator[Finding]:
+    """Look at this machine.
+
+    Args:
+        devices: ranks on each node that runs are to have [count].
+    """
+    yield python_check(sys.version_info[:2])
+    yield from torch_checks(asked_torch(), devices=devices, driver=driver_version())
+    yield shared_memory_check(Path("/dev/shm"))
+    yield from interface_checks(dict(os.environ), hostname=socket.gethostname())
+
+
+def python_check(version: tuple[int, int]) -> Finding:
+    """Python 3.11 to 3.13: Hydra 1.3 breaks on 3.14."""
+    words = ".".join(map(str, version))
+    if (3, 11) <= version < (3, 14):
+        return good("Python", words)
+    return broken("Python", words, "Use Python 3.11, 3.12 or 3.13.")
+
+
+def asked_torch() -> dict[str, Any] | str:
+    """What torch says of itself, in a process of its own; its last line if it does not start."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK_TORCH],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TORCH_TIMEOUT_S,
+    )
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    return (done.stderr.strip().splitlines() or ["it died without a word"])[-1]
+
+
+def driver_version() -> str | None:
+    """Of NVIDIA's driver, None without one."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (done.stdout.split() or [None])[0]
+
+
+def torch_checks(
+    torch: dict[str, Any] | str, *, devices: int, driver: str | None
+) -> Iterator[Finding]:
+    """Whether torch starts, sees the GPUs that the driver has, and enough of them."""
+    if isinstance(torch, str):
+        yield broken("torch", f"does not start: {torch}", "Install it anew for this machine.")
+        return
+    yield good("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'none'}")
+    if not torch["gloo"]:
+        yield broken("gloo", "is not in this torch", "Ranks need it: install another build.")
+    if driver is None:
+        yield good("GPUs", "no NVIDIA driver here: runs train on the CPU")
+        return
+    if not torch["available"]:
+        yield broken(
+            "GPUs",
+            f"driver {driver} is here, but this torch cannot use it",
+            "Install a torch whose CUDA the driver carries (see nvidia-smi's CUDA Version).",
+        )
+        return
+    if torch["count"] < devices:
+        yield broken(
+            "GPUs",
+            f"{torch['count']} here, devices={devices} asked",
+            "Ask for fewer devices, or for a node (or a job) with more GPUs.",
+        )
+    else:
+        yield good("GPUs", f"{torch['count']}, driver {driver}")
+    if not torch["nccl"]:
+        yield broken(
+            "NCCL", "is not in this torch", "Ranks on GPUs need it: install another build."
+        )
+
+
+def shared_memory_check(folder: Path) -> Finding:
+    """Room in memory for the arrays that runs share."""
+    if not folder.is_dir():
+        return warning(
+            str(folder), "is not there", "Runs share arrays through a temporary folder: slower."
+        )
+    free_gib = shutil.disk_usage(folder).free / _GIB
+    if free_gib < _SMALLEST_SHM_GIB:
+        return warning(
+            str(folder),
+            f"{free_gib:.2f} GiB free",
+            "Data sets that runs share may not fit. In a container: --shm-size or --ipc=host.",
+        )
+    return good(str(folder), f"{free_gib:.1f} GiB free")
+
+
+def interface_checks(environment: dict[str, str], *, hostname: str) -> Iterator[Finding]:
+    """Whether ranks on several nodes would find each other."""
+    known = {name for _, name in socket.if_nameindex()}
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = environment.get(variable, "")
+        names = [name.lstrip("=") for name in value.split(",") if name and value[0] != "^"]
+        absent = [n for n in names if not any(have.startswith(n) for have in known)]
+        if absent:
+            yield broken(
+                variable,
+                f"names {', '.join(absent)}, which is not here (here: {', '.join(sorted(known))})",
+                f"Unset {variable} or name an interface that every node has.",
+            )
+        elif "lo" in names:
+            yield broken(
+                variable, "names lo: ranks of other nodes cannot be reached", f"Unset {variable}."
+            )
+    yield _address_check(hostname)
+
+
+def _address_check(hostname: str) -> Finding:
+    try:
+        address = socket.gethostbyname(hostname)
+    except OSError:
+        return warning(
+            "host name",
+            f"{hostname} has no address",
+            "Runs over several nodes use the address that srun tells; NCCL may need "
+            "NCCL_SOCKET_IFNAME.",
+        )
+    if address.startswith("127."):
+        alone = "to itself; torchrun over several machines needs --local-addr=ADDRESS"
+        return good("host name", f"{hostname} is {address} {alone}")
+    return good("host name", f"{hostname} is {address}")

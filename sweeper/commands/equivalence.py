@@ -1,0 +1,244 @@
+"""`python -m sweeper equivalence`: the same run on several layouts, and how far they end apart.
+
+The words are those of a sweep, for one point. One epoch is trained on each layout, in float64 and
+in float32, in a temporary results folder. With `reproducible=true` the layouts are numbers of ranks
+that share one micro-batch, and they must agree to the last bit.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from sweeper.commands.plan import planned_grid
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import this_machine
+from sweeper.planning.plan import plan, tasks
+from sweeper.spec.batch import BatchSplit
+from sweeper.spec.exit_codes import BAD_INPUT, DONE, RUN_FAILED
+from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.store.ledger import Ledger
+
+#: Ranks and accumulation steps.
+LAYOUTS = "1x1,1x8,2x4,4x1"
+#: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training
+#: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
+BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
+BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One layout after its epoch.
+
+    Attributes:
+        split: ranks, micro-batch and accumulation steps.
+        precision: of the arithmetic.
+        difference: largest relative difference of any tensor from the first layout's.
+        same_lr: whether every step's learning rate was that of the first layout.
+        steps: optimizer steps [steps].
+        val_loss: after the epoch [nats per example].
+        has_batchnorm: whether the model has running statistics.
+        is_reproducible: whether the sums were to be made in one fixed order.
+    """
+
+    split: BatchSplit
+    precision: str
+    difference: float
+    same_lr: bool
+    steps: int
+    val_loss: float
+    has_batchnorm: bool
+    is_reproducible: bool
+
+    @property
+    def allowed(self) -> float | None:
+        """The promised bound on the difference; None where none is promised."""
+        if self.is_reproducible:
+            return 0.0
+        bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
+        return bounds.get(self.precision)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the layout gives what the first one gives."""
+        return self.same_lr and (self.allowed is None or self.difference <= self.allowed)
+
+    @property
+    def verdict(self) -> str:
+        """For people."""
+        if not self.holds:
+            return "DIFFERS"
+        if self.is_reproducible:
+            return "bit-identical"
+        return "rounding" if self.allowed is None else "same"
+
+
+def main() -> None:
+    """Print the table for the words on the command line; 1 if a layout differs."""
+    arguments = _parser().parse_args()
+    try:
+        planned, _ = planned_grid(arguments.words, config_dir=arguments.config_dir)
+        config = dict(planned.specs[0].config) | {"epochs": 1, "warmup": 0, "num_nodes": 1}
+        layouts, left_out = _feasible(config, arguments.layouts)
+    except ValueError as error:
+        print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
+        sys.exit(BAD_INPUT)
+    console = Console()
+    for sentence in left_out:
+        console.print(f"left out: {sentence}", highlight=False, markup=False, soft_wrap=True)
+    precisions = arguments.precision.split(",")
+    rows = [row for precision in precisions for row in compare(config, layouts, precision)]
+    _show(rows, console)
+    sys.exit(DONE if all(row.holds for row in rows) else RUN_FAILED)
+
+
+def compare(
+    config: dict[str, Any], layouts: Sequence[dict[str, int]], precision: str
+) -> Iterator[Trained]:
+    """Train one epoch on each layout and compare with the first.
+
+    Raises:
+        ValueError: if a layout did not train to the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
+        specs: list[RunSpec] = []
+        rows: list[dict[str, Any]] = []
+        for index, layout in enumerate(layouts):
+            results = Path(folder) / str(index)
+            spec, row = _train(
+                {**config, **layout, "precision": precision, "keep_checkpoint": True}, results
+            )
+            specs.append(spec)
+            rows.append(row)
+        checkpoints = [
+            Ledger(Path(folder) / str(i)).run_folder(spec.run_id) / "checkpoint.ckpt"
+            for i, spec in enumerate(specs)
+        ]
+        differences, has_batchnorm = _differences(checkpoints)
+        for spec, row, difference in zip(specs, rows, differences, strict=True):
+            yield Trained(
+                split=spec.split,
+                precision=precision,
+                difference=difference,
+                # AdaScale's rates follow the gradients, rounding included; the weights tell.
+                same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
+                or config["lr_rule"]["name"] == "adascale",
+                steps=row["steps"],
+                val_loss=row["val_loss"],
+                has_batchnorm=has_batchnorm,
+                is_reproducible=bool(config["reproducible"]),
+            )
+
+
+def _train(config: dict[str, Any], results: Path) -> tuple[RunSpec, dict[str, Any]]:
+    ledger = Ledger(results)
+    ledger.prepare()
+    planned = plan([config], ledger)
+    (spec,) = planned.specs
+    to_do = tasks(planned, ledger, retry=None, rerun=None)
+    for _ in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
+        pass
+    columns = ["outcome", "reason", "steps", "val_loss", "lr_series_hash"]
+    (row,) = ledger.rows({spec.run_id}, columns).values()
+    if row["outcome"] != "finished":
+        msg = f"every layout must train to the end; {spec.point} {row['outcome']}: {row['reason']}"
+        raise ValueError(msg)
+    return spec, row
+
+
+def _differences(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
+    receive, send = multiprocessing.Pipe(duplex=False)
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=_compare_there, args=(send, checkpoints))
+    process.start()
+    answer: tuple[list[float], bool] = receive.recv()
+    process.join()
+    return answer
+
+
+def _compare_there(send: Connection, checkpoints: Sequence[Path]) -> None:
+    from lightning_modules.checkpoint_diff import (  # imports torch
+        has_batchnorm,
+        relative_differences,
+    )
+
+    send.send((relative_differences(checkpoints), has_batchnorm(checkpoints[0])))
+
+
+def _feasible(config: dict[str, Any], layouts: str) -> tuple[list[dict[str, int]], list[str]]:
+    """The layouts that make the batch exactly, and why others cannot."""
+    feasible: list[dict[str, int]] = []
+    left_out: list[str] = []
+    for layout in layouts.split(","):
+        changes = _changes(config, layout)
+        if changes is None:
+            left_out.append(f"{layout}: batch={config['batch']} does not split into so many.")
+        elif changes not in feasible:
+            try:
+                run_spec({**config, **changes})
+            except ValueError as error:
+                left_out.append(f"{layout}: {error}")
+            else:
+                feasible.append(changes)
+    if len(feasible) < 2:
+        msg = f"at least two layouts must fit; {' '.join(left_out)} Choose another batch."
+        raise ValueError(msg)
+    return feasible, left_out
+
+
+def _changes(config: dict[str, Any], layout: str) -> dict[str, int] | None:
+    """What makes a layout of ranks x accumulation steps; None if the batch does not split so."""
+    world_size, accumulation_steps = (int(part) for part in layout.split("x"))
+    if config["reproducible"] or gradient_span(config) is not None:
+        return {"devices": world_size}  # the micro-batch is given, whatever the accumulation
+    parts = world_size * accumulation_steps
+    if config["batch"] % parts:
+        return None
+    return {"devices": world_size, "micro_batch": config["batch"] // parts}
+
+
+def _show(rows: Sequence[Trained], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("precision", "ranks", "micro", "acc", "steps", "lr", "val loss"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("difference", "allowed", "verdict"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.precision,
+            str(row.split.world_size),
+            str(row.split.micro_batch),
+            str(row.split.accumulation_steps),
+            str(row.steps),
+            "same" if row.same_lr else "DIFFERS",
+            f"{row.val_loss:.6f}",
+            f"{row.difference:.1e}" if row.difference else "0",
+            "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
+            row.verdict,
+        )
+    console.print(table)
+    console.print(
+        "difference: largest of any tensor of the model, relative to its largest value, from the "
+        "first layout's after one epoch. With BatchNorm, training amplifies float32 rounding: no "
+        "bound is promised then, and float64 tells (docs/layouts.md).",
+        highlight=False,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sweeper equivalence", description=__doc__)
+    parser.add_argument("words", nargs="*", help="a point, in the words of the sweep")
+    parser.add_argument("--layouts", default=LAYOUTS, help="ranks x accumulation steps, by commas")
+    parser.add_argument("--precision", default="64-true,32-true", help="by commas")
+    parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")
+    return parser

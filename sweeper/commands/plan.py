@@ -1,0 +1,186 @@
+"""`python -m sweeper plan`: every run of a grid with its numbers; starts nothing."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from rich.console import Console
+from rich.table import Table
+
+from sweeper.commands.overrides import config_folder, expand, preset_axes, with_preset_axes
+from sweeper.console.runs_table import LAYOUT, duration
+from sweeper.launch.local.slots import this_machine
+from sweeper.planning.plan import Plan, plan
+from sweeper.spec.exit_codes import BAD_INPUT
+from sweeper.spec.run_spec import RunSpec
+from sweeper.store.ledger import Ledger
+
+Line = dict[str, Any]
+
+
+def main() -> None:
+    """Print the plan of the words on the command line."""
+    arguments = _parser().parse_args()
+    try:
+        planned, ledger = planned_grid(arguments.words, config_dir=arguments.config_dir)
+    except ValueError as error:
+        print(f"This grid cannot run.\n{error}", file=sys.stderr)  # noqa: T201
+        sys.exit(BAD_INPUT)
+    if arguments.schedule_plot:
+        from sweeper.console.schedule_plot import draw_schedules
+
+        draw_schedules(planned.specs, Path(arguments.schedule_plot))
+    lines = plan_lines(planned, ledger)
+    if arguments.json:
+        print(json.dumps(lines))  # noqa: T201
+        return
+    show(planned, lines, Console())
+
+
+def planned_grid(words: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
+    """The plan of a command's words, and the ledger it was looked up in.
+
+    Raises:
+        ValueError: if a word cannot be understood or a point is impossible.
+    """
+    if config_dir:
+        words = [*words, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        loader = GlobalHydra.instance().config_loader()
+        configs = list(expand(loader, with_preset_axes(preset_axes(loader, words), words)))
+    ledger = Ledger(Path(configs[0]["results"]))
+    device = this_machine(jobs="auto", runs_per_gpu=1).device
+    return plan(configs, ledger, device=device), ledger
+
+
+def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
+    """One mapping per run: the batch split, the rates, the steps, the cost, what is known."""
+    speeds = _known_speeds(ledger)
+    return [_line(spec, planned, speeds) for spec in planned.specs]
+
+
+def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
+    config, split = spec.config, spec.split
+    examples = spec.phases.examples_before(spec.epochs)
+    speed = speeds.get(_model(config))
+    ended = planned.ended.get(spec.run_id)
+    return {
+        "run_id": spec.run_id,
+        "global_batch": split.global_batch,
+        "warmup_epochs": spec.schedule.warmup_epochs,
+        "lr_rule": config["lr_rule"]["name"],
+        "seed": config["seed"],
+        "world_size": split.world_size,
+        "micro_batch": split.micro_batch,
+        "micro_batch_from": planned.fits[spec.run_id].source,
+        "accumulation_steps": split.accumulation_steps,
+        "peak_lr": spec.schedule.peak_lr,
+        "steps_per_epoch": spec.steps_per_epoch,
+        "phases": [
+            {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
+            for first, batch in spec.phases.batches()
+        ],
+        "most_epochs": spec.most_epochs,
+        "total_steps": spec.total_steps,
+        "warmup_steps": spec.schedule.warmup_steps,
+        "total_examples": examples,
+        "estimated_s": examples / speed if speed else None,
+        "ledger": str(ended.outcome) if ended else "new",
+        "warnings": list(planned.warnings[spec.run_id]),
+    }
+
+
+def _model(config: Mapping[str, Any]) -> str:
+    return json.dumps([config["model"], config["data"], config["precision"]], sort_keys=True)
+
+
+def _known_speeds(ledger: Ledger) -> dict[str, float]:
+    """Median examples per second of the models that the ledger has trained."""
+    settled = [run_id for run_id, row in ledger.ended().items() if row.outcome.is_result]
+    rows = ledger.rows(set(settled[:_ROWS_FOR_SPEED]), ["config_json", "examples_per_s"])
+    seen: dict[str, list[float]] = {}
+    for row in rows.values():
+        if row["examples_per_s"]:
+            seen.setdefault(_model(json.loads(row["config_json"])), []).append(
+                row["examples_per_s"]
+            )
+    return {model: median(speeds) for model, speeds in seen.items()}
+
+
+_ROWS_FOR_SPEED = 50
+
+
+def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
+    """Print a plan as a table, with its warnings."""
+    to_be_probed = any(line["micro_batch_from"] == "to be probed" for line in lines)
+    caption = LAYOUT + "; ?: at most, to be probed" * to_be_probed
+    table = Table(box=None, padding=(0, 1), pad_edge=False, caption=caption)
+    for name in ("batch", "warmup", "rule", "seed", "layout", "peak lr"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("steps/\nepoch", "steps", "warmup\nsteps", "time", "ledger"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in lines:
+        table.add_row(
+            f"{line['global_batch']:,}",
+            f"{line['warmup_epochs']:g}",
+            line["lr_rule"],
+            str(line["seed"]),
+            _layout(line),
+            f"{line['peak_lr']:g}",
+            f"{line['steps_per_epoch']:,}",
+            f"{line['total_steps']:,}",
+            f"{line['warmup_steps']:g}",
+            duration(line["estimated_s"]) if line["estimated_s"] else "",
+            line["ledger"],
+        )
+    console.print(table)
+    for sentence in dict.fromkeys(map(_course, planned.specs)):
+        if sentence:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    for warning in planned.distinct_warnings:
+        console.print(f"Warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+    new = sum(line["ledger"] == "new" for line in lines)
+    console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.", highlight=False)
+
+
+def _course(spec: RunSpec) -> str:
+    """What changes in the course of a run, or what will be measured; empty for most runs."""
+    config, batch = spec.config, f"batch {spec.split.global_batch:,}"
+    if config["lr_rule"]["name"] == "adascale":
+        return (
+            f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
+            f"{spec.split.global_batch / config['base_batch']:g} times the rate, as the noise of "
+            "the gradient allows; the numbers above are those of the shortest."
+        )
+    if config["schedule"].get("growth") == "measured":
+        return (
+            f"{batch}: times {config['schedule']['factor']} after each epoch whose noise scale is "
+            f"above it, up to {config['schedule']['max_batch']:,}; the numbers above are without."
+        )
+    first, *later = spec.phases.batches()
+    grown = [
+        f"{batch:,} from epoch {epoch} on ({spec.steps_at(epoch)} steps each)"
+        for epoch, batch in later
+    ]
+    return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
+
+
+def _layout(line: Line) -> str:
+    layout = f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}"
+    return layout + "?" * (line["micro_batch_from"] == "to be probed")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sweeper plan", description=__doc__)
+    parser.add_argument("words", nargs="*", help="the same words as after `python -m sweeper -m`")
+    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, changes nothing")
+    parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
+    parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")
+    parser.add_argument("--schedule-plot", help="draw the learning rates into this file: lr.png")
+    return parser

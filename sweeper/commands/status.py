@@ -1,0 +1,159 @@
+"""`python -m sweeper status`: what is done, running and failed, and why; at any time."""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sweeper.console.runs_table import RunState, counted, runs_table
+from sweeper.launch.slurm.queue import waiting
+from sweeper.spec.exit_codes import BAD_INPUT
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.store.attempt import Attempt, standing
+from sweeper.store.ledger import Ledger
+
+_FAILURES_SHOWN = 20
+_STATES_SHOWN = 60
+_CURVE_ROWS_SHOWN = 5
+
+
+def main() -> None:
+    """Print the state of a results folder, or of one run."""
+    arguments = _parser().parse_args()
+    what = Path(arguments.what)
+    ledger = Ledger(what if what.is_dir() else Path(arguments.results))
+    if not ledger.results.is_dir() or not (what.is_dir() or _find(ledger, arguments.what)):
+        print(  # noqa: T201
+            f"status needs a results folder or a run id; got {arguments.what}. "
+            f"Name a folder, or a run id of --results {arguments.results}.",
+            file=sys.stderr,
+        )
+        sys.exit(BAD_INPUT)
+    found = overview(ledger) if what.is_dir() else one_run(ledger, _find(ledger, arguments.what))
+    if arguments.json:
+        print(json.dumps(found, default=str))  # noqa: T201
+    elif what.is_dir():
+        _show_overview(found, ledger, Console())
+    else:
+        _show_run(found, Console())
+
+
+def overview(ledger: Ledger) -> dict[str, Any]:
+    """Counts by outcome, the runs under way, the latest failures with reasons and logs."""
+    ended = ledger.ended()
+    under_way = [_under_way(ledger, run_id, number) for run_id, number in ledger.active()]
+    failed = [run_id for run_id, row in ended.items() if not row.outcome.is_result]
+    reasons = ledger.rows(set(failed), ["outcome", "reason", "log_path", "config_json"])
+    return {
+        "results": str(ledger.results),
+        "counts": dict(Counter(str(row.outcome) for row in ended.values())),
+        "under_way": [found for found in under_way if found],
+        "waiting": waiting(ledger),
+        "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
+    }
+
+
+def _under_way(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
+    attempt = Attempt.found(ledger, run_id, number)
+    stands = standing(ledger, run_id, number)
+    if attempt is None or not isinstance(stands, bool):
+        return None
+    curve = attempt.curve()
+    return {
+        "run_id": run_id,
+        "attempt": number,
+        "state": "running" if stands else "abandoned",
+        "point": attempt.spec.point,
+        "epoch": curve[-1]["epoch"] if curve else 0,
+        "epochs": attempt.spec.epochs,
+        "val_accuracy": curve[-1]["val_accuracy"] if curve else None,
+    }
+
+
+def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
+    """A run's config, its attempts with their ends, its latest curve rows."""
+    attempts: list[dict[str, Any]] = []
+    config: dict[str, Any] = {}
+    curve: list[dict[str, Any]] = []
+    for number in range(1, ledger.last_attempt(run_id) + 1):
+        attempt = Attempt.found(ledger, run_id, number)
+        if attempt is None:
+            continue
+        config, curve = dict(attempt.spec.config), attempt.curve()
+        attempts.append(
+            {
+                "attempt": number,
+                "started_at": attempt.started_at,
+                "end": _end_in_words(standing(ledger, run_id, number)),
+                "epochs": len(curve),
+                "log": str(attempt.folder / "log.txt"),
+            }
+        )
+    return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
+
+
+def _end_in_words(stands: tuple[Outcome, str] | bool) -> str:  # noqa: FBT001  a sum type
+    if isinstance(stands, bool):
+        return "running" if stands else "abandoned: its launcher has gone; repeat the sweep"
+    outcome, reason = stands
+    return f"{outcome}: {reason}"
+
+
+def _find(ledger: Ledger, prefix: str) -> str:
+    """The run whose id starts like this; empty if none or several do."""
+    folder = ledger.results / "attempts"
+    found = [path.name for path in folder.glob(f"{prefix}*")] if prefix.isalnum() else []
+    return found[0] if len(found) == 1 else ""
+
+
+def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> None:
+    states: list[RunState] = []
+    for line in found["under_way"]:
+        attempt = Attempt.found(ledger, line["run_id"], line["attempt"])
+        assert attempt is not None
+        states.append(RunState(attempt.spec, status=line["state"], attempt=attempt))
+        states[-1].read_progress()
+    num_running = len(states)
+    waiting_lines = found["waiting"]
+    known = [line for line in waiting_lines if line["state"] != "outdated"]
+    states += [RunState(stored_run_spec(line["config"]), status=line["state"]) for line in known]
+    if states:
+        console.print(runs_table(states[:_STATES_SHOWN], title="Under way"))
+    for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
+        _say(console, f"{count} {why}")
+    for row in found["without_result"][:_FAILURES_SHOWN]:
+        log = ledger.results / row["log_path"]
+        _say(console, f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
+    if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
+        _say(console, f"... and {more} more without a result; --json lists all")
+    counts = counted(found["counts"]) or "no run has ended yet"
+    _say(console, f"{counts}, {num_running} under way. Results: {ledger.results}")
+
+
+def _show_run(found: dict[str, Any], console: Console) -> None:
+    _say(console, f"run {found['run_id']}")
+    _say(console, json.dumps(found["config"], indent=1, sort_keys=True))
+    for attempt in found["attempts"]:
+        started = f"{attempt['started_at']:%Y-%m-%d %H:%M:%S} UTC"
+        _say(console, f"attempt {attempt['attempt']}, begun {started}: {attempt['end']}")
+        _say(console, f"    log: {attempt['log']}")
+    for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
+        numbers = " ".join(f"{name}={value:.6g}" for name, value in row.items())
+        _say(console, f"    {numbers}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sweeper status", description=__doc__)
+    parser.add_argument("what", nargs="?", default="results", help="results folder, or a run id")
+    parser.add_argument("--results", default="results", help="folder to look for a run id in")
+    parser.add_argument("--json", action="store_true", help="for scripts")
+    return parser

@@ -1,0 +1,117 @@
+"""The words of a tuned sweep, in Hydra's grammar: which are compared, tuned, averaged over."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
+from optuna.distributions import BaseDistribution
+
+from sweeper.commands.overrides import parsed, values_of
+from sweeper.tuning.space import Space, choice, interval, steps
+
+_TAGS = {"tune", "log", "mean"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """The words of a tuned sweep.
+
+    Attributes:
+        fixed: words with one value.
+        compared: the values of each axis that gets a study of its own for each.
+        averaged: words over whose values each trial is a mean.
+        space: what is tuned.
+    """
+
+    fixed: Sequence[str]
+    compared: Sequence[Sequence[str]]
+    averaged: Sequence[str]
+    space: Space
+
+    def points(self) -> Iterator[tuple[str, ...]]:
+        """The compared words of each study."""
+        yield from itertools.product(*self.compared)
+
+
+def axes(words: Sequence[str], loader: ConfigLoader) -> Axes:
+    """Sort the words of a command.
+
+    An interval is tuned, and so is a range or choice with the tag `tune`; one with the tag `mean`
+    is averaged over; every other list of values is compared.
+
+    Raises:
+        ValueError: if a word cannot be understood, a range is bad, a key comes twice, or nothing
+            is tuned.
+    """
+    overrides = parsed(words, loader)
+    _check_once(overrides)
+    space: Space = {}
+    fixed: list[str] = []
+    averaged: list[str] = []
+    compared: list[list[str]] = []
+    for override in overrides:
+        line = override.input_line or ""
+        tags = _tags(override)
+        if not override.is_sweep_override():
+            fixed.append(line)
+        elif isinstance(override.value(), IntervalSweep) or "tune" in tags:
+            space[override.key_or_group] = _distribution(override)
+        elif "mean" in tags:
+            averaged.append(line)
+        else:
+            compared.append([value.input_line or "" for value in values_of(override, loader)])
+    if not space:
+        msg = (
+            "something must be tuned with hydra/sweeper=optuna; got no interval() and nothing "
+            "tagged tune. Write base_lr=tag(log, interval(1e-3, 1)), or use hydra/sweeper=grid."
+        )
+        raise ValueError(msg)
+    return Axes(fixed=fixed, compared=compared, averaged=averaged, space=space)
+
+
+def _distribution(override: Override) -> BaseDistribution:
+    key, line, sweep = override.key_or_group, override.input_line or "", override.value()
+    log = "log" in _tags(override)
+    if isinstance(sweep, IntervalSweep):
+        assert sweep.start is not None
+        assert sweep.end is not None
+        return interval(key, sweep.start, sweep.end, log=log, given=line)
+    if isinstance(sweep, RangeSweep):
+        return steps(key, list(sweep.range()), log=log, given=line)
+    assert isinstance(sweep, ChoiceSweep)
+    return choice(key, list(override.sweep_string_iterator()), log=log, given=line)
+
+
+def _tags(override: Override) -> set[str]:
+    """The tags of a word.
+
+    Raises:
+        ValueError: if one is unknown, or two contradict each other.
+    """
+    sweep = override.value()
+    tags = set(sweep.tags) if isinstance(sweep, IntervalSweep | RangeSweep | ChoiceSweep) else set()
+    if unknown := sorted(tags - _TAGS):
+        msg = f"a tag must be one of log, mean, tune; got {unknown[0]} in {override.input_line}."
+        raise ValueError(msg)
+    if "mean" in tags and ("tune" in tags or isinstance(sweep, IntervalSweep)):
+        msg = (
+            f"{override.key_or_group} must be either tuned or averaged over; got "
+            f"{override.input_line}. Drop one tag."
+        )
+        raise ValueError(msg)
+    return tags
+
+
+def _check_once(overrides: Sequence[Override]) -> None:
+    lines: dict[str, str] = {}
+    for override in overrides:
+        key, line = override.key_or_group, override.input_line or ""
+        if key in lines and (override.is_sweep_override() or "(" in lines[key]):
+            msg = (
+                f"{key} must be given once, as tuned or as compared; got {lines[key]} and {line}. "
+                "Drop one of them."
+            )
+            raise ValueError(msg)
+        lines[key] = line

@@ -1,0 +1,53 @@
+"""A drawing of planned learning rates: one line per different schedule, against epochs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cycler import cycler
+from matplotlib.figure import Figure
+
+from sweeper.spec.run_spec import RunSpec
+
+Series = tuple[tuple[float, float], ...]
+
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_STYLES = cycler(linestyle=["-", "--", ":"]) * cycler(color=_COLORS)
+_POINTS = 2000  # of a line; every step is drawn where there are fewer
+
+
+def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
+    """Every different series of (epoch, learning rate), and what the runs that have it are called.
+
+    Runs that differ in seed or layout alone have one series; so have arms of a study that were
+    meant to differ in their rates and do not.
+
+    Args:
+        specs: the planned runs.
+    """
+    names: dict[Series, list[str]] = {}
+    for spec in specs:
+        schedule = spec.schedule  # with AdaScale, that of the base batch, before the gain
+        stride = max(1, schedule.total_steps(spec.epochs) // _POINTS)
+        steps = range(0, schedule.total_steps(spec.epochs), stride)
+        series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
+        config = spec.config
+        rule, decay = config["lr_rule"]["name"], config["schedule"]["name"]
+        name = f"batch {config['batch']:,}, warmup {config['warmup']:g}, {rule}, {decay}"
+        found = names.setdefault(series, [])
+        if name not in found:
+            found.append(name)
+    return {series: "; ".join(found) for series, found in names.items()}
+
+
+def draw_schedules(specs: Sequence[RunSpec], path: Path) -> None:
+    """Draw the learning rate of every planned run at its steps, before any is started."""
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_prop_cycle(_STYLES)
+    for series, name in schedule_series(specs).items():
+        epochs, rates = zip(*series, strict=True)
+        axes.plot(epochs, rates, drawstyle="steps-post", label=name)
+    axes.set(xlabel="epochs since the start", ylabel="learning rate")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, fontsize="small", loc="outside right upper")
+    figure.savefig(path, dpi=150)

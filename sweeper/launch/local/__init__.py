@@ -1,0 +1,1 @@
+"""Runs on this machine, from a warm fork server."""

@@ -1,0 +1,128 @@
+"""How many runs a machine carries: by cores and threads on a CPU, by devices on GPUs."""
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What there is to share.
+
+    Attributes:
+        cores: that this process may use [count].
+        gpus: names for CUDA_VISIBLE_DEVICES; empty without any.
+        jobs: runs at a time, or auto: as many as cores or GPUs carry.
+        runs_per_gpu: runs that share a GPU [count].
+        device: what runs train on.
+    """
+
+    cores: int
+    gpus: Sequence[str] = ()
+    jobs: int | str = "auto"
+    runs_per_gpu: int = 1
+    device: Device = CPU
+
+
+@dataclass(slots=True)
+class Slots:
+    """Who occupies what; runs take a place and give it back.
+
+    Attributes:
+        machine: what there is to share.
+    """
+
+    machine: Machine
+    _taken: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the smallest run would find a place."""
+        if not self._taken:
+            return True
+        on_gpus = bool(self.machine.gpus)
+        return self._fits(0 if on_gpus else 1, self._free_gpus(1), int(on_gpus))
+
+    def take(self, spec: RunSpec) -> Mapping[str, str] | None:
+        """Room for a run: the environment it must see, or None while there is none.
+
+        An idle machine takes any run, however large.
+        """
+        on_gpus = bool(self.machine.gpus) and spec.config["accelerator"] != "cpu"
+        ranks = spec.split.world_size
+        threads = 0 if on_gpus else ranks * spec.config["threads"]
+        gpus = self._free_gpus(ranks) if on_gpus else ()
+        if self._taken and not self._fits(threads, gpus, ranks if on_gpus else 0):
+            return None
+        self._taken[spec.run_id] = (threads, gpus)
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if on_gpus else {}
+
+    def give_back(self, run_id: str) -> None:
+        """The run has ended."""
+        del self._taken[run_id]
+
+    def _fits(self, threads: int, gpus: Sequence[str], gpus_needed: int) -> bool:
+        if self.machine.jobs != "auto":
+            return len(self._taken) < int(self.machine.jobs)
+        busy = sum(taken for taken, _ in self._taken.values())
+        return busy + threads <= self.machine.cores and len(gpus) >= gpus_needed
+
+    def _free_gpus(self, ranks: int) -> tuple[str, ...]:
+        """The least occupied GPUs that take one more run, one for each rank."""
+        load = Counter(gpu for _, gpus in self._taken.values() for gpu in gpus)
+        free = [gpu for gpu in self.machine.gpus if load[gpu] < self.machine.runs_per_gpu]
+        chosen = sorted(free, key=lambda gpu: load[gpu])[:ranks]
+        return tuple(chosen if self._taken else chosen or self.machine.gpus[:ranks])
+
+
+def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
+    """What this process may use; GPUs as the driver's own tool lists them, without CUDA."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    gpus = _gpus()
+    device = this_device(runs=runs_per_gpu) if gpus else CPU
+    return Machine(cores=cores, gpus=gpus, jobs=jobs, runs_per_gpu=runs_per_gpu, device=device)
+
+
+def this_device(*, runs: int) -> Device:
+    """What runs on this machine train on: the first GPU, or the CPU where there is none.
+
+    Args:
+        runs: that share a GPU [count].
+    """
+    for line in _nvidia_smi("name,memory.total"):
+        kind, _, memory_mib = line.rpartition(",")
+        known = memory_mib.strip().isdecimal()
+        return Device(
+            kind=kind.strip() or "gpu",
+            memory_gib=int(memory_mib) / 1024 if known else None,
+            runs=runs,
+        )
+    return CPU
+
+
+def _gpus() -> tuple[str, ...]:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(name for name in visible.split(",") if name)
+    return tuple(_nvidia_smi("index"))
+
+
+def _nvidia_smi(query: str) -> list[str]:
+    """A line for each GPU, as the driver's own tool tells; none if it does not."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=30,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return listed.stdout.splitlines()

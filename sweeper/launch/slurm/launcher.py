@@ -1,0 +1,251 @@
+"""A SLURM cluster: a sweep becomes job arrays; this process submits, then looks on or leaves.
+
+Nothing is held open: jobs make their runs and publish the rows; the queue and the ledger tell the
+rest. What already has a job is attached to, never submitted again.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sweeper.launch.slurm import commands
+from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, submit
+from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
+from sweeper.planning.tasks import End, Event, Task, Tasks
+from sweeper.spec.outcomes import Outcome
+from sweeper.store.attempt import Attempt, recover, standing
+from sweeper.store.ledger import Ledger
+
+_TICK_S = 0.2
+_SOON_S = 5.0
+_SBATCH_WAITS = (
+    "SLURM has not taken the jobs yet: its queue is full (MaxJobCount) or its controller is busy. "
+    "sbatch goes on trying for about two minutes; Ctrl-C ends that, and the same command submits "
+    "later what has no job."
+)
+_LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
+
+_HOPELESS = {
+    "AccountNotAllowed",
+    "BadConstraints",
+    "InvalidAccount",
+    "InvalidQOS",
+    "PartitionDown",
+    "PartitionInactive",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "QOSNotAllowed",
+}
+
+
+def run_on_slurm(
+    tasks: Tasks, ledger: Ledger, request: Request, *, detach: bool, poll_s: float
+) -> Generator[Event]:
+    """Submit what has no job yet, then follow all runs until they have ended.
+
+    Args:
+        tasks: what to run; those that are there are submitted together.
+        ledger: where the rows go; nodes must see its folder under the same path.
+        request: what to ask SLURM for.
+        detach: return when all is submitted.
+        poll_s: look at the queue this often [seconds].
+
+    Yields:
+        An event per tick, empty when nothing happened.
+
+    Raises:
+        ValueError: if this is no host to submit from, or SLURM refuses the first submission.
+    """
+    commands.check_submit_host()
+    source, is_open = iter(tasks), True
+    sweep = _Sweep(Ledger(ledger.results.resolve()), request)
+    while is_open or sweep.followed:
+        ready, is_open = _ready(source) if is_open else ([], False)
+        if ready:
+            yield from sweep.submitted(ready)
+        if detach and not is_open:
+            yield Event(is_detached=True)
+            return
+        yield sweep.looked()
+        for _ in range(max(1, round(poll_s / _TICK_S))):
+            time.sleep(_TICK_S)
+            yield Event()
+
+
+def _ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
+    """The tasks that are there now, and whether more may come."""
+    found: list[Task] = []
+    for task in source:
+        if task is None:
+            return found, True
+        found.append(task)
+    return found, False
+
+
+def _patiently(submitted: Callable[[], str]) -> Generator[Event, None, str]:
+    """Wait for sbatch, which tries for minutes while the queue is full, and say so."""
+    with ThreadPoolExecutor(1) as thread:
+        future = thread.submit(submitted)
+        say_at: float | None = time.monotonic() + _SOON_S
+        while not future.done():
+            time.sleep(_TICK_S)
+            if say_at is None or time.monotonic() < say_at:
+                yield Event()
+            else:
+                say_at = None
+                yield Event(said=[_SBATCH_WAITS])
+        return future.result()
+
+
+@dataclass(slots=True)
+class _Followed:
+    task: Task
+    shown: int = 0
+    looks_without_job: int = 0
+
+
+class _Sweep:
+    """The runs of one command, in the queue or under way."""
+
+    def __init__(self, ledger: Ledger, request: Request) -> None:
+        self._ledger, self._request = ledger, request
+        self._tickets = Tickets(ledger)
+        self._has_submitted = False
+        self._warned: set[str] = set()
+        self.followed: dict[str, _Followed] = {}
+
+    def submitted(self, tasks: Sequence[Task]) -> Iterator[Event]:
+        """Attach to what has a job; submit the rest."""
+        jobs = self._jobs()
+        if jobs is None:
+            msg = "squeue must answer, to see what is queued already; it does not. Try again later."
+            raise ValueError(msg)
+        known = self._tickets.all()
+        new = [task for task in tasks if not self._has_job(task, known, jobs)]
+        for task in tasks:
+            self.followed[task.spec.run_id] = _Followed(task)
+        if attached := len(tasks) - len(new):
+            text = f"{attached} of {len(tasks)} runs are queued or running already."
+            yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
+        for array in arrays(new, self._request, commands.max_array_size()):
+            yield from self._submit(array, known)
+
+    def _has_job(self, task: Task, known: dict[str, Ticket], jobs: Jobs) -> bool:
+        ticket = known.get(task.spec.run_id)
+        if ticket and jobs.has(ticket):
+            return True
+        return standing(self._ledger, task.spec.run_id, task.number) is True and (
+            self._ledger.attempt_folder(task.spec.run_id, task.number).exists()
+        )
+
+    def _submit(self, array: Array, known: dict[str, Ticket]) -> Iterator[Event]:
+        folder = self._tickets.open_submission(array.name)
+        claimed = [
+            [task for task in element if self._claim(task, array.name, index, known)]
+            for index, element in enumerate(array.elements)
+        ]
+        runs = [task.spec.run_id for element in claimed for task in element]
+        results = self._ledger.results
+        try:
+            job = yield from _patiently(
+                lambda: submit(array, self._request, results=results, folder=folder)
+            )
+        except Refused as error:
+            for run_id in runs:
+                self._tickets.remove(run_id)
+                del self.followed[run_id]
+            if not self._has_submitted:
+                raise ValueError(str(error)) from error
+            yield Event(said=[f"{len(runs)} runs were not submitted. {error}"])
+            return
+        self._tickets.note_job(array.name, job)
+        self._has_submitted = True
+        jobs = "1 job" if len(array.elements) == 1 else f"an array of {len(array.elements)} jobs"
+        text = (
+            f"Submitted {len(runs)} runs as {jobs}, number {job}. Ctrl-C leaves them in the queue; "
+            "the same command attaches to them again."
+        )
+        yield Event(said=[text], queued=runs)
+
+    def _claim(self, task: Task, submission: str, index: int, known: dict[str, Ticket]) -> bool:
+        ticket = Ticket(
+            run_id=task.spec.run_id,
+            config=task.spec.config,
+            number=task.number,
+            from_scratch=task.from_scratch,
+            submission=submission,
+            index=index,
+        )
+        return self._tickets.claim(ticket, instead_of=known.get(task.spec.run_id))
+
+    def looked(self) -> Event:
+        """Compare what is followed with the queue, the attempts under way and the rows."""
+        jobs = self._jobs()
+        known = self._tickets.all()
+        active = dict(self._ledger.active())
+        rows = self._ledger.ended()
+        began: list[Attempt] = []
+        ended: list[End] = []
+        for run_id, run in list(self.followed.items()):
+            number = active.get(run_id, 0)
+            if number > run.shown and (attempt := Attempt.found(self._ledger, run_id, number)):
+                run.shown = number
+                began.append(attempt)
+            row, ticket = rows.get(run_id), known.get(run_id)
+            if row and row.attempt >= run.task.number and row.outcome not in MAY_GO_ON:
+                ended.append(self._end(run_id, row.attempt))
+            elif jobs is not None and not (ticket and jobs.has(ticket)):
+                run.looks_without_job += 1
+                if run.looks_without_job >= _LOOKS_BEFORE_GONE:
+                    ended += self._gone(run, ticket)
+            else:
+                run.looks_without_job = 0
+        return Event(began=began, ended=ended, said=self._hopeless(known, jobs))
+
+    def _hopeless(self, known: dict[str, Ticket], jobs: Jobs | None) -> list[str]:
+        """Sentences on jobs that the queue keeps without a prospect, each once."""
+        found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
+        reasons = {job.reason for job in found} & _HOPELESS - self._warned
+        self._warned |= reasons
+        return [
+            f"Jobs wait because of {reason} and will not start so: see `sinfo --Node --long`, "
+            "scancel them, and ask for what the partition has."
+            for reason in sorted(reasons)
+        ]
+
+    def _jobs(self) -> Jobs | None:
+        queue = commands.queue()
+        return None if queue is None else Jobs(queue, self._tickets)
+
+    def _end(self, run_id: str, number: int) -> End:
+        del self.followed[run_id]
+        self._tickets.remove(run_id)
+        stands = standing(self._ledger, run_id, number)
+        if isinstance(stands, bool):  # the row is there, the note of the release is just coming
+            row = self._ledger.rows([run_id], ["outcome", "reason"])[run_id]
+            return End(run_id=run_id, outcome=Outcome(row["outcome"]), reason=row["reason"])
+        return End(run_id=run_id, outcome=stands[0], reason=stands[1])
+
+    def _gone(self, run: _Followed, ticket: Ticket | None) -> list[End]:
+        """A run without a job: how it ended, empty while its last attempt may still be alive."""
+        run_id = run.task.spec.run_id
+        number = self._ledger.last_attempt(run_id)
+        if number < run.task.number:
+            self._never_began(run.task, ticket)
+            return [self._end(run_id, run.task.number)]
+        stands = standing(self._ledger, run_id, number)
+        if stands is True:
+            return []
+        if stands is False:
+            recover(self._ledger, run_id, number)
+        return [self._end(run_id, number)]
+
+    def _never_began(self, task: Task, ticket: Ticket | None) -> None:
+        """Give a run its row whose job left the queue before it had begun."""
+        attempt = Attempt.begin(task.spec, self._ledger, task.number)
+        if attempt is None:
+            return
+        where = f" See {self._tickets.log_of(ticket)}." if ticket else ""
+        reason = f"its job left the queue before the run began: cancelled or broken.{where}"
+        attempt.end(Outcome.PREEMPTED, reason, self._ledger)

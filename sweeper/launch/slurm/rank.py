@@ -1,0 +1,77 @@
+"""One rank of a run over several nodes, as srun starts it."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from sweeper.launch.network import interface_towards
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.worker_args import Rank
+
+#: A file in the attempt's folder: ranks that SLURM has signalled are to end at once.
+END_RANKS = "end-ranks"
+
+_LOOK_S = 0.5
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Take the place that srun has given and train."""
+    folder, checkpoint = arguments
+    _heed_sigterm_later(Path(folder))
+    config = json.loads((Path(folder) / "config.json").read_text())
+    world_size = config["devices"] * config["num_nodes"]
+    number = int(os.environ["SLURM_PROCID"])
+    started = int(os.environ["SLURM_STEP_NUM_TASKS"])
+    if started != world_size:
+        reason = (
+            f"srun must start devices x num_nodes = {world_size} ranks; it started {started}. "
+            "Take ntasks out of hydra.launcher.parameters: ranks follow from devices and num_nodes."
+        )
+        _leave_refusal(Path(folder), number, reason)
+        sys.exit(reason)
+    master = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
+    rank = Rank(
+        folder=folder,
+        checkpoint=checkpoint,
+        rank=number,
+        local_rank=int(os.environ["SLURM_LOCALID"]),
+        node_rank=int(os.environ["SLURM_NODEID"]),
+        world_size=world_size,
+        threads=config["threads"],
+        environment=interface_towards(master),
+        master=master,
+    )
+    from lightning_modules.worker import work  # imports torch
+
+    work(rank)
+
+
+def _heed_sigterm_later(folder: Path) -> None:
+    """After SIGTERM train on until the job has let go: srun cannot stop ranks any more then."""
+
+    def watch() -> None:
+        while END_RANKS not in os.listdir(folder):  # noqa: PTH208  network file systems look again
+            time.sleep(_LOOK_S)
+        os._exit(1)
+
+    def begin_to_watch(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        threading.Thread(target=watch, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, begin_to_watch)
+
+
+def _leave_refusal(folder: Path, rank: int, reason: str) -> None:
+    partial = folder / f".record-{rank}.tmp"
+    partial.write_text(json.dumps({"outcome": Outcome.FAILED, "reason": reason}))
+    partial.replace(folder / f"record-{rank}.json")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,228 @@
+"""Runs into job arrays: grouped by what they need, cut to what the cluster takes, submitted."""
+
+import contextlib
+import io
+import math
+import secrets
+import shlex
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sweeper.launch.slurm.job import JobPolicy, run_element
+from sweeper.launch.slurm.refusals import in_words
+from sweeper.launch.slurm.tickets import COMMENT
+from sweeper.planning.tasks import Task
+from sweeper.spec.run_spec import RunSpec
+
+_LONGEST_LIST = 3
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to ask SLURM for, from conf/hydra/launcher/slurm.yaml.
+
+    Attributes:
+        partition: or None for the cluster's default; so too account, qos and constraint.
+        account: whom to charge.
+        qos: quality of service.
+        constraint: features that nodes must have.
+        time_min: time limit of a job [minutes]; a run goes on after it.
+        memory_gib: memory on each node; None for the cluster's default.
+        gpus_per_node: count, or auto: one for each rank if accelerator=gpu.
+        cpus_per_rank: count, or auto: as many as the rank has threads.
+        setup: shell lines before Python starts.
+        python: command that starts Python in a job; None for this one.
+        parameters: further options of sbatch by name.
+        throttle: jobs of an array that run at once; None for any number.
+        runs_per_job: short runs packed into one job [count].
+        policy: what a job does when its time is up.
+    """
+
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    time_min: int
+    memory_gib: float | None
+    gpus_per_node: int | str
+    cpus_per_rank: int | str
+    setup: Sequence[str]
+    python: str | None
+    parameters: Mapping[str, Any]
+    throttle: int | None
+    runs_per_job: int
+    policy: JobPolicy
+
+
+def request_of(settings: Mapping[str, Any]) -> Request:
+    """The request of conf/hydra/launcher/slurm.yaml's keys.
+
+    Raises:
+        ValueError: if a key is unknown or a value is impossible.
+    """
+    ours = {field.name for field in fields(Request)} - {"policy"}
+    policy = {field.name for field in fields(JobPolicy)}
+    if unknown := sorted(set(settings) - ours - policy):
+        msg = (
+            f"hydra.launcher has no key {unknown[0]}. Its keys: {', '.join(sorted(ours | policy))}."
+            " Other options of sbatch go under hydra.launcher.parameters."
+        )
+        raise ValueError(msg)
+    for name in ("time_min", "runs_per_job", "runs_at_a_time", "runs_per_gpu"):
+        _check_positive(name, settings[name])
+    if settings["throttle"] is not None:
+        _check_positive("throttle", settings["throttle"])
+    _check_warning(settings)
+    return Request(
+        **{name: settings[name] for name in ours},
+        policy=JobPolicy(**{name: settings[name] for name in policy}),
+    )
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or value < 1:
+        msg = f"hydra.launcher.{name} must be a whole number, 1 or more; got {name}={value!r}."
+        raise ValueError(msg)
+
+
+def _check_warning(settings: Mapping[str, Any]) -> None:
+    grace_s, warning_s, limit_s = (
+        settings["grace_s"],
+        settings["warning_s"],
+        settings["time_min"] * 60,
+    )
+    if not 0 <= grace_s < warning_s < limit_s:
+        msg = (
+            "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
+            f"{grace_s=}, {warning_s=}, time_min={settings['time_min']} ({limit_s} s). "
+            "Give the job more time or shorten them."
+        )
+        raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """Runs that become one job array.
+
+    Attributes:
+        name: of the submission.
+        elements: the runs of each job.
+    """
+
+    name: str
+    elements: Sequence[Sequence[Task]]
+
+
+class Refused(Exception):
+    """SLURM did not take a submission; the text says why and what to do."""
+
+
+def arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Array]:
+    """Group tasks into arrays whose jobs need the same, each at most `largest` jobs long."""
+    shapes: dict[tuple[Any, ...], list[Task]] = {}
+    for task in tasks:
+        shapes.setdefault(_shape(task.spec), []).append(task)
+    for alike in shapes.values():
+        elements = list(_pieces(alike, request.runs_per_job))
+        for part in _pieces(elements, largest):
+            yield Array(name=secrets.token_hex(6), elements=part)
+
+
+def _shape(spec: RunSpec) -> tuple[Any, ...]:
+    return tuple(spec.config[name] for name in ("num_nodes", "devices", "threads", "accelerator"))
+
+
+def _pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
+
+
+def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
+    """Submit one job array.
+
+    Args:
+        array: what to submit; every run has its ticket already.
+        request: what to ask for.
+        results: the results folder, shared with the nodes.
+        folder: the submission's own, for submitit's files.
+
+    Returns:
+        The array's number.
+
+    Raises:
+        Refused: if SLURM does not take it.
+    """
+    from submitit import AutoExecutor  # 0.3 s
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    # exec: the signals that SLURM sends to the job's shell must reach Python
+    python = f"exec {request.python or shlex.quote(sys.executable)}"
+    executor = AutoExecutor(folder=folder, cluster="slurm", slurm_python=python)
+    executor.update_parameters(**sbatch_options(array, request))
+    names = [[task.spec.run_id for task in element] for element in array.elements]
+    arguments = ([str(results)] * len(names), names, [request.policy] * len(names))
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")  # of clusters without sacct; what is printed is raised
+            jobs = executor.map_array(run_element, *arguments)
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise Refused(in_words(str(error))) from error
+    return jobs[0].job_id.partition("_")[0]
+
+
+def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
+    """What submitit is told about an array."""
+    spec = array.elements[0][0].spec
+    policy, count = request.policy, len(array.elements)
+    at_once = policy.runs_at_a_time
+    cpus = spec.config["threads"] if request.cpus_per_rank == "auto" else request.cpus_per_rank
+    asked = {
+        "name": job_name([task.spec for element in array.elements for task in element]),
+        "slurm_comment": COMMENT + array.name,
+        "timeout_min": request.time_min,
+        "nodes": spec.config["num_nodes"],
+        "tasks_per_node": spec.config["devices"],
+        "cpus_per_task": int(cpus) * at_once,
+        "gpus_per_node": _gpus_per_node(spec, request),
+        "mem_gb": request.memory_gib,
+        "slurm_partition": request.partition,
+        "slurm_account": request.account,
+        "slurm_qos": request.qos,
+        "slurm_constraint": request.constraint,
+        "slurm_setup": list(request.setup),
+        "slurm_use_srun": False,
+        "slurm_array_parallelism": min(request.throttle or count, count),
+        "stderr_to_stdout": True,
+        "slurm_additional_parameters": {
+            "signal": f"B:USR1@{policy.warning_s}",
+            "requeue": True,
+            **{name.replace("_", "-"): value for name, value in request.parameters.items()},
+        },
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _gpus_per_node(spec: RunSpec, request: Request) -> int | None:
+    if request.gpus_per_node != "auto":
+        return int(request.gpus_per_node) or None
+    if spec.config["accelerator"] != "gpu":
+        return None
+    at_once = math.ceil(request.policy.runs_at_a_time / request.policy.runs_per_gpu)
+    return spec.config["devices"] * at_once
+
+
+def job_name(specs: Sequence[RunSpec]) -> str:
+    """The batches and warmups of runs in one word: `batch=3840,30720_warmup=0-20`."""
+    batches = _values(spec.config["batch"] for spec in specs)
+    return f"batch={batches}_warmup={_values(spec.config['warmup'] for spec in specs)}"
+
+
+def _values(values: Iterable[float]) -> str:
+    distinct = sorted(set(values))
+    if len(distinct) > _LONGEST_LIST:
+        return f"{distinct[0]:g}-{distinct[-1]:g}".replace("e+0", "e")
+    return ",".join(f"{value:.12g}" for value in distinct)

@@ -1,0 +1,194 @@
+"""What was submitted and has not ended: a ticket for each run, made before its job is.
+
+    results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
+    results/slurm/<submission>/              owner.json while it is being submitted, job.json after
+                                             that, and submitit's files: sbatch text, logs
+
+A submission's name travels as the comment of its jobs, so that a job is found even if the process
+that submitted it was killed before it could note the job's number.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.launch.slurm.commands import Queued
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.ledger import Ledger
+
+COMMENT = "sweeper "
+#: Ends of an attempt after which its job may make another: they end a run when its job has gone.
+MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """A run in the queue.
+
+    Attributes:
+        run_id: of the run.
+        config: its resolved config.
+        number: the first attempt that its job is to make.
+        from_scratch: whether to leave an earlier attempt's checkpoint aside.
+        submission: name of the submission.
+        index: of its job in the submission's array.
+    """
+
+    run_id: str
+    config: Mapping[str, Any]
+    number: int
+    from_scratch: bool
+    submission: str
+    index: int
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run.
+
+        Raises:
+            ValueError: if another version of this code has submitted it and means another run.
+        """
+        spec = stored_run_spec(self.config)
+        if spec.run_id == self.run_id:
+            return spec
+        msg = (
+            f"a ticket's run must be the run of its config; run {self.run_id} was submitted by "
+            f"another version of sweeper, for which this config is run {spec.run_id}. Repeat the "
+            "command with this version, or go on with that one."
+        )
+        raise ValueError(msg)
+
+
+class Tickets:
+    """The tickets of a results folder.
+
+    Args:
+        ledger: of the results folder.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.folder = ledger.results / "slurm"
+        self._queued = self.folder / "queued"
+
+    def all(self) -> dict[str, Ticket]:
+        """The latest ticket of each run that has one."""
+        latest = dict(sorted(self._numbers()))
+        found = {run_id: self._read(run_id, n) for run_id, n in latest.items()}
+        return {run_id: ticket for run_id, ticket in found.items() if ticket}
+
+    def of(self, run_id: str) -> Ticket | None:
+        """The latest ticket of a run."""
+        numbers = [n for other, n in self._numbers() if other == run_id]
+        return self._read(run_id, max(numbers)) if numbers else None
+
+    def claim(self, ticket: Ticket, *, instead_of: Ticket | None) -> bool:
+        """Make a run's next ticket; False if another process was faster."""
+        self._queued.mkdir(parents=True, exist_ok=True)
+        before = [n for other, n in self._numbers() if other == ticket.run_id] if instead_of else []
+        path = self._path(ticket.run_id, max(before, default=0) + 1)
+        partial = self._queued / f".{ticket.run_id}-{os.getpid()}.tmp"
+        partial.write_text(json.dumps(asdict(ticket)))
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            return False
+        finally:
+            partial.unlink()
+        for n in before:
+            self._path(ticket.run_id, n).unlink(missing_ok=True)
+        return True
+
+    def remove(self, run_id: str) -> None:
+        """A run has ended: no job has it any more."""
+        for path in self._queued.glob(f"{run_id}-*.json"):
+            path.unlink(missing_ok=True)
+
+    def open_submission(self, name: str) -> Path:
+        """Make a submission's folder; this process is at it."""
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        hold(folder / "owner.json")
+        return folder
+
+    def note_job(self, name: str, job: str) -> None:
+        """Note the number of a submission's array."""
+        partial = self.folder / name / ".job.tmp"
+        partial.write_text(json.dumps({"job": job}))
+        partial.replace(self.folder / name / "job.json")
+        let_go(self.folder / name / "owner.json")
+
+    def job_of(self, name: str) -> str | None:
+        """The number of a submission's array, None if it was not noted."""
+        try:
+            return json.loads((self.folder / name / "job.json").read_text())["job"]
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def log_of(self, ticket: Ticket) -> Path:
+        """Where the ticket's job writes what it prints; several such files for several jobs."""
+        job = self.job_of(ticket.submission)
+        found = sorted((self.folder / ticket.submission).glob(f"{job}_{ticket.index}_*.out"))
+        found += sorted((self.folder / ticket.submission).glob(f"{job}_0_log.out"))
+        return found[0] if found else self.folder / ticket.submission
+
+    def is_being_submitted(self, name: str) -> bool:
+        """Whether a living process is at a submission that has no number yet."""
+        folder = self.folder / name
+        return (
+            self.job_of(name) is None and folder.exists() and is_held(folder / "owner.json", folder)
+        )
+
+    def _numbers(self) -> list[tuple[str, int]]:
+        if not self._queued.is_dir():
+            return []
+        names = os.listdir(self._queued)  # noqa: PTH208  names alone
+        parts = (name.removesuffix(".json").partition("-") for name in names if name[0] != ".")
+        return [(run_id, int(number)) for run_id, _, number in parts]
+
+    def _path(self, run_id: str, number: int) -> Path:
+        return self._queued / f"{run_id}-{number:03d}.json"
+
+    def _read(self, run_id: str, number: int) -> Ticket | None:
+        try:
+            return Ticket(**json.loads(self._path(run_id, number).read_text()))
+        except FileNotFoundError:
+            return None
+
+
+class Jobs:
+    """Which tickets have a job, from one look at the queue.
+
+    Args:
+        queue: what waits or runs.
+        tickets: of the results folder.
+    """
+
+    def __init__(self, queue: Sequence[Queued], tickets: Tickets) -> None:
+        self._tickets = tickets
+        self._by_number = {(row.job, row.index): row for row in queue}
+        self._by_comment = {
+            (row.comment.removeprefix(COMMENT), row.index): row
+            for row in queue
+            if row.comment.startswith(COMMENT)
+        }
+        self._numbers: dict[str, str | None] = {}
+
+    def of(self, ticket: Ticket) -> Queued | None:
+        """The ticket's job, None if it is not in the queue."""
+        name = ticket.submission
+        if name not in self._numbers:
+            self._numbers[name] = self._tickets.job_of(name)
+        number = self._numbers[name]
+        if number is not None:
+            return self._by_number.get((number, ticket.index))
+        return self._by_comment.get((name, ticket.index))
+
+    def has(self, ticket: Ticket) -> bool:
+        """Whether the ticket has a job, or is just about to get one."""
+        return bool(self.of(ticket)) or self._tickets.is_being_submitted(ticket.submission)

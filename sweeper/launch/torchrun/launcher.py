@@ -1,0 +1,211 @@
+"""torchrun on one or several machines: its first process makes the runs, the others train along.
+
+Each of torchrun's processes is the parent of one rank. The process of rank 0 composes, claims the
+attempts and publishes the rows, as on one machine; it tells the others through torchrun's store
+which attempt comes next, and they tell it how their ranks ended.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import count
+from multiprocessing.context import ForkServerContext
+from types import FrameType
+from typing import Any
+
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine, this_machine
+from sweeper.launch.network import interface_towards
+from sweeper.launch.shared import shared_folder
+from sweeper.launch.torchrun.group import Group, Talk, talk, torchrun_group
+from sweeper.launch.workers import LOOPBACK, RankProcess, Running, deadline_of, started
+from sweeper.planning.tasks import Event, Tasks
+from sweeper.spec import exit_codes
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.worker_args import Rank
+from sweeper.store.attempt import Attempt
+from sweeper.store.ledger import Ledger
+
+_TICK_S = 0.05
+_SETTLE_S = 1.0
+_PATIENCE_S = 15
+_JOIN_S = 10.0
+_END = "end"
+
+
+def with_layout(words: Sequence[str], group: Group) -> list[str]:
+    """A command line that says how many devices and nodes there are, unless it does already."""
+    named = {word.partition("=")[0].lstrip("+") for word in words}
+    layout = {"devices": group.devices, "num_nodes": group.num_nodes}
+    added = [f"{key}={value}" for key, value in layout.items() if key not in named]
+    # beside the first word: Hydra wants its words in one piece
+    first = next((n for n, w in enumerate(words) if "=" in w and w[0] != "-"), len(words))
+    return [*words[:first], *added, *words[first:]]
+
+
+def lead_or_follow(command: Callable[[], None]) -> None:
+    """Run the command in the process of rank 0, train along in the others; leave with its code.
+
+    Args:
+        command: reads the words of the command line; leaves with an exit code.
+    """
+    group = torchrun_group()
+    assert group is not None, "torchrun started this process"
+    if group.rank:
+        sys.exit(_follow(group))
+    sys.argv[1:] = with_layout(sys.argv[1:], group)
+    code = exit_codes.RUN_FAILED
+    try:
+        command()
+        code = exit_codes.DONE
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else bool(end.code)
+        raise
+    finally:
+        talk().set(_END, str(int(code)))
+
+
+def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
+    """Make runs one after the other, each with a rank in every process of the group.
+
+    Args:
+        tasks: what to run, in this order; taken one by one.
+        ledger: where the rows go; all machines must see its folder under the same path.
+        group: the group that this process leads.
+
+    Yields:
+        An event per tick, empty when nothing happened.
+
+    Raises:
+        ValueError: if a run has another layout than the group.
+    """
+    ledger = Ledger(ledger.results.resolve())
+    device = this_machine(jobs=1, runs_per_gpu=1).device
+    machine = Machine(cores=os.cpu_count() or 1, jobs=1, device=device)
+    yield from run_here(tasks, ledger, machine, ranks=_Ranks(group))
+
+
+class _Ranks:
+    """One rank in each process of the group."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._talk = group, talk()
+        self._numbers = count()
+
+    def check(self, spec: RunSpec) -> None:
+        group, config = self._group, spec.config
+        asked = (config["devices"], config["num_nodes"])
+        if asked != (group.devices, group.num_nodes) or group.world_size % group.devices:
+            msg = (
+                "devices and num_nodes must be the ranks that torchrun started; got "
+                f"devices={asked[0]} num_nodes={asked[1]}, torchrun started {group.world_size} "
+                f"processes, {group.devices} of them here. Leave both out: they follow from it."
+            )
+            raise ValueError(msg)
+
+    def start(
+        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
+    ) -> Running:
+        number = next(self._numbers)
+        told = {
+            "folder": str(attempt.folder),
+            "checkpoint": str(attempt.checkpoint),
+            "threads": attempt.spec.config["threads"],
+        }
+        self._talk.set(str(number), json.dumps(told))
+        own = started(_rank(self._group, told, environment), context)
+        others = [_Elsewhere(self._talk, number, rank) for rank in range(1, self._group.world_size)]
+        return Running(
+            attempt=attempt,
+            ranks=[own, *others],
+            deadline=deadline_of(attempt.spec),
+            settle_s=_SETTLE_S,
+        )
+
+
+class _Elsewhere:
+    """A rank that another process of the group is the parent of."""
+
+    def __init__(self, talk: Talk, number: int, rank: int) -> None:
+        self._talk, self._number, self._rank = talk, number, rank
+
+    @property
+    def exitcode(self) -> int | None:
+        key = f"{self._number}/{self._rank}"
+        return int(self._talk.get(key)) if self._talk.has(key) else None
+
+    def kill(self) -> None:
+        self._talk.set(f"{self._number}/stop", "")
+
+    def join(self, timeout: float | None = None) -> None:
+        deadline = time.monotonic() + (_JOIN_S if timeout is None else timeout)
+        while self.exitcode is None and time.monotonic() < deadline:
+            time.sleep(_TICK_S)
+
+
+def _follow(group: Group) -> int:
+    """Train along until rank 0 has made all its runs; its exit code.
+
+    torchrun passes Ctrl-C and SIGTERM on to all its processes: rank 0 has its run saved meanwhile.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_soon)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lightning_modules.worker"])
+    try:
+        with shared_folder() as shared:
+            for number in count():
+                key = _next(str(number))
+                if key == _END:
+                    return int(talk().get(_END))
+                told = json.loads(talk().get(key))
+                rank = _rank(group, told, {"SWEEPER_SHARED": str(shared)})
+                _report(number, group.rank, started(rank, context))
+    except RuntimeError:  # torch's, of a store that is not there any more
+        print("The process of rank 0 has gone: see what it says.", file=sys.stderr)  # noqa: T201
+    return exit_codes.RUN_FAILED
+
+
+def _end_soon(number: int, frame: FrameType | None) -> None:
+    """Leave rank 0 the time to have its run saved, then end."""
+    del number, frame
+    signal.alarm(_PATIENCE_S)
+
+
+def _next(number: str) -> str:
+    """Wait for the next run, or the end: the key of what was told."""
+    shared = talk()
+    while True:
+        if key := next((key for key in (number, _END) if shared.has(key)), None):
+            return key
+        time.sleep(_TICK_S)
+
+
+def _report(number: int, rank: int, process: RankProcess) -> None:
+    """Wait for a rank's end, or end it if rank 0 says so, and tell how it ended."""
+    shared = talk()
+    while process.exitcode is None:
+        if shared.has(f"{number}/stop"):
+            process.kill()
+        process.join(_TICK_S)
+    shared.set(f"{number}/{rank}", str(process.exitcode))
+
+
+def _rank(group: Group, told: Mapping[str, Any], environment: Mapping[str, str]) -> Rank:
+    spans = group.num_nodes > 1
+    interface = interface_towards(group.master) if spans else {"GLOO_SOCKET_IFNAME": LOOPBACK}
+    return Rank(
+        folder=told["folder"],
+        checkpoint=told["checkpoint"],
+        rank=group.rank,
+        local_rank=group.local_rank,
+        node_rank=group.node_rank,
+        world_size=group.world_size,
+        threads=told["threads"],
+        environment={**interface, **environment},
+        master=group.master if spans else None,
+    )

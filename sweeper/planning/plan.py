@@ -1,0 +1,143 @@
+"""What a grid comes to: every distinct run, what the ledger has of it, what is left to do."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.planning.measured_noise import with_measured_noise
+from sweeper.planning.tasks import Task
+from sweeper.spec.memory import Device
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.warnings import cautions
+from sweeper.store.attempt import recover, standing, tidy
+from sweeper.store.ledger import Ledger
+from sweeper.store.memory_cache import Fit, Probes
+from sweeper.store.row_file import Ended
+
+RETRY_CHOICES = (None, "failed")
+RERUN_CHOICES = (None, "all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a grid comes to.
+
+    Attributes:
+        specs: every distinct run of the grid, in its order.
+        ended: the current rows that the ledger has of them.
+        repeats: points that are the same run as another; they differ only in where they run.
+        warnings: what is allowed but probably not meant, by the id of the run that it concerns.
+        fits: what is known of the micro-batches, by run id; empty if it was not looked up.
+    """
+
+    specs: Sequence[RunSpec]
+    ended: Mapping[str, Ended]
+    repeats: int
+    warnings: Mapping[str, Sequence[str]]
+    fits: Mapping[str, Fit]
+
+    @property
+    def distinct_warnings(self) -> list[str]:
+        """Each warning once."""
+        return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
+
+
+def plan(
+    configs: Iterable[Mapping[str, Any]], ledger: Ledger, *, device: Device | None = None
+) -> Plan:
+    """Check every point of a grid and look up its runs; changes nothing.
+
+    Args:
+        configs: the resolved config of every point.
+        ledger: where its runs may stand.
+        device: what they will train on, to look up what is known of the micro-batches that fit;
+            None to leave that to the place where they run.
+
+    Raises:
+        ValueError: with one line per distinct mistake, if any point is impossible.
+    """
+    specs: dict[str, RunSpec] = {}
+    mistakes: dict[str, int] = {}
+    repeats = 0
+    for config in configs:
+        try:
+            spec = run_spec(with_measured_noise(config, ledger))
+            repeats += spec.run_id in specs
+            specs.setdefault(spec.run_id, spec)
+        except ValueError as error:
+            mistakes[str(error)] = mistakes.get(str(error), 0) + 1
+    if mistakes:
+        raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
+    ended = ledger.ended()
+    probes = Probes(ledger.results, device) if device else None
+    fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
+    known = {run_id: fit.bounds for run_id, fit in fits.items()}
+    return Plan(
+        specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
+        ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
+        repeats=repeats,
+        warnings=cautions(list(specs.values()), known),
+        fits=fits,
+    )
+
+
+def tasks(planned: Plan, ledger: Ledger, *, retry: str | None, rerun: str | None) -> list[Task]:
+    """The attempts to make now; abandoned ones get their rows first.
+
+    Finished and diverged runs are settled; failed ones are tried again only on request; those
+    that were cut off, timed out or out of memory are tried again.
+
+    Args:
+        planned: the grid.
+        ledger: where its runs stand.
+        retry: failed, or None.
+        rerun: all, or None.
+
+    Raises:
+        ValueError: if retry or rerun is an unknown word.
+    """
+    _check_word("retry", retry, RETRY_CHOICES)
+    _check_word("rerun", rerun, RERUN_CHOICES)
+    tidy(ledger)
+    if rerun:
+        ledger.supersede({spec.run_id for spec in planned.specs})
+    return [task for spec in planned.specs if (task := _task(spec, planned, ledger, retry, rerun))]
+
+
+def _task(
+    spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, rerun: str | None
+) -> Task | None:
+    ended = planned.ended.get(spec.run_id)
+    if ended and not rerun and _is_settled(ended.outcome, retry):
+        return None
+    last = ledger.last_attempt(spec.run_id)
+    if last == 0 or (ended and ended.attempt >= last):
+        return Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
+    stands = standing(ledger, spec.run_id, last)
+    if stands is True:  # under way in another process: that attempt is what to wait for
+        return Task(spec=spec, number=last)
+    if stands is False:
+        recover(ledger, spec.run_id, last)
+        stands = standing(ledger, spec.run_id, last)
+    settled = not isinstance(stands, bool) and _is_settled(stands[0], retry)
+    return (
+        None
+        if settled and not rerun
+        else Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
+    )
+
+
+def _is_settled(outcome: Outcome, retry: str | None) -> bool:
+    return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
+
+
+def _check_word(name: str, value: str | None, choices: Sequence[str | None]) -> None:
+    if value not in choices:
+        words = " or ".join(str(choice or "null") for choice in choices)
+        msg = f"{name} must be {words}; got {name}={value}."
+        raise ValueError(msg)
+
+
+def _counted(text: str, times: int) -> str:
+    return text if times == 1 else f"{text} ({times} points of the grid)"

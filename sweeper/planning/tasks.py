@@ -1,0 +1,64 @@
+"""What a place to run reports while it runs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.store.attempt import Attempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A run to be made.
+
+    Attributes:
+        spec: the run.
+        number: the attempt to make of it, 1-based.
+        from_scratch: whether to leave an earlier attempt's checkpoint aside.
+    """
+
+    spec: RunSpec
+    number: int
+    from_scratch: bool = False
+
+
+#: What a place to run is given: tasks in their order, taken one by one as room appears. None means
+#: that there is no task just now: what has ended is reported first, then asked again.
+Tasks = Iterable[Task | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        run_id: of its run.
+        outcome: how.
+        reason: the outcome in a sentence.
+    """
+
+    run_id: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened since the last event.
+
+    Attributes:
+        began: attempts that started here.
+        elsewhere: attempts found to be under way in another process.
+        ended: attempts that ended, here or elsewhere.
+        queued: ids of runs that wait in a queue.
+        said: sentences for the user.
+        is_detached: whether the runs go on without this process.
+    """
+
+    began: Sequence[Attempt] = ()
+    elsewhere: Sequence[Attempt] = ()
+    ended: Sequence[End] = ()
+    queued: Sequence[str] = ()
+    said: Sequence[str] = ()
+    is_detached: bool = False

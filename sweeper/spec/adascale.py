@@ -1,0 +1,72 @@
+"""AdaScale: a step counts for as many steps of the base batch as its gradient is worth."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.spec.gradient_noise import Noise, NoiseAverage, gain
+from sweeper.spec.schedule import LRSchedule
+
+
+@dataclass(slots=True, kw_only=True)
+class AdaScale:
+    """The state of AdaScale's learning rate.
+
+    ``lr = gain * schedule.lr(floor(progress))``, then ``progress += gain``. The schedule, its
+    warmup included, is that of the base batch; training is over when it has been gone through.
+
+    Attributes:
+        schedule: the learning rate at the base batch.
+        base_batch: the reference batch [examples].
+        global_batch: examples per optimizer step [examples].
+        average: of the gradient's noise over steps.
+        gain: of the last step, from 1 to ``global_batch / base_batch`` [dimensionless].
+        progress: scale-invariant steps, those of the base batch that are behind [steps].
+
+    Source:
+        Johnson et al. 2020, arXiv:2007.05105, algorithm 1. Differs from the paper: training ends
+        with the epoch in which the schedule does.
+    """
+
+    schedule: LRSchedule
+    base_batch: int
+    global_batch: int
+    average: NoiseAverage
+    gain: float = 1.0
+    progress: float = 0.0
+
+    def step(self, noise: Noise) -> float:
+        """Count in the gradient of a step that is about to be taken; its learning rate."""
+        self.average.add(noise)
+        mean = self.average.mean()
+        self.gain = gain(mean, base_batch=self.base_batch, global_batch=self.global_batch)
+        lr = self.lr
+        self.progress += self.gain
+        return lr
+
+    @property
+    def lr(self) -> float:
+        """The rate at the progress and the gain so far [dimensionless]."""
+        return self.gain * self.schedule.lr(math.floor(self.progress))
+
+    def state(self) -> dict[str, Any]:
+        """What changes, for the checkpoint."""
+        average = self.average.state()
+        return {"average": average, "gain": self.gain, "progress": self.progress}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.average = NoiseAverage(**state["average"])
+        self.gain, self.progress = state["gain"], state["progress"]
+
+
+def smoothing(batch_ratio: float) -> float:
+    """How much of the moving averages is kept at each step, ``max(1 - batch_ratio / 1000, 0)``.
+
+    Args:
+        batch_ratio: ``global_batch / base_batch`` [dimensionless].
+
+    Source:
+        Johnson et al. 2020, section 3 (as in fairscale's optim/adascale.py).
+    """
+    return max(1 - batch_ratio / 1000, 0.0)

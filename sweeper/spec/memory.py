@@ -1,0 +1,78 @@
+"""What the memory of a micro-batch depends on. Pure: no clock, no disk, no cluster."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sweeper.spec.identity import INCIDENTAL, INCIDENTAL_IN_GROUP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What runs train on.
+
+    Attributes:
+        kind: the name of the GPU, or cpu.
+        memory_gib: of the GPU, as its driver tells; None on a CPU [GiB].
+        runs: that share a GPU [count].
+    """
+
+    kind: str = "cpu"
+    memory_gib: float | None = None
+    runs: int = 1
+
+
+#: The CPU of any machine.
+CPU = Device()
+
+#: Scientific keys that leave the memory alone; any other key is taken to change it.
+_WITHOUT_MEMORY = frozenset(
+    {
+        "base_batch",
+        "base_lr",
+        "batch",
+        "epochs",
+        "loss_ceiling",
+        "lr_rule",
+        "schedule",
+        "seed",
+        "warmup",
+        "warmup_start",
+        "warmup_workers",
+    }
+)
+#: Keys that change nothing but speed and memory, and do change memory.
+_LAYOUT = ("devices", "num_nodes", "threads")
+#: Groups whose sizes stand in their numbers; elsewhere a number with a fraction is on or off.
+_SIZED = frozenset({"data", "model"})
+
+
+def memory_part(config: Mapping[str, Any], device: Device) -> dict[str, Any]:
+    """All of a resolved config and a device that can change the memory of a micro-batch.
+
+    Two runs with the same part may share what was measured; the size of their batch is none of it,
+    because accumulation costs no memory.
+
+    Args:
+        config: the resolved config.
+        device: what the run trains on.
+    """
+    changing = {
+        key: _sizes(key, value)
+        for key, value in config.items()
+        if key not in _WITHOUT_MEMORY | INCIDENTAL and value not in (None, False)
+    }
+    about = asdict(device)
+    if device.memory_gib is not None:  # what torch keeps of it depends on what it may use
+        about["limit_gib"] = config.get("memory_limit_gib")
+    return {**changing, **{key: config[key] for key in _LAYOUT}, "device": about}
+
+
+def _sizes(key: str, value: Any) -> Any:
+    """A config value as far as memory depends on it."""
+    if isinstance(value, Mapping):
+        kept = {k: v for k, v in value.items() if k not in INCIDENTAL_IN_GROUP - {"num_workers"}}
+        return kept if key in _SIZED else {k: _sizes(k, v) for k, v in kept.items()}
+    if isinstance(value, list | tuple):
+        return [_sizes(key, item) for item in value]
+    return bool(value) if isinstance(value, float) else value

@@ -1,0 +1,120 @@
+"""The learning rate as a pure function of the optimizer step: warmup times decay.
+
+No hidden counter: any step can be asked for, on any layout, after any resume.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.spec.batch_growth import Phases
+from sweeper.spec.import_path import imported
+from sweeper.spec.schedules import SCHEDULES, Decay, Training
+from sweeper.spec.warmup import Shape, gradual
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LRSchedule:
+    """Warmup per optimizer step, then the decay schedule on epochs.
+
+    With ``s`` the step and ``S = warmup_epochs * steps_per_epoch``::
+
+        lr(s) = (start_lr + (peak_lr - start_lr) * shape(s, S)) * decay(s / steps_per_epoch)
+
+    and 1 for the shape from ``S`` on. ``S`` need not be whole: nothing is rounded. The decay clock
+    runs through the warmup, so milestones are epochs since the start of training.
+
+    Attributes:
+        start_lr: learning rate of the first step when there is a warmup [dimensionless].
+        peak_lr: learning rate at the end of warmup [dimensionless].
+        warmup_epochs: length of the warmup [epochs].
+        steps_per_epoch: optimizer steps per epoch [steps].
+        decay: factor on the learning rate at a position in training [epochs -> dimensionless].
+        shape: the climb of the warmup.
+        phases: where steps stand when their number per epoch changes; None: it does not.
+
+    Source:
+        Goyal et al. 2017, arXiv:1706.02677, section 2.2: the gradual warmup starts at the
+        reference rate, adds a constant amount each step and reaches the peak after
+        ``warmup_epochs``; milestones are absolute.
+    """
+
+    start_lr: float
+    peak_lr: float
+    warmup_epochs: float
+    steps_per_epoch: float
+    decay: Decay
+    shape: Shape = gradual
+    phases: Phases | None = None
+
+    def lr(self, step: int) -> float:
+        """Learning rate of the 0-based optimizer step."""
+        return self._warmup(step) * self.decay(self.position(step))
+
+    def position(self, step: int) -> float:
+        """Where in the training a 0-based optimizer step is taken [epochs]."""
+        if self.phases is None:
+            return step / self.steps_per_epoch
+        return self.phases.position(step)
+
+    def total_steps(self, epochs: int) -> int:
+        """Optimizer steps of so many epochs [steps]."""
+        if self.phases is None:
+            return round(epochs * self.steps_per_epoch)
+        return self.phases.steps_before(epochs)
+
+    def series(self, num_steps: int) -> Iterator[float]:
+        """Learning rates of the first ``num_steps`` optimizer steps."""
+        return map(self.lr, range(num_steps))
+
+    @property
+    def warmup_steps(self) -> float:
+        """Length of the warmup [steps]; a fraction is kept."""
+        return self.warmup_epochs * self.steps_per_epoch
+
+    def _warmup(self, step: int) -> float:
+        if step >= self.warmup_steps:
+            return self.peak_lr
+        climbed = self.shape(step, self.warmup_steps)
+        return self.start_lr + (self.peak_lr - self.start_lr) * climbed
+
+
+def build_decay(schedule: Mapping[str, Any], training: Training) -> Decay:
+    """The decay that a `schedule` group describes.
+
+    Args:
+        schedule: the group: `name` and its settings; with `_target_`, the dotted path of a
+            function like those in decay.py, the schedule is the user's own.
+        training: what the decay may depend on.
+
+    Raises:
+        ValueError: if the schedule is unknown or its settings do not fit.
+    """
+    name = schedule["name"]
+    if "_target_" in schedule:
+        make = imported(schedule["_target_"], "schedule._target_")
+    elif name in SCHEDULES:
+        make = SCHEDULES[name]
+    else:
+        msg = (
+            f"schedule must be one of {', '.join(sorted(SCHEDULES))}; got schedule={name!r}. "
+            "Add a schedule in sweeper/spec/schedules.py, or name your own with schedule._target_."
+        )
+        raise ValueError(msg)
+    settings = {
+        key: _frozen(value) for key, value in schedule.items() if key not in {"name", "_target_"}
+    }
+    try:
+        return make(training, **settings)
+    except TypeError as error:
+        msg = f"schedule={name} must be given its own settings; {error}."
+        raise ValueError(msg) from error
+
+
+def silent_milestones(schedule: Mapping[str, Any], epochs: float) -> list[float]:
+    """Milestones at or past the end of training: they never fire (McCord & Dash's 90 of 90)."""
+    return [m for m in schedule.get("milestones", ()) if m >= epochs]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

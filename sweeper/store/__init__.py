@@ -1,0 +1,1 @@
+"""What came of runs: the ledger and its files."""

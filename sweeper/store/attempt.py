@@ -1,0 +1,243 @@
+"""One attempt at a run, from outside: its folder, its progress, its row."""
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.spec.worker_args import LEAVE_AFTER_STEP
+from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.ledger import Ledger
+from sweeper.store.provenance import git_commit, versions
+from sweeper.store.row import measured_row, planned_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """An attempt at a run: its number is its claim, because only one process can make its folder.
+
+    Attributes:
+        spec: the run, laid out as this attempt trains it.
+        number: 1-based.
+        folder: config.json, owner.json while it is held, released.json after that, and what the
+            worker leaves: log, progress, record.
+        checkpoint: the run's checkpoint, shared by its attempts.
+        started_at: UTC.
+    """
+
+    spec: RunSpec
+    number: int
+    folder: Path
+    checkpoint: Path
+    started_at: datetime
+
+    @classmethod
+    def begin(
+        cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool = False
+    ) -> "Attempt | None":
+        """Claim an attempt: make its folder, write its config; None if another process has it."""
+        folder = ledger.attempt_folder(spec.run_id, number)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            return None
+        hold(folder / "owner.json")
+        ledger.mark_active(spec.run_id, number)
+        config = {**spec.config, "micro_batch": spec.split.micro_batch}
+        _write_text(folder / "config.json", json.dumps(config, indent=1))
+        attempt = cls._of(spec, ledger, number, datetime.now(UTC))
+        if from_scratch:
+            attempt.checkpoint.unlink(missing_ok=True)
+        return attempt
+
+    @classmethod
+    def found(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
+        """An attempt that another process made; None if its config is not there or not known."""
+        folder = ledger.attempt_folder(run_id, number)
+        try:
+            spec = stored_run_spec(json.loads((folder / "config.json").read_text()))
+            started = (folder / "config.json").stat().st_mtime
+        except (FileNotFoundError, ValueError):
+            return None
+        return cls._of(spec, ledger, number, datetime.fromtimestamp(started, UTC))
+
+    @classmethod
+    def _of(cls, spec: RunSpec, ledger: Ledger, number: int, started_at: datetime) -> "Attempt":
+        return cls(
+            spec=spec,
+            number=number,
+            folder=ledger.attempt_folder(spec.run_id, number),
+            checkpoint=ledger.run_folder(spec.run_id) / "checkpoint.ckpt",
+            started_at=started_at,
+        )
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether a later attempt was begun: the owner was taken for dead."""
+        return self.folder.with_name(f"{self.number + 1:03d}").exists()
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask whoever holds this attempt to end it, as preempted for this reason."""
+        _write_text(self.folder / "stop.txt", reason)
+
+    def ask_to_leave(self) -> None:
+        """Ask the ranks to save after the step they are in, and leave, if it can be written."""
+        with suppress(OSError):
+            (self.folder / LEAVE_AFTER_STEP).touch()
+
+    @property
+    def is_asked_to_leave(self) -> bool:
+        """Whether the ranks were asked to."""
+        return (self.folder / LEAVE_AFTER_STEP).exists()
+
+    def unsaved_s(self) -> float:
+        """How long ago the run was saved, or began [seconds]."""
+        marks = (self.folder / "config.json", self.checkpoint)
+        times = [mark.stat().st_mtime for mark in marks if mark.exists()]
+        return max(0.0, time.time() - max(times)) if times else 0.0
+
+    def stop_reason(self) -> str | None:
+        """Why this attempt was asked to stop; None if it was not."""
+        try:
+            return (self.folder / "stop.txt").read_text()
+        except FileNotFoundError:
+            return None
+
+    def end(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
+        """Publish the attempt's row and curve, then let go of it."""
+        ledger.publish(self.row(outcome, reason, ledger.results), self.curve())
+        self.settle(outcome, reason, ledger)
+
+    def settle(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
+        """After its row is published: remove what is not needed any more, and let go."""
+        is_last_use = outcome.is_result and not self.spec.config["keep_checkpoint"]
+        if is_last_use and not self.is_taken_over:
+            self.checkpoint.unlink(missing_ok=True)
+        self.release(outcome, reason, ledger)
+
+    def release(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
+        """Let go: from now on the attempt is history."""
+        _write_text(
+            self.folder / "released.json", json.dumps({"outcome": outcome, "reason": reason})
+        )
+        _clean_up(ledger, self.spec.run_id, self.number)
+
+    def curve(self) -> list[dict[str, Any]]:
+        """The rows of the completed epochs; a line cut short by a kill is left out."""
+        try:
+            lines = (self.folder / "progress.jsonl").read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def steps(self) -> int:
+        """Optimizer steps that the run had saved when this attempt ended [steps]."""
+        return measured_row(self.record() or {}, self.curve())["steps"] or 0
+
+    def end_when_stopped(self, why: Callable[[], str]) -> tuple[Outcome, str]:
+        """How an attempt ended whose ranks are gone: what rank 0 recorded, or cut off."""
+        if record := self.record():
+            return end_of_record(record, why)
+        return Outcome.PREEMPTED, f"{why()} after epoch {len(self.curve())}"
+
+    def record(self, rank: int = 0) -> dict[str, Any] | None:
+        """What a rank's worker left, or None if it did not come to that."""
+        try:
+            return json.loads((self.folder / f"record-{rank}.json").read_text())
+        except FileNotFoundError:
+            return None
+
+    def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
+        """The earliest record that these ranks left: the others failed because of that one."""
+        paths = [(rank, self.folder / f"record-{rank}.json") for rank in ranks]
+        left = [(path.stat().st_mtime_ns, rank) for rank, path in paths if path.exists()]
+        if not left:
+            return None
+        rank = min(left)[1]
+        record = self.record(rank)
+        return (rank, record) if record else None
+
+    def row(self, outcome: Outcome, reason: str, results: Path) -> dict[str, Any]:
+        """The attempt's row of the runs table."""
+        record = self.record() or {}
+        return {
+            **planned_row(self.spec),
+            **measured_row(record, self.curve()),
+            "outcome": outcome,
+            "reason": reason,
+            "attempt": self.number,
+            "started_at": self.started_at,
+            "host": socket.gethostname(),
+            "git_commit": git_commit(),
+            "versions": versions(),
+            "log_path": str((self.folder / "log.txt").relative_to(results)),
+        }
+
+
+def standing(ledger: Ledger, run_id: str, number: int) -> tuple[Outcome, str] | bool:
+    """How an attempt stands: its end, or True while it is held, or False if it was abandoned."""
+    folder = ledger.attempt_folder(run_id, number)
+    try:
+        end = json.loads((folder / "released.json").read_text())
+    except FileNotFoundError:
+        return is_held(folder / "owner.json", folder)
+    return Outcome(end["outcome"]), end["reason"]
+
+
+def recover(ledger: Ledger, run_id: str, number: int) -> None:
+    """Give an abandoned attempt its row: what its worker recorded, or that it was cut off."""
+    attempt = Attempt.found(ledger, run_id, number)
+    if attempt is None:  # its owner went before it had written anything
+        ledger.mark_inactive(run_id, number)
+        return
+    attempt.end(*attempt.end_when_stopped(lambda: "its launcher was gone"), ledger)
+
+
+def end_of_record(record: Mapping[str, Any], why_left: Callable[[], str]) -> tuple[Outcome, str]:
+    """Outcome and reason that a record tells; of a run that was left it tells where, not why."""
+    outcome, reason = Outcome(record["outcome"]), record["reason"]
+    return outcome, f"{why_left()} {reason}" if outcome == Outcome.PREEMPTED else reason
+
+
+def tidy(ledger: Ledger) -> None:
+    """Finish what killed launchers had begun: rows, releases, removals."""
+    ended = ledger.ended()
+    for run_id, number in ledger.active():
+        stands = standing(ledger, run_id, number)
+        row = ended.get(run_id)
+        if stands is True:
+            continue
+        if stands is not False:
+            _clean_up(ledger, run_id, number)
+        elif row and row.attempt == number and (left := Attempt.found(ledger, run_id, number)):
+            published = ledger.rows({run_id}, ["reason"])[run_id]
+            left.settle(row.outcome, published["reason"], ledger)
+        else:
+            recover(ledger, run_id, number)
+
+
+def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
+    folder = ledger.attempt_folder(run_id, number)
+    let_go(folder / "owner.json")
+    is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
+    for left in ("rendezvous", LEAVE_AFTER_STEP, "*.tmp", ".*.tmp", ".now-*"):
+        for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
+            path.unlink(missing_ok=True)
+    if is_latest:
+        ledger.remove_partial(run_id)
+    ledger.mark_inactive(run_id, number)
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Publish by rename."""
+    partial = path.with_name(f".{path.name}.tmp")
+    partial.write_text(text)
+    partial.replace(path)

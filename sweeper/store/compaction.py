@@ -1,0 +1,143 @@
+"""Many small files into one, while others read and write: `python -m sweeper compact [results]`.
+
+Only settled runs (finished, diverged) are merged: no later attempt replaces them, unless the user
+starts over with `rerun=all`. The merged file is published first and the small ones are removed
+after that; for that moment a plain reader sees rows twice, our own readers do not.
+"""
+
+import contextlib
+import os
+import sys
+import uuid
+from collections.abc import Collection, Generator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sweeper.spec.outcomes import Outcome
+from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.parquet import read_present, write_table
+from sweeper.store.row_file import COMPACT_PREFIX, Ended
+
+_LOCK = ".compacting"
+
+
+def compact(results: Path) -> int:
+    """Merge the small files of settled runs.
+
+    Returns:
+        How many runs were merged; 0 if another process is merging.
+    """
+    with _alone(results) as alone:
+        if not alone:
+            return 0
+        _finish_removals(results)
+        settled = [row for row in _small(results) if row.outcome.is_result]
+        read = {row: tables for row in settled if (tables := _tables_of(results, row))}
+        if len(read) < 2:
+            return 0
+        name = f"{COMPACT_PREFIX}{uuid.uuid4().hex[:12]}.parquet"
+        curves, runs = zip(*read.values(), strict=True)
+        write_table(pa.concat_tables(curves), results / "curves" / name)
+        write_table(pa.concat_tables(runs), results / "runs" / name)
+        for row in read:
+            _remove(results, row)
+        return len(read)
+
+
+def compacted(results: Path) -> list[Ended]:
+    """The rows of the merged files."""
+    rows: list[Ended] = []
+    for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
+        columns = pq.read_table(path, columns=["run_id", "attempt", "outcome"]).to_pydict()
+        for run_id, attempt, outcome in zip(*columns.values(), strict=True):
+            rows.append(Ended(run_id=run_id, attempt=attempt, outcome=Outcome(outcome)))
+    return rows
+
+
+def take_out(results: Path, run_ids: Collection[str]) -> None:
+    """Give the merged rows of these runs files of their own again."""
+    if not any(row.run_id in run_ids for row in compacted(results)):
+        return
+    with _alone(results) as alone:
+        if not alone:
+            msg = f"another process is merging files in {results}; repeat the command in a moment."
+            raise ValueError(msg)
+        for merged in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
+            _split(results, merged.name, run_ids)
+
+
+def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
+    wanted = pa.array(sorted(run_ids))
+    runs, curves = (pq.read_table(results / table / name) for table in ("runs", "curves"))
+    for row in runs.filter(pc.is_in(runs["run_id"], wanted)).to_pylist():
+        ended = Ended(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
+        only = pc.field("run_id") == row["run_id"]
+        write_table(curves.filter(only), results / "curves" / ended.curves_name)
+        write_table(runs.filter(only), results / "runs" / ended.runs_name)
+    for table, rows in (("runs", runs), ("curves", curves)):
+        kept = rows.filter(pc.invert(pc.is_in(rows["run_id"], wanted)))
+        if len(kept):
+            write_table(kept, results / table / name)
+        else:
+            (results / table / name).unlink(missing_ok=True)
+
+
+def _finish_removals(results: Path) -> None:
+    """Remove small files whose rows are merged already: an earlier merge was cut off."""
+    for row in set(compacted(results)) & set(_small(results)):
+        _remove(results, row)
+    merged_runs = {path.name for path in (results / "runs").glob(f"{COMPACT_PREFIX}*")}
+    for path in (results / "curves").glob(f"{COMPACT_PREFIX}*"):
+        if path.name not in merged_runs:
+            path.unlink(missing_ok=True)
+
+
+def _small(results: Path) -> list[Ended]:
+    names = os.listdir(results / "runs")  # noqa: PTH208  names alone
+    return [row for name in names if (row := Ended.from_name(name))]
+
+
+def _tables_of(results: Path, row: Ended) -> tuple[pa.Table, pa.Table] | None:
+    """A run's curve and row; None if they are torn, or a newer program's: left as they are."""
+    try:
+        curve = read_present(results / "curves" / row.curves_name, "curves")
+        return curve, read_present(results / "runs" / row.runs_name, "runs")
+    except (OSError, ValueError):
+        return None
+
+
+def _remove(results: Path, row: Ended) -> None:
+    (results / "runs" / row.runs_name).unlink(missing_ok=True)
+    (results / "curves" / row.curves_name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(results: Path) -> Generator[bool]:
+    """Whether this process may merge: one at a time, a dead one's claim is taken over."""
+    lock = results / _LOCK
+    if lock.exists() and not is_held(lock / "owner.json", lock):
+        with contextlib.suppress(OSError):  # another process may be quicker
+            (lock / "owner.json").unlink(missing_ok=True)
+            lock.rmdir()
+    try:
+        lock.mkdir()
+    except FileExistsError:
+        yield False
+        return
+    hold(lock / "owner.json")
+    try:
+        yield True
+    finally:
+        let_go(lock / "owner.json")
+        lock.rmdir()
+
+
+def main() -> None:
+    """Merge the small files of a results folder."""
+    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
+    if not (results / "runs").is_dir():
+        sys.exit(f"results must be a folder with runs; got results={results}. Name another.")
+    print(f"{compact(results)} runs merged in {results}")  # noqa: T201

@@ -1,0 +1,251 @@
+"""What was found out about the memory of micro-batches: remembered beside the results.
+
+    results/probes/<key>/about.json         what the key stands for, for people
+    results/probes/<key>/<micro>-took.json  the memory that a micro-batch took
+    results/probes/<key>/<micro>-over.json  one that took more than it might; outweighs the other
+    results/probes/<key>/trying/owner.json  while a process is trying one
+
+One writer per file, published by rename: sweeps at once lose nothing. A file that cannot be read is
+as good as none.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sweeper.spec.batch import usable_micro_batches
+from sweeper.spec.memory import CPU, Device, memory_part
+from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds, largest_fitting, next_try
+from sweeper.spec.run_spec import RunSpec, with_micro_batch
+from sweeper.store.lease import hold, is_held, let_go
+
+_KEY_LENGTH = 16
+#: A try may take this part of a stated limit: equal runs were seen to differ (docs/batch.md).
+_PART_OF_LIMIT = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What is known of a run's micro-batch before it starts.
+
+    Attributes:
+        spec: the run with its micro-batch; as planned while that is to be tried.
+        to_try: the micro-batch to try next; None if there is nothing to try [examples].
+        refusal: why the run cannot be made: nothing fits; empty if it can.
+        source: where the micro-batch comes from: given, limit, probed, to be probed.
+        bounds: what the tries say.
+    """
+
+    spec: RunSpec
+    to_try: int | None = None
+    refusal: str = ""
+    source: str
+    bounds: Bounds = NOTHING_KNOWN
+
+
+class Probes:
+    """The tries of a results folder on one kind of device.
+
+    Args:
+        results: the folder.
+        device: what runs train on.
+    """
+
+    def __init__(self, results: Path, device: Device) -> None:
+        self._folder, self._device = results / "probes", device
+
+    def fit(self, spec: RunSpec) -> Fit:
+        """The largest micro-batch that is known to fit, or what to try to find it."""
+        if not self.is_probed(spec):
+            is_given = spec.config["micro_batch"] != "auto"
+            return Fit(spec=spec, source="given" if is_given else "limit")
+        usable, bounds = _usable(spec), self.bounds(spec)
+        if (to_try := next_try(usable, bounds)) is not None:
+            return Fit(spec=spec, to_try=to_try, source="to be probed", bounds=bounds)
+        largest = largest_fitting(usable, bounds)
+        chosen = with_micro_batch(spec, largest or usable[0])
+        refusal = "" if largest else self._refusal(chosen)
+        return Fit(spec=chosen, refusal=refusal, source="probed", bounds=bounds)
+
+    def is_probed(self, spec: RunSpec) -> bool:
+        """Whether a run's micro-batch is ours to choose, and there is a memory it must fit into.
+
+        Where BatchNorm or the method looks at each micro-batch, its size is part of what is
+        trained: the memory of a machine must not choose it.
+        """
+        return spec.config["micro_batch"] == "auto" and self.has_limit(spec)
+
+    def has_limit(self, spec: RunSpec) -> bool:
+        """Whether there is a memory that a run's micro-batch, however chosen, must fit into."""
+        config = spec.config
+        is_free = config["bn_span"] != "micro" and gradient_span(config) is None
+        return is_free and (self._on_gpu(config) or config.get("memory_limit_gib") is not None)
+
+    def share_of_gpu(self, spec: RunSpec) -> float | None:
+        """The part of a GPU's memory that is a run's; None if it trains on a CPU."""
+        return 1 / self._device.runs if self._on_gpu(spec.config) else None
+
+    def key(self, spec: RunSpec) -> str:
+        """Names everything that the memory of a micro-batch depends on."""
+        text = json.dumps(self._about(spec), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+    def bounds(self, spec: RunSpec) -> Bounds:
+        """What the tries so far say of a run."""
+        fitting, failing = list[int](), list[int]()
+        allowed = self.allowed_gib(spec)
+        for path in (self._folder / self.key(spec)).glob("*-*.json"):
+            micro_batch, _, word = path.stem.partition("-")
+            fits = _fits(word, _read(path), allowed)
+            if fits is not None and micro_batch.isdecimal():
+                (fitting if fits else failing).append(int(micro_batch))
+        return Bounds.of(fitting, failing)
+
+    def allowed_gib(self, spec: RunSpec) -> float | None:
+        """What a try may take of a stated limit; None if the device alone limits it [GiB]."""
+        limit = spec.config.get("memory_limit_gib")
+        return None if limit is None else limit * _PART_OF_LIMIT
+
+    def note_took(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
+        """Remember what a micro-batch took.
+
+        Args:
+            spec: the run that it was tried for.
+            micro_batch: what was tried [examples].
+            peak_gib: most memory held at once [GiB].
+            other: what else is known of it, for people.
+        """
+        content = {"peak_gib": peak_gib, "run_id": spec.run_id, **other}
+        self._note(spec, f"{micro_batch}-took.json", content)
+
+    def note_over(
+        self, spec: RunSpec, micro_batch: int, *, limit_gib: float | None, **other: Any
+    ) -> None:
+        """Remember that a micro-batch took too much.
+
+        Args:
+            spec: the run that it was tried for.
+            micro_batch: what was tried [examples].
+            limit_gib: it took more than this; None for all that the device has [GiB].
+            other: what else is known of it, for people.
+        """
+        content = {"limit_gib": limit_gib, "run_id": spec.run_id, **other}
+        self._note(spec, f"{micro_batch}-over.json", content)
+
+    def claim(self, spec: RunSpec) -> bool:
+        """Make this process the one that tries; False if another one is at it."""
+        trying = self._trying(spec)
+        trying.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            trying.mkdir()
+        except FileExistsError:
+            if is_held(trying / "owner.json", trying):
+                return False
+            left = trying.with_name(f"trying-{os.getpid()}")
+            try:
+                trying.rename(left)  # only one process can take over
+                trying.mkdir()
+            except OSError:
+                return False
+            finally:
+                shutil.rmtree(left, ignore_errors=True)
+        hold(trying / "owner.json")
+        return True
+
+    def release(self, spec: RunSpec) -> None:
+        """The try is over."""
+        let_go(self._trying(spec) / "owner.json")
+        shutil.rmtree(self._trying(spec), ignore_errors=True)
+
+    def scratch(self, spec: RunSpec) -> Path:
+        """Where the process that tries may write; removed at the release."""
+        return self._trying(spec)
+
+    def keep_log(self, spec: RunSpec) -> Path:
+        """Keep the log of the try beyond its release; where it is."""
+        kept = self._folder / self.key(spec) / "log.txt"
+        with contextlib.suppress(FileNotFoundError):
+            (self._trying(spec) / "log.txt").replace(kept)
+        return kept
+
+    def memory(self, spec: RunSpec) -> str:
+        """What a run must fit into, in words."""
+        limit = spec.config.get("memory_limit_gib")
+        stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
+        if not self._on_gpu(spec.config):
+            return stated
+        size = f" ({self._device.memory_gib:.3g} GiB)" if self._device.memory_gib else ""
+        shared = f", shared by {self._device.runs} runs" if self._device.runs > 1 else ""
+        gpu = f"the memory of {self._device.kind}{size}{shared}"
+        return f"{stated} and {gpu}" if stated else gpu
+
+    def _on_gpu(self, config: Mapping[str, Any]) -> bool:
+        return self._device.kind != "cpu" and config["accelerator"] != "cpu"
+
+    def _trying(self, spec: RunSpec) -> Path:
+        return self._folder / self.key(spec) / "trying"
+
+    def _about(self, spec: RunSpec) -> dict[str, Any]:
+        device = self._device if self._on_gpu(spec.config) else CPU
+        return {**memory_part(spec.config, device), "versions": _versions()}
+
+    def _note(self, spec: RunSpec, name: str, content: Mapping[str, Any]) -> None:
+        folder = self._folder / self.key(spec)
+        folder.mkdir(parents=True, exist_ok=True)
+        _publish(folder / "about.json", self._about(spec))
+        _publish(folder / name, content)
+
+    def _refusal(self, spec: RunSpec) -> str:
+        config, ranks = spec.config, spec.split.world_size
+        return (
+            f"the smallest micro-batch must fit into {self.memory(spec)}; got micro_batch="
+            f"{spec.split.micro_batch}, the smallest that makes batch={config['batch']} on "
+            f"{ranks} rank(s) with bn_span={spec.bn_span}, and it needs more. Give it more "
+            "memory, or choose a smaller model or a smaller bn_span, which makes another "
+            f"experiment. What was measured is in {self._folder / self.key(spec)}."
+        )
+
+
+def _usable(spec: RunSpec) -> list[int]:
+    return usable_micro_batches(
+        spec.split.rank_batch, limit=spec.config["micro_batch_limit"], bn_span=spec.bn_span
+    )
+
+
+def _publish(path: Path, content: Mapping[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial.write_text(json.dumps(content, indent=1))
+    partial.replace(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What a file holds; nothing if it was cut short or is no mapping."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _fits(word: str, content: Mapping[str, Any], allowed_gib: float | None) -> bool | None:
+    """Whether a try fits into what is allowed; None if it does not tell."""
+    if word == "took" and isinstance(peak := content.get("peak_gib"), float):
+        return allowed_gib is None or peak <= allowed_gib
+    if word == "over" and "limit_gib" in content:
+        limit = content["limit_gib"]
+        return False if limit is None or allowed_gib is None or allowed_gib <= limit else None
+    return None
+
+
+@cache
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("torch", "pytorch-lightning")}

@@ -1,0 +1,64 @@
+"""Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sweeper.store.migrations import file_version, to_present
+from sweeper.store.schema import CURVES, RUNS, arrow_schema
+
+
+def write_runs(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Publish rows of the runs table; columns that a row lacks are null."""
+    write_table(pa.Table.from_pylist(list(rows), schema=arrow_schema(RUNS)), path)
+
+
+def write_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Publish rows of the curves table; columns that a row lacks are null."""
+    write_table(pa.Table.from_pylist(list(rows), schema=arrow_schema(CURVES)), path)
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write beside the target under a name that readers ignore, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # Statistics and dictionaries would be most of a one-row file.
+        pq.write_table(
+            table,
+            partial,
+            write_statistics=len(table) > 1,
+            use_dictionary=len(table) > 1,
+            write_page_checksum=True,
+        )
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Some columns of one file; a file that lacks one has it null."""
+    present = pq.read_schema(path).names
+    table = pq.read_table(path, columns=[name for name in columns if name in present])
+    for name in columns:
+        if name not in table.column_names:
+            table = table.append_column(name, pa.nulls(len(table)))
+    return table.select(list(columns))
+
+
+def read_present(path: Path, kind: str) -> pa.Table:
+    """All rows of a file in the present schema.
+
+    Args:
+        path: of this or an older version.
+        kind: runs or curves.
+
+    Raises:
+        ValueError: if the file is of a newer version, or of none.
+    """
+    with pq.ParquetFile(path) as file:
+        return to_present(file.read(), kind, file_version(file.schema_arrow.metadata))

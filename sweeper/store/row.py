@@ -1,0 +1,80 @@
+"""The columns of a run's row: what is planned, and what an attempt measured."""
+
+import json
+from collections.abc import Mapping
+from statistics import median
+from typing import Any
+
+from sweeper.spec.run_spec import RunSpec
+
+
+def planned_row(spec: RunSpec) -> dict[str, Any]:
+    """What of a run's row is known before it starts."""
+    config, split = spec.config, spec.split
+    return {
+        "run_id": spec.run_id,
+        "global_batch": split.global_batch,
+        "micro_batch": split.micro_batch,
+        "world_size": split.world_size,
+        "accumulation_steps": split.accumulation_steps,
+        "steps_per_epoch": spec.steps_per_epoch,
+        "warmup_epochs": float(spec.schedule.warmup_epochs),
+        "lr_rule": config["lr_rule"]["name"],
+        "base_lr": float(config["base_lr"]),
+        "base_batch": config["base_batch"],
+        "peak_lr": spec.schedule.peak_lr,
+        "optimizer": _name(config["optimizer"]),
+        "schedule": config["schedule"]["name"],
+        "model": _name(config["model"]),
+        "data": _name(config["data"]),
+        "data_about": config["data"].get("about"),
+        "twin_of": config["twin_of"],
+        "num_train_examples": config["data"]["num_train_examples"],
+        "bn_span": spec.bn_span,
+        "precision": config["precision"],
+        "seed": config["seed"],
+        "epochs": spec.epochs,
+        "config_json": json.dumps(config, sort_keys=True),
+    }
+
+
+def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict[str, Any]:
+    """What an attempt measured.
+
+    Args:
+        record: what rank 0 left at its end; empty if it did not come to that.
+        curve: one mapping per completed epoch.
+    """
+    last = curve[-1] if curve else {}
+    train_s = record.get("train_s")
+    steps = record.get("steps") or last.get("step")
+    trained = last.get("examples_seen")
+    noise_scales = [row["noise_scale"] for row in curve if row.get("noise_scale") is not None]
+    return {
+        "epochs_completed": len(curve),
+        "steps": steps,
+        **{name: last.get(name) for name in _LAST_EPOCH},
+        "best_val_accuracy": max((row["val_accuracy"] for row in curve), default=None),
+        "best_val_loss": min((row["val_loss"] for row in curve), default=None),
+        "noise_scale": median(noise_scales) if noise_scales else None,
+        "examples_per_s": trained / train_s if trained and train_s else None,
+        **{name: record.get(name) for name in _FROM_RECORD},
+    }
+
+
+_LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")
+_FROM_RECORD = (
+    "realised_batch_min",
+    "realised_batch_max",
+    "lr_series_hash",
+    "wall_s",
+    "train_s",
+    "peak_memory_gib",
+    "device_kind",
+    "num_parameters",
+)
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    """What a group calls its choice: its `name` where one class has many, else the class."""
+    return node.get("name") or node["_target_"].rpartition(".")[2]

@@ -1,0 +1,94 @@
+"""The columns of the tables: name, type and meaning. Every file has every column."""
+
+import pyarrow as pa
+
+#: Written into each file's metadata. Raised when a column comes, goes or changes its meaning; then
+#: sweeper/store/migrations.py says how a table of the version before becomes one of this.
+SCHEMA_VERSION = "3"
+
+_TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
+
+RUNS: dict[str, tuple[pa.DataType, str]] = {
+    "run_id": (_TEXT, "hash of the scientific configuration"),
+    "outcome": (_TEXT, "finished, diverged, out_of_memory, timed_out, preempted or failed"),
+    "reason": (_TEXT, "the outcome in a sentence"),
+    "global_batch": (_COUNT, "examples per optimizer step, over all ranks, as asked"),
+    "micro_batch": (_COUNT, "examples per rank per forward/backward"),
+    "world_size": (_COUNT, "data-parallel ranks"),
+    "accumulation_steps": (_COUNT, "micro-batches per rank per optimizer step"),
+    "steps_per_epoch": (_COUNT, "whole global batches in an epoch"),
+    "realised_batch_min": (_COUNT, "smallest number of examples in an optimizer step, measured"),
+    "realised_batch_max": (_COUNT, "largest number of examples in an optimizer step, measured"),
+    "warmup_epochs": (_REAL, "length of the warmup"),
+    "lr_rule": (_TEXT, "how the peak rate follows the batch"),
+    "base_lr": (_REAL, "learning rate at base_batch"),
+    "base_batch": (_COUNT, "the reference batch"),
+    "peak_lr": (_REAL, "learning rate at the end of warmup"),
+    "optimizer": (_TEXT, "class of the optimizer"),
+    "schedule": (_TEXT, "how the rate decays"),
+    "model": (_TEXT, "class of the model"),
+    "data": (_TEXT, "class of the data set"),
+    "data_about": (_TEXT, "what the data set is, in words"),
+    "twin_of": (_TEXT, "the study that this run is a small stand-in for; null for none"),
+    "num_train_examples": (_COUNT, "examples in an epoch"),
+    "num_parameters": (_COUNT, "trained parameters of the model"),
+    "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
+    "precision": (_TEXT, "of the arithmetic"),
+    "seed": (_COUNT, "of weights, order and augmentation"),
+    "epochs": (_COUNT, "length of the training, as asked"),
+    "epochs_completed": (_COUNT, "epochs trained"),
+    "steps": (_COUNT, "optimizer steps taken"),
+    "val_accuracy": (_REAL, "on the validation set after the last epoch, 0 to 1"),
+    "val_loss": (_REAL, "on the validation set after the last epoch, nats per example"),
+    "best_val_accuracy": (_REAL, "highest over the epochs, 0 to 1"),
+    "best_val_loss": (_REAL, "lowest over the epochs, nats per example"),
+    "train_loss": (_REAL, "mean over the last epoch, nats per example"),
+    "train_accuracy": (_REAL, "mean over the last epoch, 0 to 1"),
+    "noise_scale": (_REAL, "median of the curve's, in examples; null where it is not measured"),
+    "wall_s": (_REAL, "seconds of this attempt, in the worker"),
+    "train_s": (_REAL, "seconds of training, without validation, over all attempts"),
+    "examples_per_s": (_REAL, "examples trained on per second of training"),
+    "peak_memory_gib": (_REAL, "on a GPU of the tensors, on a CPU of the process"),
+    "lr_series_hash": (_TEXT, "chain hash of the learning rate of every step, as realised"),
+    "attempt": (_COUNT, "1-based; earlier attempts are in superseded/"),
+    "started_at": (pa.timestamp("us", tz="UTC"), "start of this attempt"),
+    "host": (_TEXT, "name of the machine"),
+    "device_kind": (_TEXT, "cpu, or the name of the GPU"),
+    "git_commit": (_TEXT, "of the code, with -dirty if it had changes; null outside a checkout"),
+    "versions": (_TEXT, "of Python and the main libraries, as JSON"),
+    "log_path": (_TEXT, "the attempt's log, relative to the results folder"),
+    "config_json": (_TEXT, "the full resolved config"),
+}
+
+CURVES: dict[str, tuple[pa.DataType, str]] = {
+    "run_id": (_TEXT, "as in runs"),
+    "attempt": (_COUNT, "as in runs"),
+    "epoch": (_COUNT, "completed epochs, 1-based"),
+    "step": (_COUNT, "optimizer steps taken by then"),
+    "realised_batch": (_COUNT, "examples of each optimizer step of the epoch, over all ranks"),
+    "examples_seen": (_COUNT, "examples of all steps by then"),
+    "lr": (_REAL, "learning rate of the epoch's last step, as realised"),
+    "train_loss": (_REAL, "mean over the epoch, nats per example"),
+    "train_accuracy": (_REAL, "mean over the epoch, 0 to 1"),
+    "val_loss": (_REAL, "after the epoch, nats per example"),
+    "val_accuracy": (
+        _REAL,
+        "after the epoch, 0 to 1; nan where nothing is right or wrong",
+    ),
+    "distance_from_start": (_REAL, "norm of the weights minus the initial ones, after the epoch"),
+    "noise_scale": (
+        _REAL,
+        "of the gradient over the epoch, in examples: variance of one example's gradient over the "
+        "squared norm of the mean one; null where it is not measured, infinite where noise is all",
+    ),
+    "elapsed_s": (_REAL, "seconds of training and validation by then"),
+}
+
+#: The tables by the folder that holds them.
+TABLES = {"runs": RUNS, "curves": CURVES}
+
+
+def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:
+    """The schema of a table's files."""
+    fields = [pa.field(name, kind) for name, (kind, _) in columns.items()]
+    return pa.schema(fields, metadata={"schema_version": SCHEMA_VERSION})

@@ -1,0 +1,255 @@
+"""Claims are judged on intervals, and refused where the runs cannot carry them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated_studies import simulated_curves, simulated_runs, write_results
+
+from analysis.cli import main
+from analysis.papers import goyal2017
+from analysis.papers.claims import in_words, judge_all, judge_paper, preflight
+from analysis.papers.mccord2021 import BATCHES, WARMUPS
+
+
+def as_in_the_paper(batch: int, warmup: float) -> float:
+    """Falls with the batch; best warmup 5 at 7,680 and 10 at 30,720, clear of any noise."""
+    best = 5.0 * (batch / 7680) ** 0.5
+    return 0.8 - 0.01 * np.log2(batch / 3840) - 0.02 * (np.log((warmup + 1) / (best + 1))) ** 2
+
+
+def runs_of(law, seeds=5, noise=0.0005, rules=("linear", "none")) -> pd.DataFrame:
+    rng = np.random.default_rng(4)
+    return simulated_runs(
+        BATCHES, WARMUPS, seeds, accuracy=law, noise=noise, rng=rng, rules=rules, epochs=90
+    )
+
+
+def verdicts(runs: pd.DataFrame) -> dict[str, str]:
+    return {v.text: v.verdict for v in judged(runs).verdicts}
+
+
+def judged(runs: pd.DataFrame, paper: str = "mccord2021", curves: pd.DataFrame | None = None):
+    return judge_paper(paper, runs, simulated_curves(runs, 1) if curves is None else curves)
+
+
+def test_a_world_as_in_the_paper_reproduces_every_claim_that_can_be_decided():
+    found = verdicts(runs_of(as_in_the_paper))
+
+    undecided = [text for text, verdict in found.items() if verdict != "reproduced"]
+    assert undecided == ["At 30,720, linear scaling and none stay below 75.3 %"]
+
+
+def test_a_world_where_accuracy_rises_with_batch_and_falls_with_warmup_contradicts():
+    found = verdicts(runs_of(lambda b, w: 0.5 + 0.01 * np.log2(b / 3840) - 0.01 * w))
+
+    assert found["Accuracy at 30,720 is lower than at 3,840"] == "contradicted"
+    assert found["At 7,680, training without warmup is worst"] == "contradicted"
+    assert found["At 7,680, 5 epochs of warmup are best"] == "contradicted"
+
+
+def test_arms_that_differ_contradict_the_claim_of_no_difference():
+    runs = runs_of(as_in_the_paper)
+    runs.loc[runs["lr_rule"] == "none", "val_accuracy"] -= 0.05
+
+    found = verdicts(runs)
+
+    assert found["At 30,720, linear scaling and none reach the same accuracy"] == "contradicted"
+
+
+def test_noise_larger_than_the_effect_decides_nothing_and_asks_for_seeds():
+    found = judged(runs_of(as_in_the_paper, seeds=3, noise=0.05)).verdicts
+
+    best = next(v for v in found if v.text == "At 7,680, 5 epochs of warmup are best")
+    assert best.verdict == "not decidable"
+    assert best.seeds_needed > 3
+    assert "seeds a point would decide" in in_words(best)
+
+
+def test_one_seed_decides_nothing():
+    found = verdicts(runs_of(as_in_the_paper, seeds=1))
+
+    assert set(found.values()) == {"not decidable"}
+
+
+def test_identical_learning_rates_refuse_the_comparison_of_rules():
+    runs = runs_of(as_in_the_paper).assign(lr_series_hash="one and the same")
+
+    found = judged(runs)
+
+    rules = next(v for v in found.verdicts if "reach the same accuracy" in v.text)
+    assert rules.verdict == "not decidable"
+    assert rules.why == (
+        "refused: identical learning rates at every step of lr_rule linear and lr_rule none"
+    )
+    assert "same_arms" in {f.kind for f in preflight(found.study.runs)}
+
+
+def test_a_diverged_arm_without_warmup_is_worst():
+    runs = runs_of(as_in_the_paper)
+    lost = (runs["warmup_epochs"] == 0) & (runs["global_batch"] == 30720)
+    runs.loc[lost, ["outcome", "val_accuracy"]] = ["diverged", np.nan]
+
+    found = judged(runs).verdicts
+
+    worst = next(v for v in found if v.text == "At 30,720, training without warmup is worst")
+    assert worst.verdict == "reproduced"
+    assert "5 diverged runs are included" in worst.why
+
+
+def test_a_claim_about_75_3_percent_is_for_imagenet_alone():
+    runs = runs_of(lambda b, w: 0.7).assign(data="ImageNet", model="ResNet50")
+
+    assert verdicts(runs)["At 30,720, linear scaling and none stay below 75.3 %"] == "reproduced"
+
+
+def test_a_norm_span_that_follows_the_batch_is_refused():
+    runs = runs_of(as_in_the_paper)
+
+    findings = preflight(runs.assign(bn_span=runs["global_batch"] // 240))
+
+    confounded = next(f for f in findings if f.kind == "confounded_norm")
+    assert confounded.is_refusal
+    assert "16 at batch 3,840" in confounded.text
+    assert "confounded_norm" not in {f.kind for f in preflight(runs)}
+
+
+def test_a_milestone_at_the_end_of_the_run_is_pointed_out():
+    """Decay at 30, 60, 90 in 90 epochs: the last never fires."""
+    runs = runs_of(as_in_the_paper)
+    config = json.dumps({"schedule": {"milestones": [30, 60, 90]}})
+
+    findings = preflight(runs.assign(config_json=config))
+
+    texts = [f.text for f in findings if f.kind == "dead_milestone"]
+    assert texts == ["The milestone at epoch 90 never fires in a run of 90 epochs."]
+
+
+def test_updates_are_always_told():
+    """30,720 makes 41 whole steps of 1,281,167 images, 3,690 in 90 epochs."""
+    findings = preflight(runs_of(as_in_the_paper))
+
+    text = next(f.text for f in findings if f.kind == "updates")
+    assert "batch 30,720: 41 steps an epoch, 3,690 in all" in text
+
+
+def test_a_best_warmup_at_the_edge_of_the_grid_refuses_the_exponent():
+    runs = runs_of(lambda b, w: 0.7 - 0.01 * np.log2(b / 3840) + 0.001 * w)
+
+    found = judged(runs)
+
+    exponent = next(v for v in found.verdicts if v.unit == "exponent")
+    assert exponent.verdict == "not decidable"
+    assert exponent.why.startswith("refused: the longest warmup tried is the best at batch 7,680")
+    edges = [f for f in preflight(found.study.runs) if f.kind == "edge_optimum"]
+    assert len(edges) == len(BATCHES) * 2
+    assert edges[0].is_refusal
+
+
+def test_a_best_of_no_warmup_is_not_the_edge_of_a_grid():
+    runs = runs_of(lambda b, w: 0.7 - 0.001 * w)
+
+    assert "edge_optimum" not in {f.kind for f in preflight(judged(runs).study.runs)}
+
+
+def in_goyals_words(batch: int, warmup: float, rule: str = "linear") -> tuple[float, float]:
+    """Published mean accuracy and its spread over 5 runs (arXiv:1706.02677)."""
+    published = {(p.point.batch, p.point.warmup, p.point.rule): p for p in goyal2017.PUBLISHED}
+    there = published[(batch, warmup, rule)]
+    return there.accuracy, there.spread
+
+
+def goyals_runs() -> pd.DataFrame:
+    """Five runs of each published point, with exactly the published mean and spread."""
+    shape = np.linspace(-1, 1, 5)
+    shape /= shape.std(ddof=1)
+    points = [p.point for p in goyal2017.PUBLISHED]
+    frames = []
+    for p in points:
+        mean, spread = in_goyals_words(p.batch, p.warmup, p.rule)
+        runs = simulated_runs(
+            [p.batch], [p.warmup], 5, accuracy=lambda b, w: 0.5, noise=0.0,
+            rng=np.random.default_rng(0), rules=[p.rule],
+        )  # fmt: skip
+        frames.append(runs.assign(val_accuracy=mean + spread * shape))
+    runs = pd.concat(frames, ignore_index=True)
+    return runs.assign(run_id=[f"{i:012x}" for i in range(len(runs))])
+
+
+def test_goyals_own_numbers_reproduce_every_claim_of_theirs():
+    """Their 256 and 8,192 differ by 0.14 points with spreads of 0.12 and 0.09: equivalent."""
+    found = judged(goyals_runs(), "goyal2017")
+
+    assert [v.verdict for v in found.verdicts] == ["reproduced"] * 6
+    assert found.verdicts[0].effect == pytest.approx(0.0014, abs=1e-9)
+    assert found.verdicts[5].effect == pytest.approx(0.4167 - 0.2374, abs=1e-9)
+
+
+def test_accuracy_that_falls_at_8192_contradicts_goyal():
+    runs = goyals_runs()
+    runs.loc[runs["global_batch"] == 8192, "val_accuracy"] -= 0.02
+
+    assert judged(runs, "goyal2017").verdicts[0].verdict == "contradicted"
+
+
+def test_only_papers_that_the_runs_speak_to_are_judged():
+    goyal, mccord = goyals_runs(), runs_of(as_in_the_paper)
+
+    assert [j.paper for j in judge_all(goyal, simulated_curves(goyal, 1))] == ["goyal2017"]
+    assert [j.paper for j in judge_all(mccord, simulated_curves(mccord, 1))] == ["mccord2021"]
+
+
+def optimizers_runs(gain: float) -> pd.DataFrame:
+    """Three seeds of three optimizers at two batches; LARS is ahead at the larger one."""
+    runs = simulated_runs(
+        [2500, 50000], [0], 9, accuracy=lambda b, w: 0.6, noise=0.005,
+        rng=np.random.default_rng(3), epochs=20,
+    )  # fmt: skip
+    names = np.array(["nesterov", "lars", "lamb"])[runs["seed"] // 3]
+    ahead = (names == "lars") & (runs["global_batch"] == 50000)
+    return runs.assign(
+        optimizer=names,
+        seed=runs["seed"] % 3,
+        steps_per_epoch=20,
+        val_accuracy=runs["val_accuracy"] + gain * ahead,
+        config_json=[json.dumps({"optimizer": {"name": name}}) for name in names],
+    )
+
+
+@pytest.mark.parametrize(
+    ("gain", "power", "verdicts"),
+    [(0.18, 0.5, ["reproduced", "reproduced"]), (-0.18, 0.0, ["not decidable", "contradicted"])],
+)
+def test_a_recipe_that_is_ahead_and_a_power_law_are_as_you_et_al_say(gain, power, verdicts):
+    """Power 0 stands for the logarithm of the step."""
+    runs = optimizers_runs(gain)
+    curves = simulated_curves(runs, 20)
+    rng = np.random.default_rng(1)
+    law = curves["step"] ** power if power else 1 + np.log(curves["step"])
+    scale = np.repeat(rng.normal(1, 0.02, len(runs)), 20)
+
+    found = judged(runs, "limit2020", curves.assign(distance_from_start=law * scale)).verdicts
+
+    assert [v.verdict for v in found] == verdicts
+
+
+def test_without_a_constant_rate_nothing_is_said_of_diffusion():
+    runs = optimizers_runs(0.18)
+    curves = simulated_curves(runs, 20)
+
+    found = judged(runs, "limit2020", curves.assign(lr=1.0 / curves["epoch"])).verdicts
+
+    assert found[1].why == "no run has a recorded distance over six epochs of one learning rate"
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_command_prints_a_verdict_for_every_claim(seeds, tmp_path, capsys):
+    write_results(tmp_path / "results", runs_of(as_in_the_paper, seeds=seeds))
+
+    code = main(["claims", str(tmp_path / "results"), "--out", str(tmp_path / "claims.csv")])
+
+    assert code == 0
+    table = pd.read_csv(tmp_path / "claims.csv")
+    assert len(table) == 12
+    assert all(text in capsys.readouterr().out for text in table["text"][:1])

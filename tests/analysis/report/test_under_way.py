@@ -1,0 +1,165 @@
+"""The watched page shows what trains and what waits, from what runs leave behind, reading only."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from analysis.report.data import read_tables, shown_data, with_under_way
+from analysis.report.under_way import under_way
+from analysis.report.watch import Watcher
+from sweeper.launch.slurm.tickets import Ticket, Tickets
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
+from sweeper.store.lease import this_process
+from sweeper.store.ledger import Ledger
+from sweeper.store.pending_runs import announced, lists
+
+
+@pytest.fixture
+def ledger(results: Path) -> Ledger:
+    made = Ledger(results)
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def spec(config):
+    return run_spec(config(batch=3840, warmup=0, seed=7))
+
+
+def epoch(number: int, accuracy: float) -> str:
+    """A line as a worker writes it."""
+    row = {"epoch": number, "step": 16 * number, "examples_seen": 61440 * number, "lr": 0.1}
+    row |= {"train_loss": 0.5, "train_accuracy": 0.5, "val_loss": 0.5, "val_accuracy": accuracy}
+    return json.dumps(row | {"elapsed_s": 2.0 * number}) + "\n"
+
+
+def begun(spec, ledger, text: str) -> Attempt:
+    attempt = Attempt.begin(spec, ledger, 1)
+    assert attempt is not None
+    (attempt.folder / "progress.jsonl").write_text(text)
+    return attempt
+
+
+def test_a_run_that_trains_is_a_row_with_its_curve_so_far(ledger, spec):
+    begun(spec, ledger, epoch(1, 0.5) + epoch(2, 0.75) + '{"epoch": 3, "st')
+
+    runs, curves = under_way([str(ledger.results)])
+
+    (row,) = runs.to_dict("records")
+    assert (row["run_id"], row["outcome"], row["epochs_completed"]) == (spec.run_id, "running", 2)
+    assert (row["global_batch"], row["seed"], row["val_accuracy"]) == (3840, 7, 0.75)
+    assert row["reason"].startswith("epoch 2 of 30; heartbeat 0 s ago on ")
+    assert curves["val_accuracy"].tolist() == [0.5, 0.75]
+
+
+def test_a_run_whose_launcher_has_gone_is_silent(ledger, spec):
+    attempt = begun(spec, ledger, "")
+    owner = json.loads((attempt.folder / "owner.json").read_text())
+    (attempt.folder / "owner.json").write_text(json.dumps(owner | {"born": "0"}))
+
+    runs, _ = under_way([str(ledger.results)])
+
+    assert runs["outcome"].tolist() == ["silent"]
+
+
+@pytest.mark.parametrize(("age_s", "state"), [(10, "running"), (100, "silent")])
+def test_on_another_machine_the_heartbeat_tells(ledger, spec, age_s, state):
+    attempt = begun(spec, ledger, "")
+    path = attempt.folder / "owner.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "elsewhere"}))
+    then = path.stat().st_mtime - age_s
+    os.utime(path, (then, then))
+
+    runs, _ = under_way([str(ledger.results)])
+
+    assert runs["outcome"].tolist() == [state]
+
+
+def test_what_a_sweep_has_still_to_start_is_queued_until_it_starts(ledger, config):
+    specs = [run_spec(config(batch=3840, seed=seed)) for seed in range(3)]
+    with announced([(spec, 1) for spec in specs], ledger.results):
+        begun(specs[0], ledger, "")
+        runs, _ = under_way([str(ledger.results)])
+    after, _ = under_way([str(ledger.results)])
+
+    assert dict(zip(runs["run_id"], runs["outcome"], strict=True)) == {
+        specs[0].run_id: "running",
+        specs[1].run_id: "queued",
+        specs[2].run_id: "queued",
+    }
+    assert after["outcome"].tolist() == ["running"]
+    assert list(ledger.results.glob(".waiting*")) == []
+
+
+def test_the_list_of_a_killed_sweep_is_not_shown_and_is_removed_by_the_next(ledger, spec):
+    owner = {"host": this_process().host, "boot": this_process().boot, "pid": 1, "born": "never"}
+    path = ledger.results / ".waiting-here-1.json"
+    path.write_text(json.dumps({"owner": owner, "runs": [{"run_id": spec.run_id}]}))
+
+    assert lists(ledger.results) == []
+    with announced([], ledger.results):
+        assert not path.exists()
+
+
+def test_a_run_submitted_to_slurm_is_queued(ledger, spec):
+    ticket = Ticket(
+        run_id=spec.run_id,
+        config=spec.config,
+        number=1,
+        from_scratch=False,
+        submission="s",
+        index=0,
+    )
+    Tickets(ledger).claim(ticket, instead_of=None)
+
+    runs, _ = under_way([str(ledger.results)])
+
+    (row,) = runs.to_dict("records")
+    assert (row["outcome"], row["reason"]) == ("queued", "submitted to SLURM")
+
+
+def test_a_run_tried_again_stands_in_place_of_its_failed_attempt(ledger, spec):
+    attempt = Attempt.begin(spec, ledger, 1)
+    assert attempt is not None
+    attempt.end(Outcome.FAILED, "a fault", ledger)
+    Attempt.begin(spec, ledger, 2)
+
+    found = with_under_way(read_tables([str(ledger.results)]), *under_way([str(ledger.results)]))
+
+    assert found.runs[["outcome", "attempt"]].to_numpy().tolist() == [["running", 2]]
+
+
+def test_the_page_counts_runs_that_have_not_ended(ledger, spec):
+    begun(spec, ledger, epoch(1, 0.5))
+    tables = with_under_way(read_tables([str(ledger.results)]), *under_way([str(ledger.results)]))
+
+    data = shown_data(tables, [str(ledger.results)], "watch")
+
+    assert dict(data["summary"])["Runs"] == "1: 1 running"
+    assert data["curves"]["start"] == [0, 1]
+
+
+def test_the_page_is_new_when_an_epoch_ends_and_only_then(ledger, spec):
+    attempt = begun(spec, ledger, epoch(1, 0.5))
+    watcher = Watcher([str(ledger.results)], "watch")
+    before = watcher.version()
+
+    os.utime(attempt.folder / "owner.json")
+    beaten = watcher.version()
+    (attempt.folder / "progress.jsonl").write_text(epoch(1, 0.5) + epoch(2, 0.6))
+
+    assert beaten == before
+    assert watcher.version() != before
+
+
+def test_watching_leaves_no_trace_in_the_results(ledger, spec):
+    begun(spec, ledger, epoch(1, 0.5))
+    before = sorted(ledger.results.rglob("*"))
+
+    Watcher([str(ledger.results)], "watch").data_json()
+
+    assert sorted(ledger.results.rglob("*")) == before

@@ -1,0 +1,263 @@
+"""Estimators against closed forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated_studies import simulated_curves, simulated_runs
+from test_coverage import lr_runs, walk
+
+from analysis.stats.breaking import breaking_batch
+from analysis.stats.diffusion import diffusion
+from analysis.stats.equivalence import compare, seeds_to_see
+from analysis.stats.optimum import best_lrs, best_warmups, exponent
+from analysis.stats.replicates import Replicates, percentile_interval
+from analysis.stats.rules import compare_rules
+from analysis.stats.target import critical_batch, lack_of_fit, to_target
+
+
+def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
+    """Values with exactly this mean and standard deviation."""
+    shape = np.linspace(-1, 1, n)
+    return mean + sd * shape / shape.std(ddof=1)
+
+
+def test_accuracy_that_holds_breaks_beyond_the_largest_batch():
+    runs = simulated_runs(
+        [256, 512], [5], 3, accuracy=lambda *_: 0.7, noise=1e-4, rng=np.random.default_rng(0)
+    )
+
+    found = breaking_batch(runs, np.random.default_rng(0))
+
+    assert found.value == np.inf
+    assert found.note == "accuracy holds up to batch 512"
+
+
+def test_a_parabola_without_noise_gives_its_vertex():
+    runs = simulated_runs(
+        [256, 1024],
+        [0, 5, 10, 20],
+        2,
+        accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
+        noise=0.0,
+        rng=np.random.default_rng(0),
+    )
+
+    optima = best_warmups(runs, np.random.default_rng(0))
+
+    assert optima.best == pytest.approx([7.0, 7.0])
+    assert exponent(optima).value == pytest.approx(0.0, abs=1e-9)
+    assert optima.table()["is_interior"].tolist() == [True, True]
+
+
+def test_an_optimum_beyond_the_grid_is_called_unbounded():
+    runs = simulated_runs(
+        [256, 1024],
+        [0, 5, 10, 20],
+        3,
+        accuracy=lambda b, w: 0.5 + 0.1 * np.log(w + 1),
+        noise=1e-3,
+        rng=np.random.default_rng(0),
+    )
+
+    table = best_warmups(runs, np.random.default_rng(0)).table()
+
+    assert not table["is_interior"].any()
+    assert table["note"].str.contains("edge of the grid").all()
+
+
+def test_one_seed_gives_an_estimate_without_an_interval():
+    runs = simulated_runs(
+        [256, 1024],
+        [0, 5, 10],
+        1,
+        accuracy=lambda b, w: 0.5 - (np.log(w + 1) - 1.5) ** 2 / 10,
+        noise=0.0,
+        rng=np.random.default_rng(0),
+    )
+
+    found = exponent(best_warmups(runs, np.random.default_rng(0)))
+
+    assert not found.has_interval
+    assert "one seed: no interval" in found.note
+
+
+@pytest.mark.parametrize(
+    ("rule", "law"),
+    [
+        ("none", lambda b: 1.0),
+        ("sqrt", lambda b: (b / 3840) ** 0.5),
+        ("linear", lambda b: b / 3840),
+        ("saturating", lambda b: 4 / (1 + 20_000 / b)),
+        ("surge", lambda b: 4 / (0.5 * ((15_000 / b) ** 0.5 + (b / 15_000) ** 0.5))),
+    ],
+)
+def test_the_rule_that_made_the_rates_has_the_lowest_aicc(rule, law):
+    rng = np.random.default_rng(3)
+
+    comparison = compare_rules(best_lrs(lr_runs(rng, law, noise=1e-3), rng, 500))
+
+    assert comparison.table["rule"][0] == rule
+    assert comparison.table["frequency"].sum() == pytest.approx(1.0)
+
+
+def test_rules_of_two_parameters_are_not_judged_on_four_batches():
+    rng = np.random.default_rng(3)
+    runs = lr_runs(rng, lambda b: 1.0)
+
+    comparison = compare_rules(best_lrs(runs[runs["global_batch"] > 3840], rng, 200))
+
+    assert set(comparison.table["rule"]) == {"none", "sqrt", "linear"}
+    assert comparison.note == "rules of two parameters need five batches or more"
+
+
+def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
+    """Judging by the draws that have one would favour whatever these few share."""
+    rng = np.random.default_rng(3)
+    optima = best_lrs(lr_runs(rng, lambda b: b / 3840, noise=1e-3), rng, 200)
+    draws = optima.draws.copy()
+    draws[:20, 1] = np.inf
+
+    comparison = compare_rules(replace(optima, draws=draws))
+
+    assert comparison.table["frequency"].isna().all()
+    assert np.isnan(comparison.bends["saturating"].low)
+    assert comparison.note == (
+        "in 10% of the draws some batch has no best rate: rules not told apart"
+    )
+
+
+def test_the_first_epoch_at_the_target_counts_and_the_rest_is_censored():
+    runs = simulated_runs(
+        [256, 512],
+        [5],
+        1,
+        accuracy=lambda b, w: 0.8 if b == 256 else 0.4,
+        noise=0.0,
+        rng=np.random.default_rng(0),
+    )
+    curves = simulated_curves(runs, 10)
+
+    reached = to_target(runs, curves, target=0.5)
+
+    # 0.8 (1 - exp(-5 e / 10)) >= 0.5 from e = 2 ln(0.8 / 0.3) = 1.96: the second epoch
+    assert reached["epochs_to_target"].tolist()[0] == 2
+    assert reached["steps_to_target"].tolist()[0] == 2 * (1_281_167 // 256)
+    assert reached["reached_target"].tolist() == [True, False]
+
+
+def test_too_few_batches_at_the_target_are_refused():
+    reached = pd.DataFrame(
+        {
+            "global_batch": [1, 2, 4],
+            "examples_to_target": 5.0,
+            "reached_target": [True, True, False],
+        }
+    )
+
+    with pytest.raises(ValueError, match=r"three or more batches must reach the target .*; got 2"):
+        critical_batch(reached, np.random.default_rng(0))
+
+
+def test_lack_of_fit_of_means_on_the_curve_is_zero():
+    values = tuple(replicates_with(m, 1.0, 4) for m in (1.0, 2.0, 3.0))
+
+    f, p = lack_of_fit(values, np.array([1.0, 2.0, 3.0]), num_parameters=2)
+
+    assert (f, p) == (pytest.approx(0.0, abs=1e-12), pytest.approx(1.0))
+
+
+@pytest.mark.parametrize(
+    ("shift", "spread", "verdict"),
+    [(0.0, 0.0005, "equivalent"), (0.01, 0.0005, "different"), (0.001, 0.01, "inconclusive")],
+)
+def test_two_arms_are_equivalent_different_or_inconclusive(shift, spread, verdict):
+    found = compare(replicates_with(0.75 + shift, spread, 5), replicates_with(0.75, spread, 5))
+
+    assert found.verdict == verdict
+    assert found.difference.value == pytest.approx(shift, abs=1e-12)
+    assert (found.seeds_needed > 5) == (verdict == "inconclusive")
+
+
+def test_one_seed_is_never_compared():
+    with pytest.raises(ValueError, match=r"each arm must have two or more seeds .*; got 1 and 5\."):
+        compare(np.array([0.7]), np.full(5, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("effect", "spread", "normal_count"), [(0.3, 0.28, 14), (0.5, 0.28, 5), (0.3, 0.12, 3)]
+)
+def test_seeds_to_see_an_effect_are_one_or_two_more_than_the_normal_formula(
+    effect, spread, normal_count
+):
+    """The normal formula 2 ((z_.975 + z_.8) sd / effect)**2 ignores that sd is estimated."""
+    assert 0 <= seeds_to_see(effect, spread) - normal_count <= 2
+
+
+def test_a_logarithmic_distance_is_ultra_slow_and_a_power_is_not():
+    rng = np.random.default_rng(5)
+
+    slow = diffusion(walk(rng, lambda t: 1 + np.log(t)), rng, 400)
+    fast = diffusion(walk(rng, lambda t: t**0.5), rng, 400)
+
+    assert slow.verdict == "ultra-slow"
+    assert fast.verdict == "power law"
+    assert fast.local_exponent == pytest.approx((0.5, 0.5), abs=0.05)
+
+
+def test_a_percentile_interval_of_few_valid_draws_is_the_whole_line():
+    assert percentile_interval(np.array([1.0, 2.0, np.nan])) == (-np.inf, np.inf)
+
+
+def test_bootstrapped_means_spread_as_means_do():
+    """Standard error s / sqrt(n), times the Student factor t_0.975(9) / z_0.975 = 1.154."""
+    cells = Replicates(points=pd.DataFrame({"x": [1]}), values=(replicates_with(0, 1, 10),))
+
+    drawn = cells.resampled_means(np.random.default_rng(0), 20_000)
+
+    assert drawn.std() == pytest.approx(1.154 / np.sqrt(10), rel=0.02)
+
+
+def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest():
+    runs = simulated_runs(
+        [256, 1024],
+        [0, 5, 10, 20],
+        3,
+        accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
+        noise=1e-3,
+        rng=np.random.default_rng(0),
+    )
+    runs.loc[[0, 1], "outcome"] = "diverged"
+
+    found = exponent(best_warmups(runs, np.random.default_rng(0)))
+
+    assert found.has_interval
+    assert found.note == (
+        "1 points with one finished seed are not in the fit; 2 diverged runs are not in the fit"
+    )
+
+
+def test_examples_that_fall_with_the_batch_have_no_critical_batch():
+    rows = [(b, 1e6 - 10 * b + e, True) for b in (100, 200, 400, 800) for e in (-9.0, 0.0, 9.0)]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    assert np.isnan(fit.critical_batch.value)
+    assert fit.critical_batch.note == "examples to target do not grow with the batch"
+
+
+def test_batches_that_miss_the_target_are_censored_and_named():
+    rows = [
+        (b, 1e6 + 10 * b + e if b < 1600 else np.nan, b < 1600)
+        for b in (100, 200, 400, 800, 1600)
+        for e in (-9.0, 0.0, 9.0)
+    ]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    assert fit.censored == (1600,)
+    assert fit.critical_batch.value == pytest.approx(1e5)
+    assert "batch 1,600" in fit.critical_batch.note

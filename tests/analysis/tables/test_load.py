@@ -1,0 +1,272 @@
+"""Results folders into frames, also when files are torn, foreign, old, empty or twice there."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from simulated_studies import (
+    arrow_table,
+    simulated_curves,
+    simulated_runs,
+    write_compacted,
+    write_results,
+)
+
+import analysis
+from analysis.tables.load import read_curves, read_runs
+from sweeper.store.compaction import compact
+from sweeper.store.schema import RUNS, SCHEMA_VERSION
+
+
+@pytest.fixture
+def runs():
+    return simulated_runs(
+        [256, 512], [0, 5], 1, accuracy=lambda b, w: 0.5, noise=0.0, rng=np.random.default_rng(1)
+    )
+
+
+@pytest.fixture
+def results(tmp_path: Path, runs: pd.DataFrame):
+    write_results(tmp_path, runs, simulated_curves(runs, 3))
+    return tmp_path
+
+
+def one_file(results: Path) -> Path:
+    return sorted((results / "runs").iterdir())[0]
+
+
+def rewrite(path: Path, **columns: object) -> None:
+    table = pq.read_table(path)
+    for name, value in columns.items():
+        place = table.column_names.index(name)
+        values = value if isinstance(value, list) else [value]
+        table = table.set_column(place, name, pa.array(values))
+    pq.write_table(table, path)
+
+
+def test_every_run_is_a_row_with_every_column(results, runs):
+    frame = analysis.load_runs(results)
+
+    assert set(frame.columns) == {*RUNS, "results"}
+    assert sorted(frame["run_id"]) == sorted(runs["run_id"])
+    assert frame["val_accuracy"].tolist() == [0.5] * 4
+
+
+def test_curves_have_a_row_per_run_and_epoch(results):
+    curves = analysis.load_curves(results)
+
+    assert curves.groupby("run_id")["epoch"].apply(list).tolist() == [[1, 2, 3]] * 4
+
+
+def test_a_compacted_folder_reads_as_the_small_files_do(results, runs, tmp_path):
+    write_compacted(tmp_path / "compacted", runs, simulated_curves(runs, 3))
+
+    small, large = analysis.load_runs(results), analysis.load_runs(tmp_path / "compacted")
+
+    pd.testing.assert_frame_equal(small.drop(columns="results"), large.drop(columns="results"))
+
+
+def test_a_run_that_is_also_in_a_compacted_file_counts_once(results, runs):
+    write_compacted(results, runs, simulated_curves(runs, 3))
+
+    assert len(analysis.load_runs(results)) == 4
+    assert len(analysis.load_curves(results)) == 12
+
+
+def test_the_last_attempt_counts_and_brings_its_own_curve(results, runs):
+    again = runs.iloc[[0]].assign(attempt=2, val_accuracy=0.75)
+    write_results(results, again, simulated_curves(again, 2))
+
+    frame, curves = analysis.load_runs(results), analysis.load_curves(results)
+
+    kept = frame[frame["run_id"] == again["run_id"].iloc[0]]
+    assert kept[["attempt", "val_accuracy"]].to_numpy().tolist() == [[2, 0.75]]
+    assert curves.loc[curves["run_id"] == kept["run_id"].iloc[0], "epoch"].tolist() == [1, 2]
+
+
+def test_of_two_folders_the_one_where_the_run_finished_counts(results, runs, tmp_path):
+    failed = runs.assign(attempt=3, outcome="failed", val_accuracy=np.nan)
+    write_results(tmp_path / "other", failed)
+
+    frame = analysis.load_runs([tmp_path / "other", results])
+
+    assert frame["outcome"].tolist() == ["finished"] * 4
+
+
+def test_a_torn_file_is_named_and_the_rest_is_read(results):
+    torn = one_file(results)
+    torn.write_bytes(torn.read_bytes()[:1000])
+
+    loaded = read_runs(results)
+
+    assert [unread.path for unread in loaded.unread] == [torn]
+    assert len(loaded.frame) == 3
+
+
+def test_an_empty_file_is_named(results):
+    one_file(results).write_bytes(b"")
+
+    loaded = read_runs(results)
+
+    assert [unread.why for unread in loaded.unread] == ["the file is empty (0 bytes)"]
+
+
+def test_a_foreign_file_is_named(results):
+    pq.write_table(pa.table({"loss": [1.0]}), results / "runs" / "mine.parquet")
+
+    loaded = read_runs(results)
+
+    assert [u.why for u in loaded.unread] == [
+        "not a table of this program: no column run_id, attempt"
+    ]
+    assert len(loaded.frame) == 4
+
+
+def test_a_newer_schema_is_named_and_not_guessed_at(results):
+    path = one_file(results)
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({"schema_version": "999"}), path)
+
+    loaded = read_runs(results)
+
+    assert f"schema_version must be from 1 to {SCHEMA_VERSION}; got 999." in loaded.unread[0].why
+    assert len(loaded.frame) == 3
+
+
+def test_a_column_that_an_older_file_lacks_is_null(results):
+    path = one_file(results)
+    pq.write_table(pq.read_table(path).drop_columns(["bn_span", "reason"]), path)
+
+    frame = analysis.load_runs(results)
+
+    assert frame["bn_span"].isna().sum() == 1
+    assert frame["reason"].isna().sum() == 1
+
+
+def test_integers_where_reals_belong_are_read_as_reals(results):
+    rewrite(one_file(results), val_accuracy=1, warmup_epochs=5)
+
+    frame = analysis.load_runs(results)
+
+    assert frame["val_accuracy"].dtype == np.float64
+    assert frame["val_accuracy"].max() == 1.0
+
+
+def test_words_where_numbers_belong_are_named(results):
+    rewrite(one_file(results), val_accuracy="good")
+
+    assert len(read_runs(results).unread) == 1
+
+
+def test_accuracies_in_percent_are_refused(results):
+    rewrite(one_file(results), val_accuracy=75.3)
+
+    loaded = read_runs(results)
+
+    assert loaded.unread[0].why == (
+        "val_accuracy must be a fraction from 0 to 1; the file holds others"
+    )
+    assert len(loaded.frame) == 3
+
+
+def test_a_curve_without_accuracies_is_read(results, runs):
+    """The noisy quadratic's loss has no right and wrong: its accuracy is not a number."""
+    lone = runs.iloc[[0]].assign(run_id="f" * 12, val_accuracy=np.nan, val_loss=0.25)
+    curves = simulated_curves(lone, 3).assign(val_loss=[0.75, 0.5, 0.25])
+    write_results(results, lone, curves)
+    path = next((results / "curves").glob("ffff*"))
+    rewrite(path, val_accuracy=[np.nan] * 3, train_accuracy=[np.nan] * 3)
+
+    loaded = read_curves(results, read_runs(results).frame)
+
+    assert loaded.unread == []
+    mine = loaded.frame[loaded.frame["run_id"] == "f" * 12]
+    assert mine["val_loss"].tolist() == [0.75, 0.5, 0.25]
+    assert mine["val_accuracy"].isna().all()
+
+
+def test_a_file_saved_anew_without_its_version_is_named(results):
+    path = one_file(results)
+    pd.read_parquet(path).to_parquet(path)
+
+    (unread,) = read_runs(results).unread
+
+    assert unread.why.startswith("not a table of this program: its metadata has no schema_version")
+
+
+def test_a_file_being_written_is_not_looked_at(results):
+    (results / "runs" / ".half.parquet.12.tmp").write_bytes(b"half")
+    (results / "runs" / ".half.parquet").write_bytes(b"half")
+
+    assert read_runs(results).unread == []
+
+
+def test_a_curve_of_a_superseded_attempt_is_left_out(results, runs):
+    old = runs.iloc[[0]].assign(attempt=7)
+    write_results(results / "old", old, simulated_curves(old, 3))
+    (next((results / "old" / "curves").iterdir())).rename(results / "curves" / "x-007.parquet")
+
+    assert len(analysis.load_curves(results)) == 12
+
+
+def test_load_runs_warns_of_what_it_leaves_out(results):
+    one_file(results).write_bytes(b"")
+
+    with pytest.warns(analysis.UnreadFile, match="left out .*: the file is empty"):
+        analysis.load_runs(results)
+
+
+def test_an_empty_folder_is_a_frame_without_rows(tmp_path):
+    frame = analysis.load_runs(tmp_path)
+
+    assert len(frame) == 0
+    assert set(RUNS) <= set(frame.columns)
+    assert len(read_curves(tmp_path, frame).frame) == 0
+
+
+def test_a_missing_folder_is_refused_in_words(tmp_path):
+    with pytest.raises(ValueError, match=r"results must be a folder .* does not exist"):
+        analysis.load_runs(tmp_path / "nothing")
+
+
+def test_an_unknown_column_is_refused_with_the_known_ones(tmp_path):
+    with pytest.raises(ValueError, match=r"columns must be among .*val_accuracy.*; got accuracy\."):
+        analysis.load_runs(tmp_path, ["accuracy"])
+
+
+def test_a_table_written_by_the_ledger_keeps_its_values(runs):
+    table = arrow_table(runs, RUNS)
+
+    assert table.column("val_accuracy").to_pylist() == [0.5] * 4
+    assert table.schema.metadata == {b"schema_version": SCHEMA_VERSION.encode()}
+
+
+def test_no_run_is_missing_while_files_are_merged(tmp_path):
+    """The merger publishes its file and then removes the small ones; readers list before that."""
+    runs = simulated_runs(
+        [256], [0], 100, accuracy=lambda b, w: 0.5, noise=0.0, rng=np.random.default_rng(1)
+    )
+    counts = []
+    for attempt in range(2):
+        folder = tmp_path / str(attempt)
+        write_results(folder, runs, simulated_curves(runs, 1))
+        merger = threading.Thread(target=compact, args=(folder,))
+        merger.start()
+        while merger.is_alive():
+            counts.append(len(read_runs(folder, ["seed"]).frame))
+        counts.append(len(read_runs(folder, ["seed"]).frame))
+
+    assert set(counts) == {100}
+
+
+def test_a_link_to_nowhere_is_named(results):
+    (results / "runs" / "lost.parquet").symlink_to(results / "nowhere")
+
+    loaded = read_runs(results)
+
+    assert [unread.path.name for unread in loaded.unread] == ["lost.parquet"]
+    assert len(loaded.frame) == 4

@@ -1,0 +1,118 @@
+"""The open questions, answered in words from simulated studies whose answers are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated_studies import simulated_curves, simulated_runs
+
+from analysis.estimates import answers, number
+from analysis.stats.diffusion import constant_rate
+from analysis.stats.replicates import Estimate
+
+DISTANCE = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
+RULES = "Does the learning-rate rule make a difference (margin 0.3 points)?"
+CRITICAL = "Beyond which batch do examples to target double (critical batch)?"
+
+
+def study(seeds: int = 3, rules=("linear", "none")) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    return simulated_runs(
+        [256, 1024], [0], seeds, accuracy=lambda b, w: 0.7, noise=0.0005, rng=rng, rules=rules
+    )
+
+
+def with_distances(runs: pd.DataFrame, epochs: int, law) -> pd.DataFrame:
+    """Curves whose distance follows a law of the step, each run with a factor of its own."""
+    curves = simulated_curves(runs, epochs)
+    factors = np.repeat(np.random.default_rng(6).normal(1, 0.02, len(runs)), epochs)
+    return curves.assign(distance_from_start=law(curves["step"]) * factors)
+
+
+def answer(runs: pd.DataFrame, curves: pd.DataFrame, question: str):
+    return {a.question: a for a in answers(runs, curves, draws=200)}[question]
+
+
+@pytest.mark.parametrize(
+    ("law", "verdict"),
+    [(lambda t: 1 + np.log(t), "ultra-slow"), (lambda t: t**0.5, "power law")],
+)
+def test_the_law_of_the_distance_is_told_at_each_batch(law, verdict):
+    runs = study()
+
+    found = answer(runs, with_distances(runs, 20, law), DISTANCE)
+
+    assert found.table["global_batch"].tolist() == [256, 1024]
+    assert found.table["verdict"].tolist() == [verdict] * 2
+    if verdict == "power law":
+        assert found.table["exponent"].tolist() == pytest.approx([0.5, 0.5], abs=0.01)
+
+
+def test_five_epochs_of_distances_decide_nothing():
+    runs = study()
+
+    found = answer(runs, with_distances(runs, 5, np.sqrt), DISTANCE)
+
+    assert found.words.startswith("Not decidable: runs with distance_from_start at six or more")
+
+
+def test_runs_of_an_older_schema_have_no_distance_and_decide_nothing():
+    runs = study()
+    curves = simulated_curves(runs, 20).assign(distance_from_start=np.nan)
+
+    assert answer(runs, curves, DISTANCE).words.startswith("Not decidable")
+
+
+def test_the_phase_of_constant_rate_is_between_warmup_and_decay():
+    """Epochs 3 to 9 of 12 at the peak, after two of warmup and before the decay."""
+    runs = study(seeds=2, rules=("linear",))
+    runs = runs[runs["global_batch"] == 256]
+    curves = simulated_curves(runs, 12)
+    rates = [0.1, 0.2, *[0.3] * 7, *[0.03] * 3]
+
+    found = constant_rate(runs, curves.assign(lr=rates * len(runs)))
+
+    steps = [epoch * (1_281_167 // 256) for epoch in range(3, 10)]
+    assert found[found["seed"] == 1]["step"].tolist() == steps
+    assert len(found) == 2 * 7
+
+
+def test_a_run_that_did_not_finish_is_not_in_the_series():
+    runs = study(seeds=2, rules=("linear",)).iloc[:2]
+    runs.loc[1, "outcome"] = "diverged"
+
+    assert constant_rate(runs, simulated_curves(runs, 12))["seed"].unique().tolist() == [0]
+
+
+def test_rules_that_reach_the_same_accuracy_are_equivalent_and_others_different():
+    runs = study()
+    lower = (runs["lr_rule"] == "none") & (runs["global_batch"] == 1024)
+    runs.loc[lower, "val_accuracy"] -= 0.05
+
+    found = answer(runs, simulated_curves(runs, 3), RULES)
+
+    assert found.table["verdict"].tolist() == ["equivalent", "different"]
+    assert found.table["difference"].iloc[1] == pytest.approx(0.05, abs=0.002)
+
+
+def test_runs_without_accuracies_are_told_so():
+    runs = study().assign(val_accuracy=np.nan, best_val_accuracy=np.nan)
+    curves = simulated_curves(runs, 3).assign(val_accuracy=np.nan)
+
+    found = answers(runs, curves, draws=50)
+
+    assert all(a.words.startswith("Not decidable") for a in found if a.question != DISTANCE)
+    assert {a.question: a.words for a in found}[CRITICAL] == (
+        "Not decidable: these runs have no accuracy."
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "words"),
+    [
+        (10_974.2, 6_707.1, 15_050.0, "10,974 (95 %: 6,707 to 15,050), 5 seeds a point"),
+        (0.54321, 0.4, 0.71, "0.5432 (95 %: 0.4 to 0.71), 5 seeds a point"),
+        (0.5, -np.inf, np.inf, "0.5 (95 %: anything; these runs do not determine it), 5 seeds"),
+    ],
+)
+def test_an_estimate_in_words(value, low, high, words):
+    assert number(Estimate(value, low, high, 5, "method")).startswith(words)

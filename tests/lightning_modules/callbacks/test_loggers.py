@@ -1,0 +1,114 @@
+"""Mirrors of the curves: off by default, and never the end of a run."""
+
+import contextlib
+import sqlite3
+import time
+
+import pandas as pd
+import pytest
+
+from lightning_modules.callbacks.loggers import Mirror
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import plan, tasks
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
+
+
+@pytest.fixture
+def train(grid, results):
+    """One short run with a logger; its row and its attempt's folder."""
+
+    def run(*words):
+        ledger = Ledger(results)
+        ledger.prepare()
+        short = ["epochs=2", "warmup=0", "schedule=constant", "batch=7680"]
+        planned = plan(grid(*short, *words), ledger)
+        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        for _ in run_here(to_do, ledger, Machine(cores=2)):
+            pass
+        (row,) = pd.read_parquet(results / "runs").to_dict("records")
+        return row, (results / row["log_path"]).parent
+
+    return run
+
+
+def test_csv_mirrors_the_curve(train, results):
+    row, folder = train("logger=csv")
+
+    mirrored = pd.read_csv(folder / "csv" / "metrics.csv")
+    curve = pd.read_parquet(results / "curves").sort_values("epoch")
+    assert row["outcome"] == "finished"
+    assert list(mirrored.val_accuracy) == pytest.approx(list(curve.val_accuracy))
+
+
+def test_no_logger_is_used_unless_asked_for(train):
+    _, folder = train()
+
+    assert not (folder / "csv").exists()
+
+
+@pytest.mark.parametrize("target", ["provoked.UnreachableLogger", "no_such_package.Logger"])
+def test_a_logger_that_cannot_be_reached_does_not_fail_the_run(train, target):
+    row, folder = train(f"logger._target_={target}")
+
+    assert row["outcome"] == "finished"
+    assert "logger: given up after" in (folder / "log.txt").read_text()
+
+
+def test_a_logger_does_not_change_the_runs_identity(grid):
+    (plain,), (mirrored,) = grid("batch=3840"), grid("batch=3840", "logger=csv")
+
+    assert run_spec(plain).run_id == run_spec(mirrored).run_id
+
+
+@pytest.fixture
+def mirror(grid, tmp_path):
+    """Mirror two epochs of a run; the folder that is mirrored into."""
+
+    def show(name, *words):
+        pytest.importorskip(name)
+        (config,) = grid("batch=3840", f"logger={name}", *words)
+        shown = Mirror(run_spec(config), tmp_path, rank=0)
+        for epoch, accuracy in ((1, 0.5), (2, 0.75)):
+            unmeasured = {"noise_scale": None}
+            shown.row({"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy, **unmeasured})
+        shown.close("finished")
+        return tmp_path
+
+    return show
+
+
+def test_tensorboard_reads_what_is_mirrored(mirror):
+    folder = mirror("tensorboard")
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("val_accuracy")] == [(16, 0.5), (32, 0.75)]
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_wandb_offline_has_every_epoch_on_disk_soon_after_the_run_ends(mirror):
+    """A worker leaves without the exit hooks; a process of W&B's own writes a little later."""
+    folder = mirror("wandb")
+
+    (written,) = folder.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 30
+    while (epochs := written.read_bytes().count(b"val_accuracy")) < 2:
+        assert time.monotonic() < deadline, f"{epochs} of 2 epochs are written"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
+def test_mlflow_stores_what_is_mirrored(mirror, tmp_path):
+    mirror("mlflow", f"logger.tracking_uri=sqlite:///{tmp_path}/mlflow.db")
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        metrics = database.execute(
+            "select step, value from metrics where key = 'val_accuracy' order by step"
+        ).fetchall()
+        runs = database.execute("select status from runs").fetchall()
+    assert metrics == [(16, 0.5), (32, 0.75)]
+    assert runs == [("FINISHED",)]

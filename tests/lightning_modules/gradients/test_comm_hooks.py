@@ -1,0 +1,72 @@
+"""Ways to exchange gradients that torch does not have, or does not resume."""
+
+import multiprocessing
+import os
+
+import pytest
+import torch
+from ranks import tell_mean
+from torch.nn.parallel import DistributedDataParallel
+
+from lightning_modules import worker
+from lightning_modules.gradients.comm_hooks import build_exchange
+from lightning_modules.gradients.power_sgd import PowerSGD
+
+
+def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):
+    """Of 0 to 3 the mean is 6 / 4, of the squares 14 / 4, of the cubes 36 / 4: on every rank."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ranks"])  # torch is imported once, not by each rank
+    pipes = [context.Pipe(duplex=False) for _ in range(4)]
+    meeting = str(tmp_path / "rendezvous")
+    processes = [
+        context.Process(target=tell_mean, args=(send, rank, 4, meeting, 2))
+        for rank, (_, send) in enumerate(pipes)
+    ]
+    for process in processes:
+        process.start()
+
+    told = [receive.recv() for receive, _ in pipes]
+
+    assert told == [[1.5, 3.5, 9.0]] * 4
+    for process, ends in zip(processes, pipes, strict=True):
+        process.join()
+        for end in ends:
+            end.close()
+
+
+def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_group):
+    """Errors 1 and 3 of two ranks become 2 on one, so what the next exchange adds is the same."""
+    del process_group
+    errors = [{0: torch.full((12,), 1.0)}, {0: torch.full((12,), 3.0)}]
+    factors = {0: torch.zeros(1)}
+    saved = {
+        "errors_of_ranks": errors,
+        "left_factors": factors,
+        "right_factors": factors,
+        "steps": 7,
+    }
+    resumed = PowerSGD(rank=1, start_step=2)
+
+    resumed.load_state(saved)
+    resumed.register(DistributedDataParallel(torch.nn.Linear(3, 3)))
+
+    state = resumed.state()
+    torch.testing.assert_close(state["errors_of_ranks"], [{0: torch.full((12,), 2.0)}])
+    assert state["steps"] == 7
+
+
+@pytest.mark.parametrize(("word", "told"), [("ring", "ring"), ("tree", "ring;allreduce:tree")])
+def test_the_algorithm_of_nccl_is_told_to_nccl_before_ranks_meet(monkeypatch, word, told):
+    monkeypatch.delenv("NCCL_ALGO", raising=False)
+
+    worker.choose_nccl({"nccl_algo": word})
+
+    assert os.environ["NCCL_ALGO"] == told
+
+
+def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):
+    del process_group
+
+    with pytest.raises(ValueError, match=r"^exchange\.nccl_algo must be null on CPUs, .* GPUs\.$"):
+        build_exchange({"name": "all_reduce", "nccl_algo": "ring"}, None)

@@ -1,0 +1,138 @@
+"""Looking before and watching: plan, status and compact as a user calls them."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+SHORT = ["epochs=1", "warmup=0", "schedule=constant", "data.num_train_examples=15360"]
+
+
+def call(module: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *map(str, words)]
+    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """A sweep of three runs, one of which fails."""
+    folder = tmp_path_factory.mktemp("commands") / "results"
+    grid = [*SHORT, f"results={folder}"]
+    assert call("sweeper", "-m", *grid, "batch=3840,7680").returncode == 0
+    failing = call("sweeper", "-m", *grid, "batch=3840", "model._target_=provoked.Raising",
+                   "~model.channels", "~model.hidden")  # fmt: skip
+    assert failing.returncode == 1, failing.stdout + failing.stderr
+    return folder
+
+
+def test_plan_tells_steps_and_rates_and_what_the_ledger_has(results):
+    words = [*SHORT, "batch=3840,7680,15360", f"results={results}"]
+
+    planned = json.loads(call("sweeper", "plan", "--json", *words).stdout)
+
+    assert [line["steps_per_epoch"] for line in planned] == [4, 2, 1]
+    assert [line["peak_lr"] for line in planned] == pytest.approx([0.375, 0.75, 1.5])
+    assert [line["ledger"] for line in planned] == ["finished", "finished", "new"]
+    assert planned[0]["estimated_s"] > 0
+
+
+def test_plan_prints_a_table_and_starts_nothing(results):
+    before = sorted(results.rglob("*"))
+
+    said = call("sweeper", "plan", *SHORT, "batch=15360", "warmup=0", f"results={results}").stdout
+
+    assert "15,360" in said
+    assert "1 runs, 1 of them new. Nothing was started." in said
+    assert sorted(results.rglob("*")) == before
+
+
+def test_plan_refuses_what_the_sweep_would_refuse():
+    refused = call("sweeper", "plan", "batch=100")
+
+    assert refused.returncode == 2
+    assert "batch must be a multiple of ranks x bn_span" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "module", ["sweeper.commands.plan", "sweeper.commands.status", "sweeper.cli"]
+)
+def test_looking_imports_no_torch(module):
+    script = f"import {module}, sys; sys.exit('torch' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_skipping_finished_runs_imports_no_torch(results):
+    words = ["-m", *SHORT, "batch=3840,7680", f"results={results}"]
+    script = (
+        "import runpy, sys; sys.argv = ['sweeper', *sys.argv[1:]]\n"
+        "try: runpy.run_module('sweeper', run_name='__main__')\n"
+        "except SystemExit as end: print('code', end.code, 'torch' in sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], text=True, capture_output=True, check=True
+    )
+
+    assert "code 0 False" in done.stdout
+
+
+def test_status_counts_and_names_failures_with_reason_and_log(results):
+    said = call("sweeper", "status", results).stdout
+    found = json.loads(call("sweeper", "status", results, "--json").stdout)
+
+    assert found["counts"] == {"finished": 2, "failed": 1}
+    (failure,) = found["without_result"]
+    assert failure["reason"] == "RuntimeError: the third micro-batch is cursed"
+    assert (results / failure["log_path"]).exists()
+    assert failure["reason"] in said
+    assert failure["log_path"] in said
+
+
+def test_status_of_one_run_shows_config_attempts_and_curve(results):
+    run_id = pd.read_parquet(results / "runs").query("outcome == 'finished'").run_id.iloc[0]
+
+    said = call("sweeper", "status", run_id[:8], "--results", results).stdout
+    found = json.loads(call("sweeper", "status", run_id, "--results", results, "--json").stdout)
+
+    assert found["config"]["epochs"] == 1
+    assert found["attempts"][0]["end"] == "finished: trained 1 epochs"
+    assert found["curve"][0]["epoch"] == 1
+    assert "attempt 1, begun" in said
+
+
+def test_status_of_nothing_is_a_sentence():
+    refused = call("sweeper", "status", "nowhere")
+
+    assert refused.returncode == 2
+    assert "status needs a results folder or a run id; got nowhere." in refused.stderr
+
+
+def test_compacting_changes_no_row_and_no_verdict(results):
+    def tables():
+        runs = pd.read_parquet(results / "runs").sort_values("run_id", ignore_index=True)
+        curves = pd.read_parquet(results / "curves")
+        return runs, curves.sort_values(["run_id", "epoch"], ignore_index=True)
+
+    before = tables()
+    said = call("sweeper", "compact", results).stdout
+
+    assert "2 runs merged" in said
+    assert len(list((results / "runs").glob("compact-*.parquet"))) == 1
+    assert len(list((results / "runs").glob("*.parquet"))) == 2  # the failed run stays by itself
+    for old, new in zip(before, tables(), strict=True):
+        pd.testing.assert_frame_equal(old, new)
+    again = call("sweeper", "-m", *SHORT, "batch=3840,7680", f"results={results}")
+    assert "2 of 2 runs already have a result." in again.stdout
+
+
+def test_starting_over_takes_merged_rows_out_again(results):
+    over = call("sweeper", "-m", *SHORT, "batch=3840", "rerun=all", f"results={results}")
+
+    assert over.returncode == 0, over.stdout + over.stderr
+    runs = pd.read_parquet(results / "runs").query("outcome == 'finished'")
+    assert runs.run_id.is_unique
+    assert sorted(runs.attempt) == [1, 2]
+    assert len(pd.read_parquet(results / "superseded/runs")) == 1

@@ -1,0 +1,102 @@
+"""Hardware is not a hyperparameter: layouts end with the same weights."""
+
+import pytest
+
+from sweeper.commands.equivalence import compare
+
+LAYOUTS = [
+    {"devices": 1, "micro_batch": 3840},
+    {"devices": 1, "micro_batch": 480},
+    {"devices": 2, "micro_batch": 480},
+    {"devices": 4, "micro_batch": 960},
+    {"devices": 2, "micro_batch": 640},
+]
+
+
+#: Of a batch of 480 with a span of 120, which 1, 2 or 4 ranks normalise together.
+LAYOUTS_OF_SPANS = [
+    {"devices": 1, "micro_batch": 480},
+    {"devices": 1, "micro_batch": 120},
+    {"devices": 2, "micro_batch": 60},
+    {"devices": 4, "micro_batch": 60},
+    {"devices": 4, "micro_batch": 30},
+]
+
+
+@pytest.fixture
+def layouts_of(config):
+    """Train steps of 3,840 on each layout, with BatchNorm over 80 or with another model."""
+
+    def run(precision, *, steps, batch=3840, layouts=LAYOUTS, **changes):
+        data = {**config()["data"], "num_train_examples": batch * steps}
+        short = {"schedule": {"name": "constant"}, "warmup": 0, "epochs": 1, "bn_span": 80}
+        point = config(batch=batch, data=data, **short | changes)
+        return list(compare(point, layouts, precision))
+
+    return run
+
+
+def test_in_float64_with_batchnorm_they_agree_to_rounding_after_many_steps(layouts_of):
+    trained = layouts_of("64-true", steps=6)
+
+    assert max(row.difference for row in trained) < 1e-12
+    assert {row.steps for row in trained} == {6}
+    assert all(row.same_lr and row.has_batchnorm for row in trained)
+
+
+def test_in_float64_they_agree_with_dropout_and_with_spans_over_several_ranks(layouts_of):
+    trained = layouts_of(
+        "64-true",
+        steps=4,
+        batch=480,
+        bn_span=120,
+        layouts=LAYOUTS_OF_SPANS,
+        model={"_target_": "provoked.Dropping"},
+    )
+
+    assert max(row.difference for row in trained) < 1e-12
+    assert max(row.difference for row in trained) > 0  # they were not one run
+
+
+def test_in_float32_they_agree_to_a_millionth_after_the_first_step(layouts_of):
+    trained = layouts_of("32-true", steps=1, layouts=LAYOUTS[::2])
+
+    assert max(row.difference for row in trained) < 1e-6
+
+
+def test_in_float32_without_batchnorm_they_agree_after_the_epoch(layouts_of):
+    trained = layouts_of(
+        "32-true", steps=16, layouts=LAYOUTS[:3], model={"_target_": "provoked.Plain"}
+    )
+
+    assert max(row.difference for row in trained) < 1e-5
+    assert not trained[0].has_batchnorm
+
+
+@pytest.mark.parametrize("is_reproducible", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_bit_for_bit_on_any_number_of_ranks_if_reproducible_and_only_then(
+    layouts_of, is_reproducible
+):
+    """12 micro-batches a step, with augmented views, BatchNorm, dropout and clipping."""
+    trained = layouts_of(
+        "32-true",
+        steps=3,
+        batch=1440,
+        bn_span=40,
+        layouts=[{"devices": ranks, "micro_batch": 120} for ranks in (1, 2, 4)],
+        model={"_target_": "provoked.Dropping"},
+        gradient_clip=0.5,
+        reproducible=is_reproducible,
+    )
+
+    same = [row.difference == 0 for row in trained]
+    assert same == [True, is_reproducible, is_reproducible]
+    assert (len({row.val_loss for row in trained}) == 1) == is_reproducible
+
+
+def test_with_batchnorm_over_the_micro_batch_they_do_not_agree(layouts_of):
+    """The behaviour of frameworks, which bn_span cures, is seen as different."""
+    trained = layouts_of("64-true", steps=2, layouts=LAYOUTS[:2], bn_span="micro")
+
+    assert max(row.difference for row in trained) > 1e-6
+    assert not all(row.holds for row in trained)

@@ -1,0 +1,63 @@
+"""From words to configs: Hydra's grammar, composed once per choice of groups."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from sweeper.commands.overrides import CONFIG_NAME, config_folder, plain
+
+
+def test_a_grid_is_the_product_of_its_axes_in_order(grid):
+    configs = grid("batch=3840,30720", "warmup=0,5,10,20")
+
+    assert [(c["batch"], c["warmup"]) for c in configs] == [
+        (batch, warmup) for batch in (3840, 30720) for warmup in (0, 5, 10, 20)
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["batch=7680", "warmup=2.5", "base_lr=1e-1"],
+        ["lr_rule=sqrt", "schedule=constant"],
+        ["optimizer.momentum=0.95", "schedule.milestones=[5,10]"],
+        ["results='a folder'", "timeout_s=null"],
+        ["data.validation_fold=${seed}", "seed=3"],
+        ["+data.root=/somewhere", "~precision"],
+    ],
+    ids=" ".join,
+)
+def test_a_point_is_what_hydra_itself_would_compose(grid, words):
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        hydras = plain(compose(CONFIG_NAME, words))
+
+    assert grid(*words) == [hydras]
+
+
+def test_ranges_and_choices_of_groups_sweep(grid):
+    configs = grid("seed=range(3)", "lr_rule=linear,none", "batch=choice(256,512)")
+
+    assert len(configs) == 12
+    assert {c["lr_rule"]["name"] for c in configs} == {"linear", "none"}
+    assert {c["seed"] for c in configs} == {0, 1, 2}
+
+
+def test_points_do_not_share_their_groups(grid):
+    first, second = grid("seed=0,1")
+
+    first["data"]["validation_fold"] = 4
+
+    assert second["data"]["validation_fold"] == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("batc=1,2", r"^batc is not a config key; got batc=1\. Did you mean batch\?$"),
+        ("data.foldd=1", r"^data.foldd is not a config key; got data.foldd=1\. Known keys of data"),
+        ("lr_rule=sqr", r"^lr_rule must be one of .*; got lr_rule=sqr\. Did you mean lr_rule=sqrt"),
+        ("seed=interval(0,1)", r"^seed must be a list of values in a grid; got seed=interval"),
+    ],
+)
+def test_a_mistyped_word_gets_a_sentence(grid, word, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        grid(word)

@@ -1,0 +1,42 @@
+"""What a sweep does around the place where its runs are made."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sweeper.commands import run
+from sweeper.commands.plan import planned_grid
+from sweeper.planning.tasks import End, Event, Task
+from sweeper.spec.outcomes import Outcome
+from sweeper.store.ledger import Ledger
+
+FILES = 4
+
+
+def test_a_sweep_merges_its_small_files_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no time are there more small files than the limit, and no row is lost."""
+    monkeypatch.setattr(run, "_COMPACT_FROM", FILES)
+    words = ["batch=3840", "seed=range(10)", f"results={tmp_path}"]
+    planned, _ = planned_grid(words, config_dir=None)
+    settings = {"results": str(tmp_path), "retry": None, "rerun": None}
+    most = 0
+
+    def place(tasks: Sequence[Task], ledger: Ledger) -> Iterator[Event]:
+        nonlocal most
+        for task in tasks:
+            row = {"run_id": task.spec.run_id, "attempt": 1, "outcome": "finished"}
+            ledger.publish(row, [{"run_id": task.spec.run_id, "attempt": 1, "epoch": 1}])
+            most = max(most, ledger.num_small_files())
+            end = End(run_id=task.spec.run_id, outcome=Outcome.FINISHED, reason="trained")
+            yield Event(ended=[end])
+
+    assert run.run_sweep([spec.config for spec in planned.specs], settings, place) == 0
+    assert most == FILES
+    assert Ledger(tmp_path).num_small_files() == 10 % FILES
+    runs, curves = (pd.read_parquet(tmp_path / table) for table in ("runs", "curves"))
+    assert set(runs["run_id"]) == {spec.run_id for spec in planned.specs}
+    assert len(runs) == len(curves) == 10

@@ -1,0 +1,62 @@
+"""The drawing of planned learning rates."""
+
+import pytest
+
+from sweeper.console.schedule_plot import draw_schedules, schedule_series
+from sweeper.spec.run_spec import run_spec
+
+
+@pytest.fixture
+def specs(grid):
+    def plan(*words):
+        return [run_spec(config) for config in grid(*words)]
+
+    return plan
+
+
+def test_seeds_share_a_line_and_batches_have_their_own(specs):
+    series = schedule_series(specs("batch=3840,30720", "seed=0,1,2"))
+
+    assert sorted(series.values()) == [
+        "batch 3,840, warmup 5, linear, periodic_decay",
+        "batch 30,720, warmup 5, linear, periodic_decay",
+    ]
+
+
+def test_arms_with_the_same_rates_are_one_line(specs):
+    """At the base batch every rule gives the base rate."""
+    series = schedule_series(
+        specs("batch=3840", "base_batch=3840", "lr_rule=linear,none", "schedule=constant")
+    )
+
+    assert list(series.values()) == [
+        "batch 3,840, warmup 5, linear, constant; batch 3,840, warmup 5, none, constant",
+    ]
+
+
+def test_a_line_is_the_rates_at_the_steps(specs):
+    """30,720 of 61,440 examples are two steps an epoch, from 0.1 to 12 in five epochs."""
+    words = ("batch=30720", "base_lr=0.1", "schedule=constant", "epochs=6", "warmup=5")
+
+    (series,) = schedule_series(specs(*words))
+
+    expected = [(step / 2, 0.1 + 11.9 * min(1, step / 10)) for step in range(12)]
+    assert [value for point in series for value in point] == pytest.approx(
+        [value for point in expected for value in point]
+    )
+
+
+def test_a_growing_batch_is_drawn_where_its_steps_stand(specs):
+    """Two steps in epoch 0, one in each of the next two; the rate falls when it may not grow."""
+    words = ("batch=30720", "base_lr=0.1", "lr_rule=none", "warmup=0", "epochs=3")
+    words += ("schedule=growing_batch", "schedule.milestones=[1,2]", "schedule.factor=2")
+
+    (series,) = schedule_series(specs(*words, "schedule.max_batch=61440"))
+
+    assert series == ((0.0, 0.1), (0.5, 0.1), (1.0, 0.1), (2.0, 0.05))
+
+
+def test_the_drawing_is_a_file(specs, tmp_path):
+    draw_schedules(specs("batch=3840,30720"), tmp_path / "lr.png")
+
+    assert (tmp_path / "lr.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,242 @@
+"""Runs on this machine: every way to end is a row, and none takes the others down."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.launch.workers import Running, leave
+from sweeper.planning.plan import plan, tasks
+from sweeper.planning.tasks import Task
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
+from sweeper.store.ledger import Ledger
+
+
+def provoked(name: str, **changes) -> dict:
+    return {"model": {"_target_": f"provoked.{name}"}, **changes}
+
+
+def only(rows: pd.DataFrame) -> pd.Series:
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def test_a_segmentation_fault_is_a_row_and_the_next_run_is_fine(launch, results):
+    rows = launch(provoked("Segfaulting"), provoked("Plain"), jobs=1).set_index("model")
+
+    assert rows.outcome["Segfaulting"] == "failed"
+    assert rows.reason["Segfaulting"] == "the worker died by SIGSEGV; see its log"
+    assert "Segmentation fault" in (results / rows.log_path["Segfaulting"]).read_text()
+    assert rows.outcome["Plain"] == "finished"
+
+
+def test_an_error_is_a_row_with_its_message_and_its_log(launch, results):
+    row = only(launch(provoked("Raising")))
+
+    assert row.outcome == "failed"
+    assert row.reason == "RuntimeError: the third micro-batch is cursed"
+    assert "Traceback" in (results / row.log_path).read_text()
+
+
+def test_a_non_finite_loss_is_a_result_with_step_and_learning_rate(launch):
+    row = only(launch(provoked("Exploding", batch=1536, micro_batch=768)))
+
+    assert row.outcome == "diverged"
+    assert row.reason == "the gradient became non-finite at step 2 of epoch 1, lr=0.15"
+    assert row.steps == 2
+
+
+def test_a_loss_ceiling_is_divergence(launch):
+    row = only(launch(provoked("Plain", loss_ceiling=0.01)))
+
+    assert row.outcome == "diverged"
+    assert "passed loss_ceiling=0.01" in row.reason
+
+
+def test_out_of_memory_is_its_own_outcome(launch):
+    row = only(launch(provoked("Greedy", micro_batch=128)))
+
+    assert row.outcome == "out_of_memory"
+
+
+def test_out_of_memory_in_the_middle_goes_on_with_half_the_micro_batch(launch, results):
+    """80 micro-batches of 768 an epoch: the third epoch fails, and is made with 384."""
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, micro_batch=768)))
+
+    earlier = only(pd.read_parquet(results / "superseded/runs"))
+    assert (earlier.outcome, earlier.micro_batch, earlier.epochs_completed) == (
+        "out_of_memory",
+        768,
+        2,
+    )
+    assert (row.outcome, row.micro_batch, row.epochs_completed) == ("finished", 384, 3)
+    assert row.reason == (
+        "trained 3 epochs; micro_batch=384 since attempt 1 ran out of memory with micro_batch=768"
+    )
+
+
+def test_a_micro_batch_that_the_method_fixes_is_not_halved(launch):
+    """SAM climbs by each 768 examples; by each 384 it would be another experiment."""
+    sam = {"name": "sam", "rho": 0.05, "gradient_span": 768}
+
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, ascent=sam)))
+
+    assert (row.outcome, row.micro_batch, row.attempt) == ("out_of_memory", 768, 1)
+
+
+def test_a_run_past_its_time_is_timed_out(launch):
+    row = only(launch(provoked("Sleeping", timeout_s=2)))
+
+    assert row.outcome == "timed_out"
+    assert row.reason == "ran past timeout_s=2"
+
+
+def test_a_killed_worker_is_preempted_and_goes_on_when_the_command_is_repeated(launch):
+    first = only(launch(provoked("Suicidal")))
+    again = only(launch(provoked("Suicidal")))
+
+    assert first.outcome == "preempted"
+    assert first.reason == "the worker was ended by SIGKILL from outside"
+    assert (first.attempt, again.attempt) == (1, 2)
+
+
+def test_a_failing_rank_ends_the_others(launch):
+    row = only(launch(provoked("OneRankRaising", devices=2)))
+
+    assert row.outcome == "failed"
+    assert row.reason == "RuntimeError: rank 1 is cursed (rank 1)"
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        pytest.param("ShortChanging", "2 steps of 7670 to 7670 examples", id="short examples"),
+        pytest.param("ShortWindow", "2 steps of 5376 to 7680 examples", id="short window"),
+        pytest.param("Padded", "2 steps of 10000 to 10000 examples", id="padded"),
+    ],
+)
+def test_a_batch_other_than_the_one_asked_for_fails_loudly(launch, data, found):
+    """7,680 as 10 micro-batches of 768: one example less in each; the last window 3 short; filled.
+
+    A short window is Lightning's way to end an epoch that is no whole number of windows (it divides
+    the gradient by 10 all the same); filling up is DistributedSampler's way to give each rank as
+    many examples.
+    """
+    node = {"_target_": f"provoked.{data}", "num_train_examples": 15360,
+            "num_val_examples": 360, "validation_fold": 0}  # fmt: skip
+    row = only(launch(provoked("Plain", data=node)))
+
+    assert row.outcome == "failed"
+    assert (
+        f"BatchContractBroken: every epoch must have 2 optimizer steps of 7680 examples; epoch 1 "
+        f"had {found}." in row.reason
+    )
+
+
+def test_device_counts_may_differ_from_run_to_run(launch):
+    """One sweep, 1, 2 and 1 ranks (with Lightning's own launcher the third run goes wrong)."""
+    rows = launch({"seed": 0}, {"seed": 1, "devices": 2}, {"seed": 2}).sort_values("seed")
+
+    assert list(rows.outcome) == ["finished"] * 3
+    assert list(rows.world_size) == [1, 2, 1]
+    assert (rows.steps == 8).all()
+    assert (rows.realised_batch_min == 7680).all()
+    assert (rows.realised_batch_max == 7680).all()
+
+
+def test_a_failed_run_is_tried_again_only_on_request(launch, short, results):
+    launch(provoked("Raising"))
+    ledger = Ledger(results)
+    planned = plan([short(**provoked("Raising"))], ledger)
+
+    assert tasks(planned, ledger, retry=None, rerun=None) == []
+    (again,) = tasks(planned, ledger, retry="failed", rerun=None)
+    assert again.number == 2
+
+
+def test_starting_over_keeps_the_earlier_rows(launch, short, results):
+    launch({})
+    ledger = Ledger(results)
+    planned = plan([short()], ledger)
+
+    (again,) = tasks(planned, ledger, retry=None, rerun="all")
+    for _ in run_here([again], ledger, Machine(cores=2)):
+        pass
+
+    current = only(pd.read_parquet(results / "runs"))
+    earlier = only(pd.read_parquet(results / "superseded/runs"))
+    assert (earlier.attempt, current.attempt) == (1, 2)
+    assert earlier.val_loss == current.val_loss
+
+
+@pytest.mark.parametrize(
+    ("seconds", "where"), [(0.05, r"after \d+ of 16 steps of epoch 1"), (3600, "after epoch 0")]
+)
+def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(short, results, seconds, where):
+    """Steps of five micro-batches; a run whose step does not end is given up."""
+    slow = provoked("Slow", micro_batch=768, batch=3840)
+    slow["model"]["seconds"] = seconds
+    ledger = Ledger(results)
+    ledger.prepare()
+    runs = run_here([Task(spec=run_spec(short(**slow)), number=1)], ledger, Machine(cores=2))
+    (attempt,) = next(runs).began
+    log = attempt.folder / "log.txt"
+    while not log.exists() or "training" not in log.read_text():
+        next(runs)
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        next(runs)
+
+    runs.close()
+
+    row = only(pd.read_parquet(results / "runs"))
+    assert row.outcome == "preempted"
+    assert re.fullmatch(f"stopped {where}", row.reason)
+    assert (row.steps > 0) == (seconds < 1)
+
+
+def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(short, results):
+    """The other ranks wait for it in a collective; the outcome is the failure."""
+    ledger = Ledger(results)
+    ledger.prepare()
+    attempt = Attempt.begin(run_spec(short(devices=2)), ledger, 1)
+    began = time.time() - 3600  # so that there is much to lose
+    os.utime(attempt.folder / "config.json", (began, began))
+    ranks = [FakeRank(1), FakeRank(None)]
+    before = time.monotonic()
+
+    leave([Running(attempt=attempt, ranks=ranks, deadline=None)])
+
+    assert time.monotonic() - before < 5
+
+
+class FakeRank:
+    def __init__(self, exitcode: int | None) -> None:
+        self.exitcode = exitcode
+
+    def kill(self) -> None: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+def test_several_nodes_are_refused(short, results):
+    task = Task(spec=run_spec(short(num_nodes=2)), number=1)
+
+    with pytest.raises(ValueError, match="num_nodes must be 1 with hydra/launcher=local; got"):
+        next(run_here([task], Ledger(results), Machine(cores=2)))
+
+
+def test_nothing_temporary_is_left(launch, results):
+    launch({}, {"seed": 1, "devices": 2})
+
+    names = [path.name for path in results.rglob("*")]
+    assert not [name for name in names if name.endswith(".tmp") or name == "rendezvous"]
+    assert not list((results / "active").iterdir())
+    assert not list(results.rglob("*.ckpt"))
+    assert not list(Path("/dev/shm").glob(f"sweeper-{os.getpid()}-*"))

@@ -1,0 +1,38 @@
+"""What sbatch prints becomes advice that fits; the texts are SLURM's own (slurm_errno.c)."""
+
+import pytest
+
+from sweeper.launch.slurm.refusals import in_words
+
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
+@pytest.mark.parametrize(
+    ("lines", "advice"),
+    [
+        (["QOSMaxSubmitJobPerUserLimit", POLICY], "The queue is full for now: repeat the command"),
+        (["AssocMaxSubmitJobLimit", POLICY], "The queue is full for now: repeat the command later"),
+        (["Resource temporarily unavailable"], "The queue is full for now: repeat the command"),
+        (
+            ["Requested time limit is invalid (missing or exceeds some limit)"],
+            "Ask for less with hydra.launcher.time_min=N",
+        ),
+        (["QOSMaxWallDurationPerJobLimit", POLICY], "Ask for less with hydra.launcher.time_min=N"),
+        (["QOSMaxGRESPerJob", POLICY], "Your account or QOS allows less"),
+        (
+            ["Invalid account or account/partition combination specified"],
+            "Name yours with hydra.launcher.account=NAME",
+        ),
+        (["Invalid qos specification"], "Name yours with hydra.launcher.account=NAME and"),
+        (["Invalid partition name specified"], "Choose one that sinfo lists with"),
+        (["Requested node configuration is not available"], "Ask for what a node has"),
+        (["Invalid generic resource (gres) specification"], "Ask for what a node has"),
+        (["Requested reservation is invalid"], "Correct it under hydra.launcher (conf/hydra"),
+    ],
+)
+def test_advice_fits_what_slurm_says(lines, advice):
+    printed = "\n".join(f"sbatch: error: {line}" for line in lines)
+
+    told = in_words(printed)
+
+    assert told.startswith(f"SLURM must take the jobs; sbatch says: {'. '.join(lines)}. {advice}")

@@ -1,0 +1,47 @@
+"""What waits in SLURM's queue is understood by a later version of the code, or refused in words."""
+
+import pytest
+
+from sweeper.launch.slurm.queue import waiting
+from sweeper.launch.slurm.tickets import Ticket, Tickets
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
+
+
+def ticket(config, /, **changes) -> Ticket:
+    known = {"run_id": run_spec(config).run_id, "config": config, "number": 1}
+    rest = {"from_scratch": False, "submission": "0123", "index": 0}
+    return Ticket(**{**known, **rest, **changes})
+
+
+def off_by_default(config) -> list[str]:
+    return [key for key, value in config.items() if value is None or value is False]
+
+
+def test_a_ticket_from_before_a_switch_existed_is_the_run_with_the_switch_off(default_config):
+    switches = off_by_default(default_config)
+    earlier = {key: value for key, value in default_config.items() if key not in switches}
+
+    assert len(switches) >= 10
+    assert ticket(default_config, config=earlier).spec.run_id == run_spec(default_config).run_id
+
+
+def test_a_ticket_without_a_needed_key_is_refused_in_words(default_config):
+    earlier = {key: value for key, value in default_config.items() if key != "optimizer"}
+
+    with pytest.raises(ValueError, match="must be one that this version of sweeper knows; got one"):
+        _ = ticket(default_config, config=earlier).spec
+
+
+def test_a_ticket_that_means_another_run_by_now_is_refused_in_words(default_config):
+    with pytest.raises(ValueError, match="run 0123456789ab was submitted by another version"):
+        _ = ticket(default_config, run_id="0123456789ab").spec
+
+
+def test_status_shows_a_ticket_that_it_does_not_understand(default_config, results):
+    tickets = Tickets(Ledger(results))
+    tickets.claim(ticket(default_config, config={"batch": 1}), instead_of=None)
+    (line,) = waiting(Ledger(results))
+
+    assert line["state"] == "outdated"
+    assert "Repeat the command with this version" in line["why"]

@@ -1,0 +1,135 @@
+"""Growing the batch instead of decaying the rate, against the arithmetic of Smith et al."""
+
+import pytest
+
+from sweeper.spec.run_spec import run_spec, with_growths
+
+# Goyal's schedule on 64,000 examples from a batch of 64: 1,000 steps an epoch.
+SMITH = (
+    "schedule=growing_batch",
+    "schedule.milestones=[30,60,80]",
+    "batch=64",
+    "bn_span=64",
+    "epochs=90",
+    "warmup=5",
+    "data.num_train_examples=64000",
+)
+
+
+@pytest.fixture
+def planned(grid):
+    def plan(*words):
+        (config,) = grid(*SMITH, *words)
+        return run_spec(config)
+
+    return plan
+
+
+def test_a_batch_that_grows_tenfold_at_30_60_80_takes_33_epochs_worth_of_steps(planned):
+    """Smith: 30 + 30/10 + 20/100 + 10/1000 = 33.21 epochs of the first batch instead of 90."""
+    spec = planned("schedule.max_batch=64000")
+
+    assert spec.total_steps == 33_210
+    batches = [spec.phases.split_at(epoch).global_batch for epoch in (0, 29, 30, 60, 80, 89)]
+    assert batches == [64, 64, 640, 6400, 64_000, 64_000]
+
+
+def test_every_phase_of_smiths_goes_through_the_same_examples(planned):
+    spec = planned("schedule.max_batch=64000")
+
+    assert spec.phases.batches() == [(0, 64), (30, 640), (60, 6400), (80, 64_000)]
+    assert spec.phases.examples_before(90) == 90 * 64_000
+
+
+def test_the_rate_stays_while_the_batch_grows_and_decays_once_it_may_not(planned):
+    spec = planned("schedule.max_batch=6400")
+
+    after = [spec.phases.steps_before(epoch) for epoch in (30, 60, 80)]
+    rates = [spec.schedule.lr(step) / spec.schedule.peak_lr for step in after]
+    assert rates == pytest.approx([1, 1, 0.1])
+    assert spec.schedule.lr(after[2] - 1) == pytest.approx(spec.schedule.peak_lr)
+
+
+def test_a_batch_that_may_not_grow_is_trained_as_with_periodic_decay(planned):
+    grown = planned("schedule.max_batch=64")
+    decayed = planned("schedule=periodic_decay", "schedule.factor=0.1")
+
+    steps = [0, 1000, 4999, 5000, 29_999, 30_000, 60_000, 79_999, 80_000, 89_999]
+    assert grown.total_steps == decayed.total_steps == 90_000
+    expected = [decayed.schedule.lr(step) for step in steps]
+    assert [grown.schedule.lr(step) for step in steps] == pytest.approx(expected)
+
+
+def test_accumulation_grows_and_the_micro_batch_and_the_ranks_stay(planned):
+    spec = planned("schedule.max_batch=640", "devices=2", "micro_batch=32", "bn_span=32")
+
+    splits = [spec.phases.split_at(epoch) for epoch in (29, 30)]
+    assert [split.accumulation_steps for split in splits] == [1, 10]
+    assert {(split.micro_batch, split.world_size) for split in splits} == {(32, 2)}
+
+
+def test_a_step_stands_where_its_phase_puts_it(planned):
+    """30 epochs of 1,000 steps, 30 of 100, 20 of 10."""
+    spec = planned("schedule.max_batch=64000")
+
+    steps = (29_999, 30_000, 30_050, 33_000, 33_005, 33_200)
+    positions = [spec.phases.position(step) for step in steps]
+    assert positions == pytest.approx([29.999, 30, 30.5, 60, 60.5, 80])
+
+
+def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
+    """Grown after 20 and 25 epochs: the milestones 30 and 60 are paid for, 80 is not."""
+    spec = planned(
+        "schedule.growth=measured", "schedule.max_batch=6400", "noise_span=32", "bn_span=32"
+    )
+    assert spec.phases.grown == ()
+
+    grown = with_growths(spec, (20, 25))
+
+    after = [grown.phases.steps_before(epoch) for epoch in (20, 30, 60, 80)]
+    rates = [grown.schedule.lr(step) / grown.schedule.peak_lr for step in after]
+    assert rates == pytest.approx([1, 1, 1, 0.1])
+    assert grown.phases.split_at(25).global_batch == 6400
+    assert grown.run_id == spec.run_id
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("schedule.factor=2.5",),
+            "schedule.factor must hold whole numbers, 2 or more (the accumulation steps are "
+            "multiplied by it); got schedule.factor=2.5.",
+        ),
+        (
+            ("schedule.milestones=[30.5]",),
+            "schedule.milestones must hold whole numbers, 1 or more (the batch changes between two "
+            "epochs); got schedule.milestones=30.5.",
+        ),
+        (
+            ("schedule.milestones=[3]",),
+            "schedule.milestones must come after the warmup, during which the batch stays; got a "
+            "milestone of 3, 5 warmup epochs. Move it.",
+        ),
+        (
+            ("schedule.max_batch=100000",),
+            "schedule.max_batch must not exceed the epoch's 64000 examples; got "
+            "schedule.max_batch=100000. Lower it.",
+        ),
+        (
+            ("schedule.growth=seldom",),
+            "schedule.growth must be one of measured, milestones; got schedule.growth='seldom'.",
+        ),
+        (
+            ("lr_rule=adascale", "base_batch=32", "bn_span=32"),
+            "schedule=growing_batch must be with a rate that does not follow the batch while "
+            "training; got lr_rule=adascale. Use one of the two.",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_growth_that_cannot_be_trained_is_refused_in_a_sentence(planned, words, sentence):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
+        planned("schedule.max_batch=6400", *words)
+
+    assert str(refused.value) == sentence

@@ -1,0 +1,116 @@
+"""A run's identity: what can change its numbers, and nothing else."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sweeper.spec.identity import INCIDENTAL, SCIENTIFIC, run_id
+from sweeper.spec.run_spec import run_spec
+
+
+def test_every_config_key_is_on_one_side(default_config):
+    assert set() == SCIENTIFIC & INCIDENTAL
+    assert set(default_config) <= SCIENTIFIC | INCIDENTAL
+
+
+def test_a_new_key_must_be_put_on_one_side(config):
+    with pytest.raises(ValueError, match=r"got brand_new\. Put it on one side in sweeper/spec/"):
+        run_id(config(brand_new=1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 7680},
+        {"warmup": 10},
+        {"base_lr": 0.07},
+        {"seed": 1},
+        {"epochs": 31},
+        {"bn_span": 64},
+        {"precision": "64-true"},
+        {"lr_rule": {"name": "sqrt"}},
+    ],
+    ids=str,
+)
+def test_science_changes_the_identity(config, changes):
+    assert run_spec(config(**changes)).run_id != run_spec(config()).run_id
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"devices": 2},
+        {"micro_batch": 128},
+        {"micro_batch_limit": 256},
+        {"threads": 2},
+        {"results": "elsewhere"},
+        {"accelerator": "cpu"},
+        {"timeout_s": 60},
+    ],
+    ids=str,
+)
+def test_layout_and_place_do_not_change_the_identity(config, changes):
+    assert run_spec(config(**changes)).run_id == run_spec(config()).run_id
+
+
+def test_a_switch_that_is_off_is_as_good_as_absent(config):
+    without = {key: value for key, value in config().items() if key != "loss_ceiling"}
+
+    assert config()["loss_ceiling"] is None
+    assert run_id(without) == run_id(config())
+
+
+def test_the_folder_of_the_data_does_not_change_the_identity(config):
+    data = config()["data"]
+
+    assert run_id(config(data={**data, "root": "/elsewhere"})) == run_id(config())
+
+
+def test_a_class_of_ours_may_move_to_another_file(config):
+    model = config()["model"]
+
+    moved = {**model, "_target_": "lightning_modules.elsewhere.SmallCNN"}
+    other = {**model, "_target_": "lightning_modules.elsewhere.LargeCNN"}
+
+    assert run_id(config(model=moved)) == run_id(config())
+    assert run_id(config(model=other)) != run_id(config())
+
+
+def test_a_class_of_the_users_own_goes_by_its_path(config):
+    model = {**config()["model"], "_target_": "myproject.models.SmallCNN"}
+    moved = {**model, "_target_": "myproject.nets.SmallCNN"}
+
+    assert run_id(config(model=moved)) != run_id(config(model=model))
+
+
+def test_number_formats_and_key_order_do_not_change_the_identity(config):
+    reordered = dict(reversed(config(base_lr=1e-1, warmup=5.0).items()))
+
+    assert run_id(reordered) == run_id(config(base_lr=0.1, warmup=5))
+
+
+def test_the_span_micro_is_the_number_of_examples_it_comes_to(config):
+    follows = run_spec(config(bn_span="micro", micro_batch=256))
+
+    assert follows.run_id == run_spec(config(bn_span=256, micro_batch=256)).run_id
+    assert follows.run_id != run_spec(config(bn_span="micro", micro_batch=128)).run_id
+
+
+def test_the_identity_is_the_same_in_another_process(config):
+    script = (
+        "import json, sys; from sweeper.spec.identity import run_id;"
+        "print(run_id(json.load(sys.stdin)))"
+    )
+
+    other = subprocess.run(
+        [sys.executable, "-c", script],
+        input=json.dumps(config()),
+        text=True,
+        capture_output=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7"},
+    )
+
+    assert other.stdout.strip() == run_id(config())

@@ -1,0 +1,170 @@
+"""Learning-rate rules against the tables of their papers."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweeper.spec.lr_rules import peak_lr, warmup_epochs
+
+# Goyal et al.'s reference: 0.1 at 256. Each row: the rule, the peak at 7,680 and at 30,720.
+TABLE = [
+    ({"name": "none"}, 0.1, 0.1),
+    ({"name": "linear"}, 3.0, 12.0),
+    ({"name": "sqrt"}, 0.1 * 30**0.5, 0.1 * 120**0.5),
+    ({"name": "power", "exponent": 0.75}, 0.1 * 30**0.75, 0.1 * 120**0.75),
+    ({"name": "linear_capped", "max_lr": 5.0}, 3.0, 5.0),
+    ({"name": "saturating", "noise_scale": 1e4}, 1.74027, 3.02240),
+    # surge at B/B_n = 1 and 4, from B/B_n = 1/30: heights 1 and 0.8 over 2/(sqrt(30)+sqrt(1/30))
+    ({"name": "surge", "noise_scale": 7680}, 0.282990, 0.226392),
+]
+
+
+@pytest.mark.parametrize(("rule", "at_7680", "at_30720"), TABLE, ids=[r["name"] for r, *_ in TABLE])
+def test_rules_give_the_published_peaks(rule, at_7680, at_30720):
+    peaks = [
+        peak_lr(rule, base_lr=0.1, global_batch=batch, base_batch=256) for batch in (7680, 30720)
+    ]
+
+    assert peaks == pytest.approx([at_7680, at_30720], rel=1e-5)
+
+
+@given(
+    base_lr=st.floats(1e-4, 10.0),
+    base_batch=st.integers(1, 10**6),
+    rule=st.sampled_from([row[0] for row in TABLE]),
+)
+def test_every_rule_gives_the_base_rate_at_the_base_batch(base_lr, base_batch, rule):
+    rule = {**rule, "max_lr": 10.0} if "max_lr" in rule else rule
+
+    peak = peak_lr(rule, base_lr=base_lr, global_batch=base_batch, base_batch=base_batch)
+
+    assert peak == pytest.approx(base_lr)
+
+
+def test_saturating_tends_to_one_plus_noise_scale_over_base_batch():
+    """FACTS of McCandlish: 40.0625 at B_noise = 10,000 and B0 = 256."""
+    rule = {"name": "saturating", "noise_scale": 1e4}
+
+    peak = peak_lr(rule, base_lr=1.0, global_batch=10**12, base_batch=256)
+
+    assert peak == pytest.approx(40.0625)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "height"), [(0.01, 0.198), (0.25, 0.8), (1, 1), (4, 0.8), (100, 0.198)]
+)
+def test_surge_rises_to_the_noise_scale_and_falls_beyond(ratio, height):
+    rule = {"name": "surge", "noise_scale": 10_000}
+    top = peak_lr(rule, base_lr=0.1, global_batch=10_000, base_batch=100)
+
+    peak = peak_lr(rule, base_lr=0.1, global_batch=int(10_000 * ratio), base_batch=100)
+
+    assert peak / top == pytest.approx(height, abs=5e-4)
+
+
+LEGW = {"name": "legw", "warmup_exponent": 1}
+
+
+@pytest.mark.parametrize("doublings", range(7))
+def test_legw_gives_its_papers_table(doublings):
+    """512 to 32k: rates 2**2 to 2**5, warmups 10/2**6 to 10 epochs (You et al. 2019, table 4)."""
+    batch = 512 * 2**doublings
+
+    peak = peak_lr(LEGW, base_lr=4.0, global_batch=batch, base_batch=512)
+    epochs = warmup_epochs(LEGW, warmup=10 / 64, batch_ratio=batch / 512)
+
+    assert (peak, epochs) == pytest.approx((2 ** (2 + doublings / 2), 10 / 2 ** (6 - doublings)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "rate", "epochs"),
+    [(3840, 10.954, 1.172), (7680, 15.492, 2.344), (30720, 30.984, 9.375)],
+)
+def test_legw_at_the_batches_of_mccord_and_dash(batch, rate, epochs):
+    peak = peak_lr(LEGW, base_lr=32.0, global_batch=batch, base_batch=32768)
+    warmup = warmup_epochs(LEGW, warmup=10, batch_ratio=batch / 32768)
+
+    assert (peak, warmup) == pytest.approx((rate, epochs), abs=1e-3)
+
+
+def test_a_rule_without_an_exponent_leaves_the_warmup():
+    assert warmup_epochs({"name": "linear"}, warmup=5, batch_ratio=120) == 5
+
+
+def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
+    (tmp_path / "cube_rule.py").write_text(
+        "def cube_root(at, *, strength):\n"
+        "    return at.base_lr * strength * at.batch_ratio ** (1 / 3)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    rule = {"name": "cube", "_target_": "cube_rule.cube_root", "strength": 2}
+
+    assert peak_lr(rule, base_lr=0.1, global_batch=2048, base_batch=256) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (
+            {"name": "cubic"},
+            "lr_rule must be one of adascale, legw, linear, linear_capped, none, power, "
+            "saturating, sqrt, surge; got lr_rule='cubic'. Add a rule in "
+            "sweeper/spec/lr_rules.py, or name your own with lr_rule._target_.",
+        ),
+        (
+            {"name": "linear", "exponent": 1},
+            "lr_rule=linear must be given its own settings; got exponent: got an unexpected "
+            "keyword argument 'exponent'.",
+        ),
+        (
+            {"name": "power"},
+            "lr_rule=power must be given its own settings; got none: missing a required",
+        ),
+        (
+            {"name": "linear_capped", "max_lr": 0.05},
+            "lr_rule.max_lr must be at least base_lr; got lr_rule.max_lr=0.05, base_lr=0.1. "
+            "Raise the cap or lower base_lr.",
+        ),
+        (
+            {"name": "saturating", "noise_scale": 0},
+            "lr_rule.noise_scale must be a number above 0 [examples]; got lr_rule.noise_scale=0. "
+            "Measure it, or use another rule.",
+        ),
+        (
+            {"name": "mine", "_target_": "math.nothing"},
+            "lr_rule._target_ must name a function that can be imported; got "
+            "lr_rule._target_='math.nothing': module 'math' has no attribute 'nothing'. "
+            "Put its folder on PYTHONPATH.",
+        ),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_a_wrong_rule_is_refused_in_the_users_words(rule, message):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
+        peak_lr(rule, base_lr=0.1, global_batch=7680, base_batch=256)
+
+    assert str(refused.value).startswith(message)
+
+
+def test_a_rule_that_gives_no_rate_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "nan_rule.py").write_text("def nan(at):\n    return float('nan')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(ValueError, match="lr_rule=nan must give a positive, finite rate; got nan"):
+        peak_lr(
+            {"name": "nan", "_target_": "nan_rule.nan"},
+            base_lr=0.1,
+            global_batch=512,
+            base_batch=256,
+        )
+
+
+def test_the_invariant_of_linear_is_noise_per_epoch_and_of_sqrt_noise_per_step():
+    """lr**2/B * B is the step's, lr/B the epoch's; Hoffer et al. 2017, Smith & Le 2017."""
+    at = {"base_lr": 0.1, "global_batch": 30720, "base_batch": 256}
+    linear, root = (peak_lr({"name": name}, **at) for name in ("linear", "sqrt"))
+
+    assert math.isclose(linear / 30720, 0.1 / 256)
+    assert math.isclose(root**2 / 30720, 0.1**2 / 256)

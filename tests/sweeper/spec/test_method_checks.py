@@ -1,0 +1,112 @@
+"""Switches that are wrong, or do not go together, are refused in the users' words."""
+
+import pytest
+
+from sweeper.spec.run_spec import run_spec
+
+CLARS = ("optimizer=clars",)
+LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=1")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("label_smoothing=1",),
+            "label_smoothing must be a number from 0 to below 1; got label_smoothing=1.",
+        ),
+        (("ema_decay=1.5",), "ema_decay must be a number from 0 to below 1; got ema_decay=1.5."),
+        (
+            ("gradient_clip=0",),
+            "gradient_clip must be a number above 0, or null; got gradient_clip=0.",
+        ),
+        (
+            ("zero_init_last_norm=1",),
+            "zero_init_last_norm must be true or false; got zero_init_last_norm=1.",
+        ),
+        (
+            (*CLARS, "micro_batch=128"),
+            "micro_batch must be optimizer.gradient_span, whose gradients are looked at one by "
+            "one; got micro_batch=128, optimizer.gradient_span=384. Leave micro_batch=auto, or set "
+            "optimizer.gradient_span=128, which makes another experiment.",
+        ),
+        (
+            (*CLARS, "optimizer.gradient_span=3840"),
+            "batch must hold at least two spans of optimizer.gradient_span examples, to compare "
+            "their gradients; got batch=3840, optimizer.gradient_span=3840. Set "
+            "optimizer.gradient_span to 1920 or less.",
+        ),
+        (
+            (*CLARS, "ascent=sam", "ascent.gradient_span=128"),
+            "ascent.gradient_span must be optimizer.gradient_span, of which gradients are looked "
+            "at already; got ascent.gradient_span=128, optimizer.gradient_span=384. Set both to "
+            "one number.",
+        ),
+        (
+            (*CLARS, "gradient_clip=1"),
+            "gradient_clip must be null with an optimizer that compares the gradients of parts of "
+            "the batch; got gradient_clip=1. Remove gradient_clip.",
+        ),
+        (
+            ("exchange=hierarchical", "exchange.ranks_per_node=2", "devices=3"),
+            "exchange.ranks_per_node must divide devices x num_nodes, so that all nodes are alike; "
+            "got exchange.ranks_per_node=2, 3 ranks. Usually it is devices.",
+        ),
+        (
+            ("exchange.nccl_algo=star",),
+            "exchange.nccl_algo must be one of ring, tree, or null; got exchange.nccl_algo='star'.",
+        ),
+        (
+            ("exchange.nccl_algo=tree", "accelerator=cpu"),
+            "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
+            "ring; got exchange.nccl_algo=tree, accelerator=cpu. Remove it.",
+        ),
+        (("ascent=sam", "ascent.rho=0"), "ascent.rho must be a number above 0; got ascent.rho=0."),
+        (
+            ("exchange=powersgd", "exchange.start_step=1"),
+            "exchange.start_step must be a whole number, 2 or more; got exchange.start_step=1.",
+        ),
+        (
+            (*LOCAL, "devices=2"),
+            "devices x num_nodes must be exchange.workers, each of which trains on its own; got "
+            "devices=2, num_nodes=1, exchange.workers=1. Train on 1 ranks.",
+        ),
+        (
+            (*LOCAL, "ema_decay=0.9"),
+            "exchange=post_local_sgd must be without what keeps one state for all ranks: "
+            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span, a "
+            "measured noise (noise_span); got a setting of ema_decay. Remove it, or use "
+            "exchange=all_reduce.",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_switch_gets_a_sentence(grid, words, sentence):
+    (config,) = grid(*words)
+
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
+        run_spec(config)
+
+    assert str(refused.value) == sentence
+
+
+def test_the_algorithm_of_nccl_is_no_part_of_what_is_trained(grid):
+    configs = grid("exchange.nccl_algo=null,ring,tree")
+
+    assert len({run_spec(config).run_id for config in configs}) == 1
+
+
+def test_a_gradient_span_fixes_the_micro_batch_on_every_layout(grid):
+    configs = grid(*CLARS, "batch=7680", "devices=1,2,4,5")
+
+    splits = [run_spec(config).split for config in configs]
+
+    assert [split.micro_batch for split in splits] == [384] * 4
+    assert [split.accumulation_steps * split.world_size for split in splits] == [20] * 4
+
+
+def test_a_gradient_span_that_ranks_cannot_share_is_refused(grid):
+    (config,) = grid(*CLARS, "devices=4")
+
+    with pytest.raises(ValueError, match=r"^batch must be a multiple of micro_batch x ranks = 384"):
+        run_spec(config)

@@ -1,0 +1,113 @@
+"""Warnings of a grid: batches that split badly, BatchNorm that varies along with the batch."""
+
+import pytest
+
+from sweeper.spec.batch import choose_micro_batch
+from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
+from sweeper.spec.run_spec import run_spec
+from sweeper.spec.warnings import cautions, slow_split
+
+PAPER = (3840, 7680, 15360, 23040, 30720)
+
+
+@pytest.fixture
+def spec(config):
+    """A run without a BatchNorm span to keep, unless it is told one."""
+    return lambda **changes: run_spec(config(**{"bn_span": 1, "micro_batch_limit": 256, **changes}))
+
+
+def neighbours(text: str) -> list[int]:
+    listed = text.split("Nearest that split well: ")[1].rstrip(".")
+    return [int(word.removeprefix("batch=")) for word in listed.split(", ")]
+
+
+def test_a_prime_share_is_slow_and_its_neighbours_are_not(spec):
+    """521 is prime: 521 micro-batches of 1 where 256 would fit."""
+    text = slow_split(spec(batch=521), NOTHING_KNOWN)
+
+    assert "batch=521 is slow on 1 rank(s): its share of 521 only divides" in text
+    assert "into micro-batches of 1, 521 in each step, where up to 256 would be possible" in text
+    below, above = neighbours(text)
+    assert below < 521 < above
+    for batch in (below, above):
+        assert choose_micro_batch(batch, world_size=1, limit=256, bn_span=1) >= 128
+        assert not slow_split(spec(batch=batch), NOTHING_KNOWN)
+
+
+def test_the_neighbours_fit_the_ranks(spec):
+    """1,042 = 2 x 521 on two ranks, each of which has 521."""
+    text = slow_split(spec(batch=1042, devices=2), NOTHING_KNOWN)
+
+    assert "on 2 rank(s): its share of 521" in text
+    assert all(batch % 2 == 0 for batch in neighbours(text))
+
+
+def test_a_few_spans_that_divide_badly_are_slow(spec):
+    """1,408 = 11 spans of 128: one span at a time, where six would fit into 768."""
+    text = slow_split(spec(batch=1408, bn_span=128, micro_batch_limit=768), NOTHING_KNOWN)
+
+    assert "micro-batches of 128, 11 in each step, where up to 768" in text
+    assert neighbours(text) == [1280, 1536]
+
+
+@pytest.mark.parametrize("batch", PAPER)
+@pytest.mark.parametrize(("devices", "num_nodes"), [(1, 1), (6, 40)])
+def test_the_papers_batches_split_well(spec, batch, devices, num_nodes):
+    paper = spec(batch=batch, devices=devices, num_nodes=num_nodes)
+
+    assert cautions([paper], {}) == {paper.run_id: []}
+
+
+def test_a_share_that_is_one_micro_batch_is_not_slow_however_small(spec):
+    assert not slow_split(spec(batch=16), NOTHING_KNOWN)
+
+
+def test_what_the_memory_does_not_hold_is_no_reason_to_call_a_batch_slow(spec):
+    """1,024 in micro-batches of 32 because 64 do not fit."""
+    assert not slow_split(spec(batch=1024), Bounds(fits=32, fails=64))
+
+
+def test_a_share_that_splits_badly_within_the_memory_is_slow(spec):
+    """1,042 = 2 x 521: 521 is within the limit but does not fit, 2 is what is left."""
+    prime = spec(batch=1042, micro_batch_limit=768)
+
+    assert not slow_split(prime, NOTHING_KNOWN)
+    assert "into micro-batches of 2, 521 in each step, where up to 520" in slow_split(
+        prime, Bounds(fits=2, fails=521)
+    )
+
+
+def test_whoever_insists_on_a_refused_split_is_warned(spec):
+    """7,919 is prime and refused; micro_batch=1 insists."""
+    insisting = spec(batch=7919, micro_batch=1)
+
+    assert "7919 in each step" in slow_split(insisting, NOTHING_KNOWN)
+
+
+def test_a_batchnorm_that_varies_over_the_runs_is_named_with_its_runs(spec):
+    """Of 768, 640 divides 1,280 alone and 768 divides 1,536 alone."""
+    runs = [spec(batch=b, bn_span="micro", micro_batch_limit=768) for b in (1280, 1536, 3072)]
+
+    texts = cautions(runs, {})
+
+    for run in runs:
+        assert "640 at batch=1280; 768 at batch=1536, batch=3072." in texts[run.run_id][-1]
+
+
+def test_a_batchnorm_that_is_the_same_in_all_runs_is_not_said_to_vary(spec):
+    runs = [spec(batch=b, bn_span="micro", micro_batch=256) for b in (256, 1024)]
+
+    texts = cautions(runs, {})
+
+    assert [len(texts[run.run_id]) for run in runs] == [1, 1]
+    assert "the layout changes the results" in texts[runs[0].run_id][0]
+
+
+def test_the_list_of_runs_is_cut(spec):
+    many = [spec(batch=256 * n, bn_span="micro") for n in range(1, 12)]
+    other = spec(batch=100, bn_span="micro")
+
+    text = cautions([*many, other], {})[other.run_id][-1]
+
+    assert "256 at batch=256, batch=512" in text
+    assert "and 5 more" in text

@@ -1,0 +1,100 @@
+"""A launcher killed between two steps of an attempt's end leaves nothing behind for good."""
+
+import json
+
+import pytest
+
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt, standing, tidy
+from sweeper.store.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(results):
+    made = Ledger(results)
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def attempt(ledger, config):
+    """An attempt whose checkpoint is there and whose owner, another process, is dead."""
+    begun = Attempt.begin(run_spec(config()), ledger, 1)
+    owner = json.loads((begun.folder / "owner.json").read_text())
+    (begun.folder / "owner.json").write_text(json.dumps({**owner, "born": "1"}))
+    begun.checkpoint.write_text("weights")
+    (begun.folder / "rendezvous").touch()
+    return begun
+
+
+def left_over(ledger):
+    return ledger.active() or [p for p in ledger.results.rglob("*") if p.name == "rendezvous"]
+
+
+def test_killed_before_the_row_it_gets_one_and_keeps_its_checkpoint(ledger, attempt):
+    tidy(ledger)
+
+    assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.PREEMPTED
+    assert attempt.checkpoint.exists()
+    assert not left_over(ledger)
+
+
+def test_killed_after_a_result_was_recorded_the_result_is_the_row(ledger, attempt):
+    record = {"outcome": "diverged", "reason": "the loss became non-finite"}
+    (attempt.folder / "record-0.json").write_text(json.dumps(record))
+
+    tidy(ledger)
+
+    assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.DIVERGED
+    assert not attempt.checkpoint.exists()
+    assert not left_over(ledger)
+
+
+def test_killed_after_the_row_the_row_stays_as_it_is(ledger, attempt):
+    ledger.publish(attempt.row(Outcome.TIMED_OUT, "ran past timeout_s=5", ledger.results), [])
+
+    tidy(ledger)
+
+    assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.TIMED_OUT
+    end = (Outcome.TIMED_OUT, "ran past timeout_s=5")
+    assert standing(ledger, attempt.spec.run_id, 1) == end
+    assert not (ledger.results / "superseded").exists()
+    assert not left_over(ledger)
+
+
+def test_killed_after_the_release_the_mark_is_taken_away(ledger, attempt):
+    released = json.dumps({"outcome": "finished", "reason": "trained 30 epochs"})
+    (attempt.folder / "released.json").write_text(released)
+
+    tidy(ledger)
+
+    assert not left_over(ledger)
+
+
+def test_an_attempt_under_way_is_left_alone(ledger, config):
+    begun = Attempt.begin(run_spec(config()), ledger, 1)
+
+    tidy(ledger)
+
+    assert standing(ledger, begun.spec.run_id, 1) is True
+    assert ledger.active() == [(begun.spec.run_id, 1)]
+
+
+def test_only_one_process_can_begin_an_attempt(ledger, config):
+    spec = run_spec(config())
+
+    assert Attempt.begin(spec, ledger, 1) is not None
+    assert Attempt.begin(spec, ledger, 1) is None
+
+
+def test_an_owner_that_was_taken_for_dead_changes_nothing_any_more(ledger, attempt):
+    """It wakes up after a later attempt was begun, and ends its own."""
+    later = Attempt.begin(attempt.spec, ledger, 2)
+
+    attempt.end(Outcome.FINISHED, "trained", ledger)
+
+    assert attempt.spec.run_id not in ledger.ended()
+    assert (ledger.results / "superseded/runs").is_dir()
+    assert later.checkpoint.exists()
+    assert standing(ledger, attempt.spec.run_id, 2) is True
