@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.store.migrations import conformed, file_version, to_present
-from sweeper.store.schema import SCHEMA_VERSION, TABLES, arrow_schema
+from sweeper.store.schema import TABLES, arrow_schema, check_version
 
 #: How often a folder is read again while its files go on changing.
 _READINGS = 20
@@ -60,7 +59,7 @@ def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unr
 
     Args:
         folder: holds the files of one table and has its name: runs or curves.
-        wanted: which of its columns to read, the keys included; one that a file lacks is null.
+        wanted: which of its columns to read, the keys included.
 
     Returns:
         The rows, and the files that were left out.
@@ -81,14 +80,14 @@ def read_files(
     Args:
         paths: parquet files of one table.
         kind: runs or curves.
-        wanted: which of its columns to read, the keys included; one that a file lacks is null.
+        wanted: which of its columns to read, the keys included.
 
     Returns:
         The rows, and the files that were left out.
     """
     schema = _schema(kind, wanted)
     slices = [paths[i : i + _SLICE] for i in range(0, len(paths), _SLICE)]
-    read = partial(_read_slice, kind=kind, schema=schema)
+    read = partial(_read_slice, schema=schema)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(read, slices))
     tables = [schema.empty_table(), *(table for table, _ in parts)]
@@ -103,9 +102,7 @@ def _schema(kind: str, wanted: Sequence[str]) -> pa.Schema:
     return pa.schema(fields).with_metadata(whole.metadata)
 
 
-def _read_slice(
-    paths: Sequence[Path], kind: str, schema: pa.Schema
-) -> tuple[pa.Table, list[Unread]]:
+def _read_slice(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
     """Files as one table: the plain ones first without, then with a look at each."""
     plain = [_read_plain(path, schema) for path in paths]
     tables: list[pa.Table] = [schema.empty_table()]
@@ -116,7 +113,7 @@ def _read_slice(
             tables.append(table)
             continue
         try:
-            tables.append(_read_one(path, kind, schema))
+            tables.append(_read_one(path, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
             unread.append(Unread(path, str(error).split("\n")[0]))
     return pa.concat_tables(tables).combine_chunks(), unread
@@ -158,25 +155,21 @@ def _exceeds_fractions(values: Any) -> bool:
     return bool(pc.any(outside).as_py())
 
 
-def _read_one(path: Path, kind: str, schema: pa.Schema) -> pa.Table:
+def _read_one(path: Path, schema: pa.Schema) -> pa.Table:
     if path.stat().st_size == 0:
         msg = "the file is empty (0 bytes)"
         raise ValueError(msg)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         written = file.schema_arrow
-        _check_keys(written.names)
-        version = file_version(written.metadata)
-        if version == int(SCHEMA_VERSION):
-            table = file.read(columns=[name for name in schema.names if name in written.names])
-        else:
-            table = to_present(file.read(), kind, version)
-    arrays = [conformed(table, field.name, field.type) for field in schema]
-    table = pa.Table.from_arrays(arrays, schema=schema)
+        _check_columns(KEYS, written.names)
+        check_version(written.metadata)
+        _check_columns(schema.names, written.names)
+        table = file.read(columns=schema.names).select(schema.names).cast(schema)
     _check_rows(table)
     return table
 
 
-def _check_keys(names: Sequence[str]) -> None:
-    if missing := [key for key in KEYS if key not in names]:
+def _check_columns(needed: Sequence[str], names: Sequence[str]) -> None:
+    if missing := [name for name in needed if name not in names]:
         msg = f"not a table of this program: no column {', '.join(missing)}"
         raise ValueError(msg)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import hold, is_held, let_go
-from sweeper.store.parquet import read_present, write_table
+from sweeper.store.parquet import read_whole, write_table
 from sweeper.store.row_file import COMPACT_PREFIX, Ended
 
 _LOCK = ".compacting"
@@ -103,8 +103,8 @@ def _small(results: Path) -> list[Ended]:
 def _tables_of(results: Path, row: Ended) -> tuple[pa.Table, pa.Table] | None:
     """A run's curve and row; None if they are torn, or a newer program's: left as they are."""
     try:
-        curve = read_present(results / "curves" / row.curves_name, "curves")
-        return curve, read_present(results / "runs" / row.runs_name, "runs")
+        curve = read_whole(results / "curves" / row.curves_name, "curves")
+        return curve, read_whole(results / "runs" / row.runs_name, "runs")
     except (OSError, ValueError):
         return None
 

@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweeper.store.migrations import file_version, to_present
-from sweeper.store.schema import CURVES, RUNS, arrow_schema
+from sweeper.store.schema import CURVES, RUNS, TABLES, arrow_schema, check_version
 
 
 def write_runs(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -50,15 +49,18 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     return table.select(list(columns))
 
 
-def read_present(path: Path, kind: str) -> pa.Table:
-    """All rows of a file in the present schema.
+def read_whole(path: Path, kind: str) -> pa.Table:
+    """All rows of a file, every column in the type that the schema says.
 
     Args:
-        path: of this or an older version.
+        path: the file.
         kind: runs or curves.
 
     Raises:
-        ValueError: if the file is of a newer version, or of none.
+        ValueError: if the file is of another schema version, or of none.
+        pa.ArrowException: if a column holds something else than the schema says.
     """
     with pq.ParquetFile(path) as file:
-        return to_present(file.read(), kind, file_version(file.schema_arrow.metadata))
+        check_version(file.schema_arrow.metadata)
+        schema = arrow_schema(TABLES[kind])
+        return file.read(columns=schema.names).select(schema.names).cast(schema)

@@ -1,10 +1,11 @@
 """The columns of the tables: name, type and meaning. Every file has every column."""
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
-#: Written into each file's metadata. Raised when a column comes, goes or changes its meaning; then
-#: sweeper/store/migrations.py says how a table of the version before becomes one of this.
-SCHEMA_VERSION = "3"
+#: Written into each file's metadata. Raised when a column comes, goes or changes its meaning.
+SCHEMA_VERSION = "1"
 
 _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
 
@@ -92,3 +93,27 @@ def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:
     """The schema of a table's files."""
     fields = [pa.field(name, kind) for name, (kind, _) in columns.items()]
     return pa.schema(fields, metadata={"schema_version": SCHEMA_VERSION})
+
+
+def check_version(metadata: Mapping[bytes, bytes] | None) -> None:
+    """Refuse a file of another schema version: what its columns mean cannot be known.
+
+    Args:
+        metadata: of the file's schema.
+
+    Raises:
+        ValueError: if it states another version, or none.
+    """
+    stated = (metadata or {}).get(b"schema_version")
+    if stated is None:
+        msg = (
+            "not a table of this program: its metadata has no schema_version. Programs that save "
+            "a table anew drop it; read such a file with pandas."
+        )
+        raise ValueError(msg)
+    if (version := stated.decode(errors="replace")) != SCHEMA_VERSION:
+        msg = (
+            f"schema_version must be {SCHEMA_VERSION}; got {version}. "
+            "Read the file with the version of sweeper that wrote it."
+        )
+        raise ValueError(msg)
