@@ -47,7 +47,7 @@ def brief(config: Mapping[str, Any], micro_batch: int) -> RunSpec:
             "logger": {"_target_": None},
             "loss_ceiling": None,
             "data": _with_the_ranks_workers(config),
-            "exchange": _from_the_start(config["exchange"]),
+            "comm_hook": _from_the_start(config["comm_hook"]),
         }
     )
     still = replace(spec.schedule, start_lr=0.0, peak_lr=0.0)
@@ -64,9 +64,9 @@ def _with_the_ranks_workers(config: Mapping[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _from_the_start(exchange: Mapping[str, Any]) -> dict[str, Any]:
-    """An exchange of gradients on one rank, without the plain part that it begins with."""
-    if exchange["name"] == "hierarchical":
+def _from_the_start(comm_hook: Mapping[str, Any]) -> dict[str, Any]:
+    """A communication hook on one rank, without the plain all-reduce that it begins with."""
+    if comm_hook["name"] == "hierarchical":
         return {"name": "all_reduce"}
     sooner = {"start_step": 2, "start_epoch": 1, "workers": 1}
-    return {key: sooner.get(key, value) for key, value in exchange.items()}
+    return {key: sooner.get(key, value) for key, value in comm_hook.items()}

@@ -146,7 +146,7 @@ def _trainer(spec: RunSpec, place: Place, progress: "_Progress") -> pl.Trainer:
         accelerator=spec.config["accelerator"],
         devices=spec.config["devices"],
         num_nodes=spec.config["num_nodes"],
-        strategy=DDPStrategy(**_DDP_SETTINGS, **ddp_settings(spec.config["exchange"])),
+        strategy=DDPStrategy(**_DDP_SETTINGS, **ddp_settings(spec.config["comm_hook"])),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

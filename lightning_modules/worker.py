@@ -45,7 +45,7 @@ def work(rank: Rank) -> None:
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     _die_with_parent()
     config = json.loads((folder / "config.json").read_text())
-    choose_nccl(config["exchange"])
+    choose_nccl(config["comm_hook"])
     _enter(rank, config["accelerator"])
     progress = folder / "progress.jsonl"
     place = Place(
@@ -170,13 +170,13 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def choose_nccl(exchange: Mapping[str, Any]) -> None:
+def choose_nccl(comm_hook: Mapping[str, Any]) -> None:
     """Make NCCL reduce by the algorithm that a run asks for; it reads its environment once.
 
     Trees are for all-reduce alone; by name alone they would leave the other operations without any.
     """
     algorithms = {"ring": "ring", "tree": "ring;allreduce:tree"}
-    if (chosen := exchange.get("nccl_algo")) is not None:
+    if (chosen := comm_hook.get("nccl_algo")) is not None:
         os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 

@@ -16,8 +16,8 @@ from lightning_modules.gradients.hierarchical import Hierarchy
 from lightning_modules.gradients.local_steps import LocalSteps
 
 
-class Exchange(Protocol):
-    """A way to exchange gradients; a run without one uses DDP's own all-reduce.
+class CommHook(Protocol):
+    """A way for ranks to exchange gradients; a run without one uses DDP's own all-reduce.
 
     Hooks act on a single rank as well, so that compression rounds on every layout. Lightning
     registers hooks on GPUs only, and says nothing elsewhere.
@@ -28,7 +28,7 @@ class Exchange(Protocol):
         ...
 
     def state(self) -> Any:
-        """What the exchange keeps from step to step, for the checkpoint; all ranks take part."""
+        """What the hook keeps from step to step, for the checkpoint; all ranks take part."""
         ...
 
     def load_state(self, state: Any) -> None:
@@ -37,7 +37,7 @@ class Exchange(Protocol):
 
 
 class Stateless:
-    """An exchange by a hook that remembers nothing.
+    """A hook that remembers nothing.
 
     Args:
         hook: DDP's communication hook; None for DDP's own all-reduce.
@@ -48,7 +48,7 @@ class Stateless:
         self._hook, self._hook_state = hook, hook_state
 
     def register(self, model: DistributedDataParallel) -> None:
-        """As `Exchange.register`."""
+        """As `CommHook.register`."""
         if self._hook is not None:
             model.register_comm_hook(self._hook_state, self._hook)
 
@@ -59,37 +59,37 @@ class Stateless:
         """Nothing is kept."""
 
 
-def build_exchange(exchange: Mapping[str, Any], local: LocalSteps | None) -> Exchange:
-    """The exchange that an `exchange` group describes.
+def build_comm_hook(comm_hook: Mapping[str, Any], local: LocalSteps | None) -> CommHook:
+    """The communication hook that a `comm_hook` group describes.
 
     Args:
-        exchange: the group: `name` and its settings.
+        comm_hook: the group: `name` and its settings.
         local: of post-local SGD.
 
     Raises:
         ValueError: if NCCL's algorithm is chosen where NCCL is not used.
     """
-    _check_nccl(exchange)
-    name = exchange["name"]
+    _check_nccl(comm_hook)
+    name = comm_hook["name"]
     if name == "powersgd":
-        return power_sgd.PowerSGD(rank=exchange["rank"], start_step=exchange["start_step"])
+        return power_sgd.PowerSGD(rank=comm_hook["rank"], start_step=comm_hook["start_step"])
     if name == "hierarchical":
-        return Stateless(Hierarchy.exchange, Hierarchy(ranks_per_node=exchange["ranks_per_node"]))
+        return Stateless(Hierarchy.exchange, Hierarchy(ranks_per_node=comm_hook["ranks_per_node"]))
     if local is not None:
         return Stateless(LocalSteps.exchange, local)
     return Stateless(_COMPRESSED.get(name))
 
 
-def ddp_settings(exchange: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What DDP must be told for an exchange."""
-    return power_sgd.DDP_SETTINGS if exchange["name"] == "powersgd" else {}
+def ddp_settings(comm_hook: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of DDP that a communication hook needs."""
+    return power_sgd.DDP_SETTINGS if comm_hook["name"] == "powersgd" else {}
 
 
-def _check_nccl(exchange: Mapping[str, Any]) -> None:
-    if exchange.get("nccl_algo") is not None and dist.get_backend() != "nccl":
+def _check_nccl(comm_hook: Mapping[str, Any]) -> None:
+    if comm_hook.get("nccl_algo") is not None and dist.get_backend() != "nccl":
         msg = (
-            "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
-            f"ring; got exchange.nccl_algo={exchange['nccl_algo']}. Remove it, or train on GPUs."
+            "comm_hook.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
+            f"ring; got comm_hook.nccl_algo={comm_hook['nccl_algo']}. Remove it, or train on GPUs."
         )
         raise ValueError(msg)
 

@@ -61,12 +61,12 @@ class LocalSteps:
 
 def local_steps(spec: RunSpec) -> LocalSteps | None:
     """The local steps that a run is to take; None if it exchanges gradients at every step."""
-    exchange = spec.config["exchange"]
-    if exchange["name"] != "post_local_sgd":
+    comm_hook = spec.config["comm_hook"]
+    if comm_hook["name"] != "post_local_sgd":
         return None
     return LocalSteps(
-        local_steps=exchange["local_steps"],
-        start_epoch=exchange["start_epoch"],
+        local_steps=comm_hook["local_steps"],
+        start_epoch=comm_hook["start_epoch"],
         steps_per_epoch=spec.steps_per_epoch,
     )
 

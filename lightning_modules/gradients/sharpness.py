@@ -71,8 +71,8 @@ class ConAdv(nn.Module):
         """The loss to descend on, given the clean loss of the same inputs."""
         if not inputs.is_floating_point():
             msg = (
-                "ascent=conadv must have inputs that can be moved a little; got inputs of type "
-                f"{inputs.dtype}. Use ascent=sam or ascent=none with this data."
+                "perturbation=conadv must have inputs that can be moved a little; got inputs of "
+                f"type {inputs.dtype}. Use perturbation=sam or perturbation=none with this data."
             )
             raise ValueError(msg)
         with frozen_statistics(model):
@@ -94,12 +94,12 @@ class ConAdv(nn.Module):
         return unflattened(model, self.past_weights[0])
 
 
-def build_ascent(ascent: Mapping[str, Any], model: nn.Module) -> SAM | ConAdv | None:
-    """What an `ascent` group describes for a model; None for none."""
-    settings = {k: v for k, v in ascent.items() if k not in {"name", "gradient_span"}}
-    if ascent["name"] == "sam":
+def build_perturbation(perturbation: Mapping[str, Any], model: nn.Module) -> SAM | ConAdv | None:
+    """What a `perturbation` group describes for a model; None for none."""
+    settings = {k: v for k, v in perturbation.items() if k not in {"name", "gradient_span"}}
+    if perturbation["name"] == "sam":
         return SAM(**settings)
-    return ConAdv(model, **settings) if ascent["name"] == "conadv" else None
+    return ConAdv(model, **settings) if perturbation["name"] == "conadv" else None
 
 
 _TINY = 1e-30

@@ -32,10 +32,10 @@ from lightning_modules.callbacks.noise_meter import NoiseMeter
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled, micro_batch_places
 from lightning_modules.gradients.all_ranks import states_of_all_ranks
-from lightning_modules.gradients.comm_hooks import build_exchange
+from lightning_modules.gradients.comm_hooks import build_comm_hook
 from lightning_modules.gradients.local_steps import average_weights, local_steps
 from lightning_modules.gradients.ordered_sum import ordered_gradients
-from lightning_modules.gradients.sharpness import build_ascent
+from lightning_modules.gradients.sharpness import build_perturbation
 from lightning_modules.layers.ghost_batchnorm import span_batchnorms
 from lightning_modules.layers.keyed_dropout import stray_draws_refused
 from lightning_modules.layers.position import StepPosition
@@ -75,7 +75,7 @@ class Classifier(pl.LightningModule):
         self.recorder = Recorder()
         self._spec, self._data, self._make_optimizer = spec, data, make_optimizer
         self._position, self._rank = position, rank
-        self._ascent = build_ascent(spec.config["ascent"], model)
+        self._perturbation = build_perturbation(spec.config["perturbation"], model)
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = local_steps(spec)
@@ -85,8 +85,8 @@ class Classifier(pl.LightningModule):
         self._distance = DistanceFromStart(model) if rank == 0 else None
         self._ordered = ordered_gradients(spec, model, position=position, rank=rank)
         self._left_parts: list[dict[str, Any]] = []
-        exchange = build_exchange(spec.config["exchange"], self._local)
-        self._exchange = self._ordered or exchange
+        comm_hook = build_comm_hook(spec.config["comm_hook"], self._local)
+        self._comm_hook = self._ordered or comm_hook
         self._lay_out(epoch=0)
         self._examples, self._val_examples = 0, val_examples
         self._examples_of_steps: list[int] = []
@@ -112,7 +112,7 @@ class Classifier(pl.LightningModule):
         """Settle how ranks exchange gradients."""
         wrapped = self.trainer.strategy.model
         assert isinstance(wrapped, DistributedDataParallel)
-        self._exchange.register(wrapped)
+        self._comm_hook.register(wrapped)
         if self._left_parts:
             self._resume_epoch()
 
@@ -143,9 +143,9 @@ class Classifier(pl.LightningModule):
     def _loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         loss, correct = self._score(self.model(inputs), labels)
         self._sums.add(loss, correct, len(labels))
-        if self._ascent is None:
+        if self._perturbation is None:
             return loss
-        return self._ascent.loss(
+        return self._perturbation.loss(
             self.model, inputs, lambda outputs: self._score(outputs, labels)[0], loss
         )
 
@@ -169,8 +169,8 @@ class Classifier(pl.LightningModule):
         """Stop before non-finite gradients reach the weights; all ranks see the same ones."""
         self._examples_of_steps.append(self._examples)
         self._examples = 0
-        if self._ascent is not None:
-            self._ascent.before_step(self.model)
+        if self._perturbation is not None:
+            self._perturbation.before_step(self.model)
         can_overflow = self._spec.config["precision"] == "16-mixed"
         if can_overflow and self._noise is None:
             return  # the loss scaler provokes overflows on purpose and skips those steps
@@ -243,7 +243,7 @@ class Classifier(pl.LightningModule):
         """Keep what was measured so far, in plain containers (weights-only loading)."""
         checkpoint["recorder"] = self.recorder.state()
         checkpoint["adaptive"] = self.adaptive.state()
-        checkpoint["exchange"] = self._exchange.state()
+        checkpoint["comm_hook"] = self._comm_hook.state()
         checkpoint["left_parts"] = (
             states_of_all_ranks(
                 part_of_epoch(self.model, self._sums, self._noise, self._examples_of_steps)
@@ -261,7 +261,7 @@ class Classifier(pl.LightningModule):
         self.recorder = Recorder.from_state(checkpoint["recorder"])
         if "adaptive" in checkpoint:  # not in those of earlier versions
             self.adaptive.load_state(checkpoint["adaptive"])
-        self._exchange.load_state(checkpoint.get("exchange"))
+        self._comm_hook.load_state(checkpoint.get("comm_hook"))
         self._left_parts = checkpoint.get("left_parts", [])
         if self._left_parts:
             self._count_as_taken(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"])

@@ -133,10 +133,10 @@ def _check_beside(config: Mapping[str, Any]) -> None:
             f"got schedule.max_batch={cap}. Lower it."
         )
         raise ValueError(msg)
-    if config["exchange"]["name"] == "post_local_sgd":
+    if config["comm_hook"]["name"] == "post_local_sgd":
         msg = (
-            "schedule=growing_batch must be with an exchange of gradients at every step; got "
-            "exchange=post_local_sgd. Use exchange=all_reduce."
+            "schedule=growing_batch must be with gradients exchanged at every step; got "
+            "comm_hook=post_local_sgd. Use comm_hook=all_reduce."
         )
         raise ValueError(msg)
     if config["lr_rule"]["name"] == "adascale":

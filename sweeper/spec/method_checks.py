@@ -5,9 +5,9 @@ from typing import Any
 
 from sweeper.spec.gradient_noise import noise_span
 
-EXCHANGES = ("all_reduce", "bf16", "fp16", "hierarchical", "post_local_sgd", "powersgd")
+COMM_HOOKS = ("all_reduce", "bf16", "fp16", "hierarchical", "post_local_sgd", "powersgd")
 NCCL_ALGORITHMS = ("ring", "tree")
-ASCENTS = ("conadv", "none", "sam")
+PERTURBATIONS = ("conadv", "none", "sam")
 
 
 def gradient_span(config: Mapping[str, Any]) -> Any:
@@ -24,7 +24,7 @@ def _spans(config: Mapping[str, Any]) -> dict[str, Any]:
     noise_key = "base_batch" if config.get("noise_span") is None else "noise_span"
     asked = {
         "optimizer.gradient_span": config["optimizer"].get("gradient_span"),
-        "ascent.gradient_span": config["ascent"].get("gradient_span"),
+        "perturbation.gradient_span": config["perturbation"].get("gradient_span"),
         noise_key: noise_span(config),
     }
     return {key: span for key, span in asked.items() if span is not None}
@@ -47,14 +47,14 @@ def check_switches(config: Mapping[str, Any]) -> None:
         if not isinstance(config[name], bool):
             msg = f"{name} must be true or false; got {name}={config[name]!r}."
             raise ValueError(msg)
-    _check_choice("exchange", config["exchange"], EXCHANGES)
-    _check_choice("ascent", config["ascent"], ASCENTS)
+    _check_choice("comm_hook", config["comm_hook"], COMM_HOOKS)
+    _check_choice("perturbation", config["perturbation"], PERTURBATIONS)
     if spans := _spans(config):
         _check_spans(spans, config)
     _check_nccl(config)
-    if config["exchange"]["name"] == "hierarchical":
+    if config["comm_hook"]["name"] == "hierarchical":
         _check_hierarchy(config)
-    if config["exchange"]["name"] == "post_local_sgd":
+    if config["comm_hook"]["name"] == "post_local_sgd":
         _check_local_steps(config)
 
 
@@ -88,52 +88,52 @@ _LEAST = (
 
 
 def _check_nccl(config: Mapping[str, Any]) -> None:
-    algorithm = config["exchange"].get("nccl_algo")
+    algorithm = config["comm_hook"].get("nccl_algo")
     if algorithm is None:
         return
     if algorithm not in NCCL_ALGORITHMS:
         msg = (
-            f"exchange.nccl_algo must be one of {', '.join(NCCL_ALGORITHMS)}, or null; "
-            f"got exchange.nccl_algo={algorithm!r}."
+            f"comm_hook.nccl_algo must be one of {', '.join(NCCL_ALGORITHMS)}, or null; "
+            f"got comm_hook.nccl_algo={algorithm!r}."
         )
         raise ValueError(msg)
     if config["accelerator"] == "cpu":
         msg = (
-            "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
-            f"ring; got exchange.nccl_algo={algorithm}, accelerator=cpu. Remove it."
+            "comm_hook.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
+            f"ring; got comm_hook.nccl_algo={algorithm}, accelerator=cpu. Remove it."
         )
         raise ValueError(msg)
 
 
 def _check_hierarchy(config: Mapping[str, Any]) -> None:
-    ranks, on_node = config["devices"] * config["num_nodes"], config["exchange"]["ranks_per_node"]
+    ranks, on_node = config["devices"] * config["num_nodes"], config["comm_hook"]["ranks_per_node"]
     if ranks > on_node and ranks % on_node:
         msg = (
-            "exchange.ranks_per_node must divide devices x num_nodes, so that all nodes are alike; "
-            f"got exchange.ranks_per_node={on_node}, {ranks} ranks. Usually it is devices."
+            "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes are "
+            f"alike; got comm_hook.ranks_per_node={on_node}, {ranks} ranks. Usually it is devices."
         )
         raise ValueError(msg)
 
 
 def _check_local_steps(config: Mapping[str, Any]) -> None:
-    exchange = config["exchange"]
+    hook = config["comm_hook"]
     ranks = config["devices"] * config["num_nodes"]
-    if ranks != exchange["workers"]:
+    if ranks != hook["workers"]:
         msg = (
-            "devices x num_nodes must be exchange.workers, each of which trains on its own; got "
+            "devices x num_nodes must be comm_hook.workers, each of which trains on its own; got "
             f"devices={config['devices']}, num_nodes={config['num_nodes']}, "
-            f"exchange.workers={exchange['workers']}. Train on {exchange['workers']} ranks."
+            f"comm_hook.workers={hook['workers']}. Train on {hook['workers']} ranks."
         )
         raise ValueError(msg)
-    if not _is_number(exchange["start_epoch"]) or exchange["start_epoch"] < 0:
+    if not _is_number(hook["start_epoch"]) or hook["start_epoch"] < 0:
         msg = (
-            "exchange.start_epoch must be a number of epochs, 0 or more; "
-            f"got exchange.start_epoch={exchange['start_epoch']!r}."
+            "comm_hook.start_epoch must be a number of epochs, 0 or more; "
+            f"got comm_hook.start_epoch={hook['start_epoch']!r}."
         )
         raise ValueError(msg)
     beside = {
         "ema_decay": config["ema_decay"] is not None,
-        "ascent": config["ascent"]["name"] == "conadv",
+        "perturbation": config["perturbation"]["name"] == "conadv",
         "precision": config["precision"] == "16-mixed",
         "optimizer": "gradient_span" in config["optimizer"],
         "noise_span": noise_span(config) is not None,
@@ -141,10 +141,10 @@ def _check_local_steps(config: Mapping[str, Any]) -> None:
     if any(beside.values()):
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
-            "exchange=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span, a "
-            "measured noise (noise_span); "
-            f"got a setting of {names}. Remove it, or use exchange=all_reduce."
+            "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
+            "ema_decay, perturbation=conadv, precision=16-mixed, optimizers with a gradient_span, "
+            "a measured noise (noise_span); "
+            f"got a setting of {names}. Remove it, or use comm_hook=all_reduce."
         )
         raise ValueError(msg)
 
@@ -169,7 +169,7 @@ def _check_spans(spans: Mapping[str, Any], config: Mapping[str, Any]) -> None:
             f"{key}={config['micro_batch']}, which makes another experiment."
         )
         raise ValueError(msg)
-    if compared := [name for name in spans if not name.startswith("ascent")]:
+    if compared := [name for name in spans if not name.startswith("perturbation")]:
         _check_comparable(compared[0], span, config)
 
 

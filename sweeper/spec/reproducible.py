@@ -25,7 +25,7 @@ def check_reproducible(config: Mapping[str, Any]) -> None:
         )
         raise ValueError(msg)
     beside = {
-        f"exchange={config['exchange']['name']}": config["exchange"]["name"] != "all_reduce",
+        f"comm_hook={config['comm_hook']['name']}": config["comm_hook"]["name"] != "all_reduce",
         "precision=16-mixed": config["precision"] == "16-mixed",
         f"optimizer={config['optimizer']['name']}": "gradient_span" in config["optimizer"],
         "a measured noise scale": noise_span(config) is not None,
@@ -34,7 +34,7 @@ def check_reproducible(config: Mapping[str, Any]) -> None:
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
             "reproducible=true must be without what ranks exchange in another order or rounding: "
-            "a compressed or local exchange, the loss scale of 16-mixed, methods that compare "
-            f"micro-batches; got {names}. Remove it, or reproducible=true."
+            "a compressed or local communication hook, the loss scale of 16-mixed, methods that "
+            f"compare micro-batches; got {names}. Remove it, or reproducible=true."
         )
         raise ValueError(msg)

@@ -38,15 +38,15 @@ def test_the_loss_scaler_may_skip_steps(config):
 
 
 @pytest.mark.parametrize(
-    ("exchange", "devices"),
+    ("comm_hook", "devices"),
     [(POWERSGD, 1), (LOCAL, 2), ({"name": "hierarchical", "ranks_per_node": 2}, 2)],
 )
-def test_a_special_exchange_of_gradients_begins_at_once(config, exchange, devices):
+def test_a_special_exchange_of_gradients_begins_at_once(config, comm_hook, devices):
     """PowerSGD's buffers are made at its start step: the third at the latest."""
-    spec = brief(config(exchange=exchange, devices=devices), 256)
+    spec = brief(config(comm_hook=comm_hook, devices=devices), 256)
 
-    assert spec.config["exchange"].get("start_step", 2) == 2
-    assert spec.config["exchange"].get("start_epoch", 1) == 1
+    assert spec.config["comm_hook"].get("start_step", 2) == 2
+    assert spec.config["comm_hook"].get("start_epoch", 1) == 1
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ def run(run_words):
 
 STATEFUL = {
     "vr_lamb and weight average": ("optimizer=vr_lamb", "lr_rule=sqrt", "ema_decay=0.9"),
-    "lans and stale adversaries": ("optimizer=lans", "lr_rule=sqrt", "ascent=conadv"),
-    "clars and sam": ("optimizer=clars", "base_lr=0.3", "ascent=sam"),
-    "powersgd": ("exchange=powersgd", "exchange.start_step=2", "batch=1920"),
+    "lans and stale adversaries": ("optimizer=lans", "lr_rule=sqrt", "perturbation=conadv"),
+    "clars and sam": ("optimizer=clars", "base_lr=0.3", "perturbation=sam"),
+    "powersgd": ("comm_hook=powersgd", "comm_hook.start_step=2", "batch=1920"),
     "adascale": ("lr_rule=adascale",),
     "reproducible": ("reproducible=true", "micro_batch=640"),
     "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
@@ -61,10 +61,10 @@ SWITCHES = {
     "label smoothing": ("label_smoothing=0.2",),
     "clipping": ("gradient_clip=0.01",),
     "weight average": ("ema_decay=0.5",),
-    "sam": ("ascent=sam",),
-    "conadv": ("ascent=conadv",),
-    "fp16": ("exchange=fp16",),
-    "powersgd": ("exchange=powersgd", "exchange.start_step=2"),
+    "sam": ("perturbation=sam",),
+    "conadv": ("perturbation=conadv",),
+    "fp16": ("comm_hook=fp16",),
+    "powersgd": ("comm_hook=powersgd", "comm_hook.start_step=2"),
 }
 
 
@@ -91,11 +91,11 @@ def test_every_switch_changes_the_training(run, plain):
 @pytest.mark.parametrize(
     "words",
     [
-        ("optimizer=clars", "ascent=sam", "base_lr=0.3"),
+        ("optimizer=clars", "perturbation=sam", "base_lr=0.3"),
         ("optimizer=vr_sgd",),
         ("optimizer=vr_lars", "base_lr=0.3"),
         ("optimizer=vr_lamb", "lr_rule=sqrt"),
-        ("ascent=conadv", "ema_decay=0.5", "gradient_clip=1"),
+        ("perturbation=conadv", "ema_decay=0.5", "gradient_clip=1"),
     ],
     ids=lambda words: words[0],
 )
@@ -116,9 +116,9 @@ def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(tmp
 @pytest.mark.slow
 def test_one_local_step_is_plain_data_parallelism(tmp_path):
     """Averaging weights after every step is averaging gradients, momentum and all."""
-    local = ["exchange=post_local_sgd", "exchange.workers=2", "exchange.start_epoch=0"]
+    local = ["comm_hook=post_local_sgd", "comm_hook.workers=2", "comm_hook.start_epoch=0"]
     curves = []
-    for name, words in (("plain", []), ("local", [*local, "exchange.local_steps=1"])):
+    for name, words in (("plain", []), ("local", [*local, "comm_hook.local_steps=1"])):
         command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, "devices=2"]
         command += ["precision=64-true", "data.num_train_examples=15360"]
         subprocess.run([*command, f"results={tmp_path / name}"], check=True, timeout=300)

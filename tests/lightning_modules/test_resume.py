@@ -103,7 +103,7 @@ def test_left_after_each_step_to_the_last_bit(train, tmp_path):
 
 def test_ranks_with_weights_of_their_own_are_left_when_they_have_averaged_them(train, tmp_path):
     local = {"name": "post_local_sgd", "workers": 2, "start_epoch": 0, "local_steps": 2}
-    words = {**STEPS, "devices": 2, "exchange": local}
+    words = {**STEPS, "devices": 2, "comm_hook": local}
     whole = train(tmp_path / "whole", **words)
 
     for steps in (2, 4, 6):

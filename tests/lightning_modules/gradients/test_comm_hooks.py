@@ -9,7 +9,7 @@ from ranks import tell_mean
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
-from lightning_modules.gradients.comm_hooks import build_exchange
+from lightning_modules.gradients.comm_hooks import build_comm_hook
 from lightning_modules.gradients.power_sgd import PowerSGD
 
 
@@ -68,5 +68,5 @@ def test_the_algorithm_of_nccl_is_told_to_nccl_before_ranks_meet(monkeypatch, wo
 def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):
     del process_group
 
-    with pytest.raises(ValueError, match=r"^exchange\.nccl_algo must be null on CPUs, .* GPUs\.$"):
-        build_exchange({"name": "all_reduce", "nccl_algo": "ring"}, None)
+    with pytest.raises(ValueError, match=r"^comm_hook\.nccl_algo must be null on CPUs, .* GPUs\.$"):
+        build_comm_hook({"name": "all_reduce", "nccl_algo": "ring"}, None)

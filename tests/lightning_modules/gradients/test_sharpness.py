@@ -36,18 +36,18 @@ def test_sams_step_is_the_one_computed_by_hand():
     assert model.weights.tolist() == [3.0, 4.0]
 
 
-def conadv_gradient(model, ascent, inputs):
+def conadv_gradient(model, perturbation, inputs):
     model.weights.grad = None
-    ascent.loss(model, inputs, half_square, half_square(model(inputs))).backward()
+    perturbation.loss(model, inputs, half_square, half_square(model(inputs))).backward()
     return model.weights.grad.tolist()
 
 
 def test_conadvs_loss_is_half_clean_and_half_adversarial():
     """l = (w x)^2 / 2 at w = (2, -1), x = (1, 1): x' = x + 0.1 sign(w^2 x) = (1.1, 1.1)."""
     model, inputs = Weights(2.0, -1.0), torch.ones(2, dtype=torch.float64)
-    ascent = ConAdv(model, radius=0.1, stale_steps=0)
+    perturbation = ConAdv(model, radius=0.1, stale_steps=0)
 
-    gradient = conadv_gradient(model, ascent, inputs)
+    gradient = conadv_gradient(model, perturbation, inputs)
 
     half = (1 + 1.1**2) / 2  # of x^2 and x'^2; the gradient is w x^2
     assert gradient == pytest.approx([2 * half, -1 * half])
@@ -61,16 +61,16 @@ def linear(outputs):
 def test_conadv_climbs_by_the_weights_of_some_steps_ago(stale_steps):
     """l = w x: x' moves by the sign of the old weight, here 5, -5, 5, -5 ... before each step."""
     model, inputs = Weights(5.0), torch.ones(1, dtype=torch.float64)
-    ascent = ConAdv(model, radius=0.1, stale_steps=stale_steps)
+    perturbation = ConAdv(model, radius=0.1, stale_steps=stale_steps)
     history = [5.0]
     for step in range(4):
-        ascent.before_step(model)
+        perturbation.before_step(model)
         history.append(5.0 * (-1) ** (step + 1))
         with torch.no_grad():
             model.weights.fill_(history[-1])
     model.weights.grad = None
 
-    ascent.loss(model, inputs, linear, linear(model(inputs))).backward()
+    perturbation.loss(model, inputs, linear, linear(model(inputs))).backward()
 
     old = history[-1 - stale_steps]
     adversarial = 1 + 0.1 * (1 if old > 0 else -1)
@@ -80,7 +80,9 @@ def test_conadv_climbs_by_the_weights_of_some_steps_ago(stale_steps):
 def test_conadv_refuses_inputs_that_cannot_be_moved():
     model = Weights(5.0)
 
-    with pytest.raises(ValueError, match=r"^ascent=conadv must have inputs that can be moved a"):
+    with pytest.raises(
+        ValueError, match=r"^perturbation=conadv must have inputs that can be moved a"
+    ):
         ConAdv(model, radius=0.1, stale_steps=0).loss(
             model, torch.ones(1, dtype=torch.int64), linear, torch.tensor(0.0)
         )
@@ -90,13 +92,13 @@ def test_conadv_refuses_inputs_that_cannot_be_moved():
 def test_the_second_pass_leaves_the_running_statistics_alone(kind):
     plain = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     model = fix_batchnorm_span(plain, span=4, position=StepPosition())
-    ascent = SAM(rho=0.5) if kind == "sam" else ConAdv(model, radius=0.5, stale_steps=0)
+    perturbation = SAM(rho=0.5) if kind == "sam" else ConAdv(model, radius=0.5, stale_steps=0)
     inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
     clean = model(inputs).square().mean()
     (layer,) = span_batchnorms(model)
     before = [terms.clone() for terms in (layer._mean_terms, layer._var_terms)]
 
-    ascent.loss(model, inputs, lambda outputs: outputs.square().mean(), clean)
+    perturbation.loss(model, inputs, lambda outputs: outputs.square().mean(), clean)
 
     torch.testing.assert_close([layer._mean_terms, layer._var_terms], before, rtol=0, atol=0)
     layer.merge_ranks(2)  # two spans were seen, not four

@@ -5,7 +5,7 @@ import pytest
 from sweeper.spec.run_spec import run_spec
 
 CLARS = ("optimizer=clars",)
-LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=1")
+LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epoch=1")
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=
             "optimizer.gradient_span to 1920 or less.",
         ),
         (
-            (*CLARS, "ascent=sam", "ascent.gradient_span=128"),
-            "ascent.gradient_span must be optimizer.gradient_span, of which gradients are looked "
-            "at already; got ascent.gradient_span=128, optimizer.gradient_span=384. Set both to "
-            "one number.",
+            (*CLARS, "perturbation=sam", "perturbation.gradient_span=128"),
+            "perturbation.gradient_span must be optimizer.gradient_span, of which gradients are "
+            "looked at already; got perturbation.gradient_span=128, "
+            "optimizer.gradient_span=384. Set both to one number.",
         ),
         (
             (*CLARS, "gradient_clip=1"),
@@ -48,35 +48,39 @@ LOCAL = ("exchange=post_local_sgd", "exchange.workers=1", "exchange.start_epoch=
             "the batch; got gradient_clip=1. Remove gradient_clip.",
         ),
         (
-            ("exchange=hierarchical", "exchange.ranks_per_node=2", "devices=3"),
-            "exchange.ranks_per_node must divide devices x num_nodes, so that all nodes are alike; "
-            "got exchange.ranks_per_node=2, 3 ranks. Usually it is devices.",
+            ("comm_hook=hierarchical", "comm_hook.ranks_per_node=2", "devices=3"),
+            "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes are "
+            "alike; got comm_hook.ranks_per_node=2, 3 ranks. Usually it is devices.",
         ),
         (
-            ("exchange.nccl_algo=star",),
-            "exchange.nccl_algo must be one of ring, tree, or null; got exchange.nccl_algo='star'.",
+            ("comm_hook.nccl_algo=star",),
+            "comm_hook.nccl_algo must be one of ring, tree, or null; "
+            "got comm_hook.nccl_algo='star'.",
         ),
         (
-            ("exchange.nccl_algo=tree", "accelerator=cpu"),
-            "exchange.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
-            "ring; got exchange.nccl_algo=tree, accelerator=cpu. Remove it.",
+            ("comm_hook.nccl_algo=tree", "accelerator=cpu"),
+            "comm_hook.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
+            "ring; got comm_hook.nccl_algo=tree, accelerator=cpu. Remove it.",
         ),
-        (("ascent=sam", "ascent.rho=0"), "ascent.rho must be a number above 0; got ascent.rho=0."),
         (
-            ("exchange=powersgd", "exchange.start_step=1"),
-            "exchange.start_step must be a whole number, 2 or more; got exchange.start_step=1.",
+            ("perturbation=sam", "perturbation.rho=0"),
+            "perturbation.rho must be a number above 0; got perturbation.rho=0.",
+        ),
+        (
+            ("comm_hook=powersgd", "comm_hook.start_step=1"),
+            "comm_hook.start_step must be a whole number, 2 or more; got comm_hook.start_step=1.",
         ),
         (
             (*LOCAL, "devices=2"),
-            "devices x num_nodes must be exchange.workers, each of which trains on its own; got "
-            "devices=2, num_nodes=1, exchange.workers=1. Train on 1 ranks.",
+            "devices x num_nodes must be comm_hook.workers, each of which trains on its own; got "
+            "devices=2, num_nodes=1, comm_hook.workers=1. Train on 1 ranks.",
         ),
         (
             (*LOCAL, "ema_decay=0.9"),
-            "exchange=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, ascent=conadv, precision=16-mixed, optimizers with a gradient_span, a "
-            "measured noise (noise_span); got a setting of ema_decay. Remove it, or use "
-            "exchange=all_reduce.",
+            "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
+            "ema_decay, perturbation=conadv, precision=16-mixed, optimizers with a gradient_span, "
+            "a measured noise (noise_span); got a setting of ema_decay. Remove it, or use "
+            "comm_hook=all_reduce.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -91,7 +95,7 @@ def test_a_wrong_switch_gets_a_sentence(grid, words, sentence):
 
 
 def test_the_algorithm_of_nccl_is_no_part_of_what_is_trained(grid):
-    configs = grid("exchange.nccl_algo=null,ring,tree")
+    configs = grid("comm_hook.nccl_algo=null,ring,tree")
 
     assert len({run_spec(config).run_id for config in configs}) == 1
 

@@ -16,7 +16,10 @@ EXACT = {"reproducible": True, "micro_batch": 384}
         ),
         ({"micro_batch": "auto"}, r"^micro_batch must be a number with reproducible=true"),
         ({"precision": "16-mixed"}, r"^reproducible=true must be without .*; got precision=16-mix"),
-        ({"exchange": {"name": "bf16"}}, r"micro-batches; got exchange=bf16\. Remove it, or repr"),
+        (
+            {"comm_hook": {"name": "bf16"}},
+            r"micro-batches; got comm_hook=bf16\. Remove it, or repr",
+        ),
         ({"noise_span": 384}, r"got a measured noise scale\. Remove it"),
     ],
 )

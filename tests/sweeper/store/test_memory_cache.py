@@ -38,7 +38,7 @@ def test_a_given_micro_batch_is_not_probed(probes, spec):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"bn_span": "micro"}, {"ascent": {"name": "sam", "rho": 0.05, "gradient_span": 128}}],
+    [{"bn_span": "micro"}, {"perturbation": {"name": "sam", "rho": 0.05, "gradient_span": 128}}],
 )
 def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_probed(probes, spec, changes):
     assert probes.fit(spec(**changes)).source == "limit"

@@ -85,7 +85,7 @@ def test_a_micro_batch_that_the_method_fixes_is_not_halved(launch):
     """SAM climbs by each 768 examples; by each 384 it would be another experiment."""
     sam = {"name": "sam", "rho": 0.05, "gradient_span": 768}
 
-    row = only(launch(provoked("GreedyAboveHalf", epochs=3, ascent=sam)))
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, perturbation=sam)))
 
     assert (row.outcome, row.micro_batch, row.attempt) == ("out_of_memory", 768, 1)
 
