@@ -30,6 +30,7 @@ from sweeper.spec.worker_args import (
     Try,
     signals_of_launcher,
 )
+from sweeper.store.publish import publish_json, publish_text
 
 _REASON_LINES = 3
 _LOOK_S = 0.005
@@ -108,7 +109,7 @@ def try_micro_batch(told: Try) -> None:
     on_gpu = told.share_of_gpu is not None
     peak = torch.cuda.max_memory_reserved() / _GIB if on_gpu else record["peak_memory_gib"]
     measured = {"peak_gib": peak, "steps": record["steps"], "device": record["device_kind"]}
-    _publish(folder / "measured.json", measured)
+    publish_json(folder / "measured.json", measured)
     dist.destroy_process_group()
 
 
@@ -214,9 +215,7 @@ def _store(rank: Rank) -> dist.Store:
         store = dist.TCPStore(
             rank.master, 0, rank.world_size, is_master=True, wait_for_workers=False
         )
-        partial = meeting.with_name(".rendezvous.tmp")
-        partial.write_text(str(store.port))
-        partial.replace(meeting)
+        publish_text(meeting, str(store.port))
         return store
     deadline = time.monotonic() + _MEETING_S
     while not meeting.exists():
@@ -260,11 +259,4 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _leave_record(folder: Path, rank: int, record: dict[str, Any]) -> None:
-    _publish(folder / f"record-{rank}.json", record)
-
-
-def _publish(path: Path, content: dict[str, Any]) -> None:
-    """Publish by rename."""
-    partial = path.with_name(f".{path.stem}.tmp")
-    partial.write_text(json.dumps(content))
-    partial.replace(path)
+    publish_json(folder / f"record-{rank}.json", record)

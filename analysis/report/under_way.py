@@ -13,9 +13,9 @@ import pandas as pd
 
 from sweeper.spec.stored_spec import stored_run_spec
 from sweeper.store.attempt import Attempt
-from sweeper.store.lease import EXPIRES_S, Owner
+from sweeper.store.lease import EXPIRES_S, LEASE, holder_of
 from sweeper.store.ledger import Ledger
-from sweeper.store.pending_runs import lists
+from sweeper.store.pending_runs import pending_runs
 from sweeper.store.row import planned_row
 
 RUNNING, SILENT, QUEUED = "running", "silent", "queued"
@@ -60,7 +60,7 @@ def progress_stamps(results: Sequence[str]) -> list[str]:
         for run_id, number in ledger.active():
             progress = ledger.attempt_folder(run_id, number) / "progress.jsonl"
             stamps.append(f"{run_id} {number} {_size(progress)}")
-        stamps += [f"{listed.owner} {len(listed.runs)}" for listed in lists(ledger.results)]
+        stamps += [f"{listed.holder} {len(listed.runs)}" for listed in pending_runs(ledger.results)]
         stamps += [path.name for path in _tickets(ledger)]
     return stamps
 
@@ -74,7 +74,7 @@ def _training(
         return None
     row, curve = planned_row(attempt.spec), attempt.curve()
     last = curve[-1] if curve else {}
-    state, heard = _heartbeat(attempt.folder / "owner.json")
+    state, heard = _heartbeat(attempt.folder)
     row |= {name: last.get(name) for name in ("val_accuracy", "val_loss", "train_loss")}
     row |= {"epochs_completed": len(curve), "wall_s": last.get("elapsed_s"), "outcome": state}
     row |= {"attempt": number, "reason": f"epoch {len(curve)} of {row['epochs']}; {heard}"}
@@ -82,23 +82,29 @@ def _training(
     return row, curve
 
 
-def _heartbeat(owner_file: Path) -> tuple[str, str]:
-    try:
-        owner = Owner(**json.loads(owner_file.read_text()))
-        silent_s = max(0.0, time.time() - owner_file.stat().st_mtime)
-    except (OSError, ValueError, TypeError):
+def _heartbeat(folder: Path) -> tuple[str, str]:
+    holder = holder_of(folder)
+    if holder is None:
         return RUNNING, "just beginning or just ending"
-    alive = owner.is_alive()
+    silent_s = _silent_s(folder / LEASE)
+    alive = holder.is_alive()
     if alive is None:
         alive = silent_s < EXPIRES_S
-    return RUNNING if alive else SILENT, f"heartbeat {silent_s:.0f} s ago on {owner.host}"
+    return RUNNING if alive else SILENT, f"heartbeat {silent_s:.0f} s ago on {holder.host}"
+
+
+def _silent_s(lease: Path) -> float:
+    try:
+        return max(0.0, time.time() - lease.stat().st_mtime)
+    except FileNotFoundError:  # just released
+        return 0.0
 
 
 def _queued(ledger: Ledger, latest: Mapping[str, int]) -> list[dict[str, Any]]:
     """Attempts that a sweep on some machine has still to begin, and those submitted to SLURM."""
     found: dict[str, dict[str, Any]] = {}
-    for listed in lists(ledger.results):
-        why = f"waits in the sweep of process {listed.owner.pid} on {listed.owner.host}"
+    for listed in pending_runs(ledger.results):
+        why = f"waits in the sweep of process {listed.holder.pid} on {listed.holder.host}"
         found |= {line["run_id"]: {**line, "reason": why} for line in listed.runs}
     for path in _tickets(ledger):
         try:

@@ -1,11 +1,14 @@
 """Arrays made once and read by all runs of a sweep on this machine."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from sweeper.store.publish import publishing
 
 Array = npt.NDArray[np.uint8]
 
@@ -27,11 +30,7 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
     if path.exists():
         return np.load(path, mmap_mode="c")  # torch wants arrays that it may write
     array = make()
-    partial = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with partial.open("wb") as file:
-            np.save(file, array)
-        partial.replace(path)
-    except OSError:  # no room: sharing is only for speed
-        partial.unlink(missing_ok=True)
+    # where there is no room: sharing is only for speed
+    with contextlib.suppress(OSError), publishing(path) as partial, partial.open("wb") as file:
+        np.save(file, array)
     return array

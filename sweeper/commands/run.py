@@ -10,7 +10,7 @@ from sweeper.planning.plan import Plan, plan, tasks
 from sweeper.planning.tasks import Event, Task
 from sweeper.spec import exit_codes
 from sweeper.store.ledger import Ledger
-from sweeper.store.pending_runs import announced
+from sweeper.store.pending_runs import list_pending
 
 Launch = Callable[[Sequence[Task], Ledger], Iterator[Event]]
 
@@ -43,7 +43,7 @@ def run_sweep(
         _say(planned, to_do, shown)
         try:
             attempts = [(task.spec, task.number) for task in to_do]
-            with announced(attempts, ledger.results):
+            with list_pending(attempts, ledger.results):
                 return _follow(launch(to_do, ledger) if to_do else iter(()), ledger, shown)
         except KeyboardInterrupt:
             shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")

@@ -7,13 +7,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sweeper.store.lease import process_start
+
 
 @contextmanager
 def shared_folder() -> Generator[Path]:
     """A folder in memory for arrays that the runs share; those of dead launchers are removed."""
     root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
     for left in root.glob("sweeper-*-shared"):
-        if not _is_alive(int(left.name.split("-")[1])):
+        if process_start(int(left.name.split("-")[1])) is None:
             shutil.rmtree(left, ignore_errors=True)
     path = root / f"sweeper-{os.getpid()}-shared"
     path.mkdir(exist_ok=True)
@@ -21,13 +23,3 @@ def shared_folder() -> Generator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -14,9 +14,10 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.stored_spec import stored_run_spec
 from sweeper.spec.worker_args import LEAVE_AFTER_STEP
-from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.provenance import git_commit, versions
+from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import measured_row, planned_row
 
 
@@ -27,7 +28,7 @@ class Attempt:
     Attributes:
         spec: the run, laid out as this attempt trains it.
         number: 1-based.
-        folder: config.json, owner.json while it is held, released.json after that, and what the
+        folder: config.json, lease.json while it is held, released.json after that, and what the
             worker leaves: log, progress, record.
         checkpoint: the run's checkpoint, shared by its attempts.
         started_at: UTC.
@@ -45,14 +46,11 @@ class Attempt:
     ) -> "Attempt | None":
         """Claim an attempt: make its folder, write its config; None if another process has it."""
         folder = ledger.attempt_folder(spec.run_id, number)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
+        if not claim(folder):
             return None
-        hold(folder / "owner.json")
         ledger.mark_active(spec.run_id, number)
         config = {**spec.config, "micro_batch": spec.split.micro_batch}
-        _write_text(folder / "config.json", json.dumps(config, indent=1))
+        publish_json(folder / "config.json", config)
         attempt = cls._of(spec, ledger, number, datetime.now(UTC))
         if from_scratch:
             attempt.checkpoint.unlink(missing_ok=True)
@@ -81,12 +79,12 @@ class Attempt:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether a later attempt was begun: the owner was taken for dead."""
+        """Whether a later attempt was begun: its holder was presumed dead."""
         return self.folder.with_name(f"{self.number + 1:03d}").exists()
 
     def ask_to_stop(self, reason: str) -> None:
         """Ask whoever holds this attempt to end it, as preempted for this reason."""
-        _write_text(self.folder / "stop.txt", reason)
+        publish_text(self.folder / "stop.txt", reason)
 
     def ask_to_leave(self) -> None:
         """Ask the ranks to save after the step they are in, and leave, if it can be written."""
@@ -125,9 +123,7 @@ class Attempt:
 
     def release(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
         """Let go: from now on the attempt is history."""
-        _write_text(
-            self.folder / "released.json", json.dumps({"outcome": outcome, "reason": reason})
-        )
+        publish_json(self.folder / "released.json", {"outcome": outcome, "reason": reason})
         _clean_up(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
@@ -188,14 +184,14 @@ def standing(ledger: Ledger, run_id: str, number: int) -> tuple[Outcome, str] | 
     try:
         end = json.loads((folder / "released.json").read_text())
     except FileNotFoundError:
-        return is_held(folder / "owner.json", folder)
+        return is_held(folder)
     return Outcome(end["outcome"]), end["reason"]
 
 
 def recover(ledger: Ledger, run_id: str, number: int) -> None:
     """Give an abandoned attempt its row: what its worker recorded, or that it was cut off."""
     attempt = Attempt.found(ledger, run_id, number)
-    if attempt is None:  # its owner went before it had written anything
+    if attempt is None:  # its holder died before it had written anything
         ledger.mark_inactive(run_id, number)
         return
     attempt.end(*attempt.end_when_stopped(lambda: "its launcher was gone"), ledger)
@@ -226,18 +222,11 @@ def tidy(ledger: Ledger) -> None:
 
 def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
     folder = ledger.attempt_folder(run_id, number)
-    let_go(folder / "owner.json")
+    release(folder)
     is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
-    for left in ("rendezvous", LEAVE_AFTER_STEP, "*.tmp", ".*.tmp", ".now-*"):
+    for left in ("rendezvous", LEAVE_AFTER_STEP, "*.tmp", ".now-*"):
         for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
             path.unlink(missing_ok=True)
     if is_latest:
         ledger.remove_partial(run_id)
     ledger.mark_inactive(run_id, number)
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Publish by rename."""
-    partial = path.with_name(f".{path.name}.tmp")
-    partial.write_text(text)
-    partial.replace(path)

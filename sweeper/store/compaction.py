@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.lease import lock, unlock
 from sweeper.store.parquet import read_whole, write_table
 from sweeper.store.row_file import COMPACT_PREFIX, Ended
 
@@ -30,8 +30,8 @@ def compact(results: Path) -> int:
     Returns:
         How many runs were merged; 0 if another process is merging.
     """
-    with _alone(results) as alone:
-        if not alone:
+    with _locked(results) as is_ours:
+        if not is_ours:
             return 0
         _finish_removals(results)
         settled = [row for row in _small(results) if row.outcome.is_result]
@@ -61,8 +61,8 @@ def take_out(results: Path, run_ids: Collection[str]) -> None:
     """Give the merged rows of these runs files of their own again."""
     if not any(row.run_id in run_ids for row in compacted(results)):
         return
-    with _alone(results) as alone:
-        if not alone:
+    with _locked(results) as is_ours:
+        if not is_ours:
             msg = f"another process is merging files in {results}; repeat the command in a moment."
             raise ValueError(msg)
         for merged in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
@@ -115,24 +115,14 @@ def _remove(results: Path, row: Ended) -> None:
 
 
 @contextlib.contextmanager
-def _alone(results: Path) -> Generator[bool]:
-    """Whether this process may merge: one at a time, a dead one's claim is taken over."""
-    lock = results / _LOCK
-    if lock.exists() and not is_held(lock / "owner.json", lock):
-        with contextlib.suppress(OSError):  # another process may be quicker
-            (lock / "owner.json").unlink(missing_ok=True)
-            lock.rmdir()
+def _locked(results: Path) -> Generator[bool]:
+    """Whether this process may merge: one at a time."""
+    is_ours = lock(results / _LOCK)
     try:
-        lock.mkdir()
-    except FileExistsError:
-        yield False
-        return
-    hold(lock / "owner.json")
-    try:
-        yield True
+        yield is_ours
     finally:
-        let_go(lock / "owner.json")
-        lock.rmdir()
+        if is_ours:
+            unlock(results / _LOCK)
 
 
 def main() -> None:

@@ -1,33 +1,39 @@
-"""Who holds an attempt: a process on a machine, alive while its heartbeat is fresh.
+"""Who holds a folder: a process on a machine, alive while its heartbeat is fresh.
 
-A heartbeat is the modification time of a file, compared with the clock of the file system it lies
-on, so that machines need not agree on the time. It comes from a thread of its own: a launcher may
-be kept waiting, as by a first import of torch over a network, for longer than a lease lasts.
+Making the folder is the claim: only one process can. A heartbeat is the modification time of the
+lease, compared with the clock of the file system it lies on, so that machines need not agree on the
+time. It comes from a thread of its own: a launcher may be kept waiting, as by a first import of
+torch over a network, for longer than a lease lasts.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import socket
 import threading
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from sweeper.store.publish import publish_json
+
+#: The file in a folder that names its holder.
+LEASE = "lease.json"
 HEARTBEAT_S = 5.0
 EXPIRES_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Holder:
     """A process.
 
     Attributes:
         host: name of its machine.
         boot: of the machine, and the namespace of its process ids (containers of one machine may
-            share its name, but not its processes), where they can be told.
+            share its name, but not its processes), where they are known.
         pid: process id.
-        born: start time of the process in clock ticks since boot, where it can be told; guards
+        born: start time of the process in clock ticks since boot, where it is known; guards
             against a process id used anew.
     """
 
@@ -37,78 +43,87 @@ class Owner:
     born: str
 
     def is_alive(self) -> bool | None:
-        """Whether the process exists; None if that cannot be told from this machine."""
+        """Whether the process exists; None if this machine cannot know."""
         me = this_process()
         if (self.host, self.boot) != (me.host, me.boot):
             return None
-        return _born(self.pid) == self.born
-
-    def write(self, path: Path) -> None:
-        """Publish by rename."""
-        partial = path.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(json.dumps(asdict(self)))
-        partial.replace(path)
+        return process_start(self.pid) == self.born
 
 
 @cache
-def this_process() -> Owner:
-    """The owner that this process is."""
+def this_process() -> Holder:
+    """The holder that this process is."""
     boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     is_linux = boot.exists() and namespace.is_symlink()
-    return Owner(
+    return Holder(
         host=socket.gethostname(),
         boot=f"{boot.read_text().strip()} {namespace.readlink()}" if is_linux else "",
         pid=os.getpid(),
-        born=_born(os.getpid()) or "",
+        born=process_start(os.getpid()) or "",
     )
 
 
-def hold(owner_file: Path) -> None:
-    """Make this process the owner, whose heart beats until it lets go."""
-    this_process().write(owner_file)
-    _held.add(owner_file)
-    _start_heart(os.getpid())
-
-
-def let_go(owner_file: Path) -> None:
-    """Be the owner no more."""
-    _held.discard(owner_file)
-    owner_file.unlink(missing_ok=True)
-
-
-_held: set[Path] = set()
-
-
-@cache
-def _start_heart(pid: int) -> None:
-    """Once in a process: threads do not outlive a fork."""
-    threading.Thread(target=_beat, name=f"heartbeat-{pid}", daemon=True).start()
-
-
-def _beat() -> None:
-    pause = threading.Event()
-    while not pause.wait(HEARTBEAT_S):
-        for owner_file in tuple(_held):
-            with contextlib.suppress(OSError):  # a full or lost disk: the runs say so
-                os.utime(owner_file)
-
-
-def is_held(owner_file: Path, made_in: Path) -> bool:
-    """Whether an attempt has a living owner.
-
-    Args:
-        owner_file: written by the owner and touched at each heartbeat.
-        made_in: the attempt's folder; its age counts until the owner has written its file.
-    """
+def claim(folder: Path) -> bool:
+    """Make a folder and hold it; False if it is there already."""
     try:
-        owner = Owner(**json.loads(owner_file.read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return _age_s(made_in) < EXPIRES_S
-    alive = owner.is_alive()
-    return alive if alive is not None else _age_s(owner_file) < EXPIRES_S
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        return False
+    publish_json(folder / LEASE, asdict(this_process()))
+    _held.add(folder)
+    _start_heartbeat(os.getpid())
+    return True
 
 
-def _born(pid: int) -> str | None:
+def release(folder: Path) -> None:
+    """Hold a folder no more; it stays."""
+    _held.discard(folder)
+    (folder / LEASE).unlink(missing_ok=True)
+
+
+def lock(folder: Path) -> bool:
+    """Claim a folder, or take it over from a holder that is presumed dead; False if it is held."""
+    return claim(folder) or (not is_held(folder) and _remove_expired(folder) and claim(folder))
+
+
+def _remove_expired(folder: Path) -> bool:
+    """Remove a folder whose holder is presumed dead; False if another process was faster."""
+    expired = folder.with_name(f"{folder.name}-{os.getpid()}")
+    try:
+        folder.rename(expired)  # only one process can
+    except OSError:
+        return False
+    if is_held(expired):  # another process has claimed it since we looked
+        expired.rename(folder)
+        return False
+    shutil.rmtree(expired, ignore_errors=True)
+    return True
+
+
+def unlock(folder: Path) -> None:
+    """Release a locked folder and remove it."""
+    release(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Who the lease of a folder names; None if there is no lease, or none that can be read."""
+    try:
+        return Holder(**json.loads((folder / LEASE).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a folder has a living holder; until it has a lease its own age counts."""
+    holder = holder_of(folder)
+    if holder is None:
+        return _age_s(folder) < EXPIRES_S
+    alive = holder.is_alive()
+    return alive if alive is not None else _age_s(folder / LEASE) < EXPIRES_S
+
+
+def process_start(pid: int) -> str | None:
     """Start time of a process, from field 22 of its stat; None if there is no such process."""
     if not Path("/proc/self/stat").exists():
         return _exists(pid)
@@ -118,6 +133,23 @@ def _born(pid: int) -> str | None:
         return None
     state, *fields = stat.rpartition(")")[2].split()
     return None if state == "Z" else fields[18]
+
+
+_held: set[Path] = set()
+
+
+@cache
+def _start_heartbeat(pid: int) -> None:
+    """Once in a process: threads do not outlive a fork."""
+    threading.Thread(target=_beat, name=f"heartbeat-{pid}", daemon=True).start()
+
+
+def _beat() -> None:
+    pause = threading.Event()
+    while not pause.wait(HEARTBEAT_S):
+        for folder in tuple(_held):
+            with contextlib.suppress(OSError):  # a full or lost disk: the runs say so
+                os.utime(folder / LEASE)
 
 
 def _exists(pid: int) -> str | None:
@@ -131,12 +163,12 @@ def _exists(pid: int) -> str | None:
 
 
 def _age_s(path: Path) -> float:
-    """Seconds since the last heartbeat, by the clock of the file system."""
-    probe = path.parent / f".now-{os.getpid()}"
+    """Seconds since a file was touched, by the clock of the file system."""
+    now = path.parent / f".now-{os.getpid()}"
     try:
-        probe.touch()
-        return probe.stat().st_mtime - path.stat().st_mtime
+        now.touch()
+        return now.stat().st_mtime - path.stat().st_mtime
     except FileNotFoundError:
         return 0.0  # just being made, or just being released
     finally:
-        probe.unlink(missing_ok=True)
+        now.unlink(missing_ok=True)

@@ -121,7 +121,7 @@ class Ledger:
         (self._active / f"{run_id}-{attempt:03d}").unlink(missing_ok=True)
 
     def active(self) -> list[tuple[str, int]]:
-        """Run id and number of the attempts marked as under way; their owners may have died."""
+        """Run id and number of the attempts marked as under way; their holders may have died."""
         if not self._active.is_dir():
             return []
         marks = (path.name.partition("-") for path in self._active.iterdir())
@@ -142,7 +142,7 @@ class Ledger:
         others = [other for other in self._rows_of(now.run_id) if other != now]
         root = self.results
         latest = max([self.last_attempt(now.run_id), *(other.attempt for other in others)])
-        if latest > now.attempt:  # it was taken over: its owner was silent
+        if latest > now.attempt:  # it was taken over: its holder was presumed dead
             root = self.results / "superseded"
         else:
             for other in others:

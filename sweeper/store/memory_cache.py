@@ -3,7 +3,7 @@
     results/probes/<key>/about.json         what the key stands for, for people
     results/probes/<key>/<micro>-took.json  the memory that a micro-batch took
     results/probes/<key>/<micro>-over.json  one that took more than it might; outweighs the other
-    results/probes/<key>/trying/owner.json  while a process is trying one
+    results/probes/<key>/trying/lease.json  while a process is trying one
 
 One writer per file, published by rename: sweeps at once lose nothing. A file that cannot be read is
 as good as none.
@@ -12,8 +12,6 @@ as good as none.
 import contextlib
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +24,8 @@ from sweeper.spec.memory import CPU, Device, memory_part
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds, largest_fitting, next_try
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
-from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.lease import lock, unlock
+from sweeper.store.publish import publish_json
 
 _KEY_LENGTH = 16
 #: A try may take this part of a stated limit: equal runs were seen to differ (docs/batch.md).
@@ -143,28 +142,11 @@ class Probes:
 
     def claim(self, spec: RunSpec) -> bool:
         """Make this process the one that tries; False if another one is at it."""
-        trying = self._trying(spec)
-        trying.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            trying.mkdir()
-        except FileExistsError:
-            if is_held(trying / "owner.json", trying):
-                return False
-            left = trying.with_name(f"trying-{os.getpid()}")
-            try:
-                trying.rename(left)  # only one process can take over
-                trying.mkdir()
-            except OSError:
-                return False
-            finally:
-                shutil.rmtree(left, ignore_errors=True)
-        hold(trying / "owner.json")
-        return True
+        return lock(self._trying(spec))
 
     def release(self, spec: RunSpec) -> None:
         """The try is over."""
-        let_go(self._trying(spec) / "owner.json")
-        shutil.rmtree(self._trying(spec), ignore_errors=True)
+        unlock(self._trying(spec))
 
     def scratch(self, spec: RunSpec) -> Path:
         """Where the process that tries may write; removed at the release."""
@@ -201,8 +183,8 @@ class Probes:
     def _note(self, spec: RunSpec, name: str, content: Mapping[str, Any]) -> None:
         folder = self._folder / self.key(spec)
         folder.mkdir(parents=True, exist_ok=True)
-        _publish(folder / "about.json", self._about(spec))
-        _publish(folder / name, content)
+        publish_json(folder / "about.json", self._about(spec))
+        publish_json(folder / name, content)
 
     def _refusal(self, spec: RunSpec) -> str:
         config, ranks = spec.config, spec.split.world_size
@@ -219,12 +201,6 @@ def _usable(spec: RunSpec) -> list[int]:
     return usable_micro_batches(
         spec.split.rank_batch, limit=spec.config["micro_batch_limit"], bn_span=spec.bn_span
     )
-
-
-def _publish(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(path)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sweeper.store.publish import publishing
 from sweeper.store.schema import CURVES, RUNS, TABLES, arrow_schema, check_version
 
 
@@ -22,10 +22,9 @@ def write_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write beside the target under a name that readers ignore, then rename."""
+    """Publish a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with publishing(path) as partial:
         # Statistics and dictionaries would be most of a one-row file.
         pq.write_table(
             table,
@@ -34,9 +33,6 @@ def write_table(table: pa.Table, path: Path) -> None:
             use_dictionary=len(table) > 1,
             write_page_checksum=True,
         )
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:

@@ -1,8 +1,8 @@
-"""What a sweep on this machine has still to do, for whoever looks while it runs.
+"""The runs that a sweep on this machine has still to start, for other processes to read.
 
-    results/.waiting-<host>-<pid>.json    the owner, and a line for each run; gone when it ends
+    results/.pending-<host>-<pid>.json    the sweep's process, and a line for each run
 
-A list that a killed sweep left is known by its owner, and removed by the next sweep.
+The sweep removes its list at its end; the list of a killed sweep is removed by the next one.
 """
 
 import json
@@ -13,66 +13,65 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.run_spec import RunSpec
-from sweeper.store.lease import Owner, this_process
+from sweeper.store.lease import Holder, this_process
+from sweeper.store.publish import publish_json
 
-_PREFIX = ".waiting-"
+_PREFIX = ".pending-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """The list of one sweep.
+class PendingRuns:
+    """The pending runs of one sweep.
 
     Attributes:
-        owner: the sweep's process.
+        holder: the sweep's process.
         runs: what is known of each run before it starts, with columns of the runs table.
     """
 
-    owner: Owner
+    holder: Holder
     runs: Sequence[dict[str, Any]]
 
 
 @contextmanager
-def announced(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Generator[None]:
-    """List the runs of a sweep while the block runs.
+def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Generator[None]:
+    """List the pending runs of a sweep while the block runs.
 
     Args:
         attempts: the runs that it has to make, and the number of the attempt at each.
         results: the results folder.
     """
-    for path, listed in _lists(results):
-        if listed.owner.is_alive() is False:
+    for path, listed in _read_all(results):
+        if listed.holder.is_alive() is False:
             path.unlink(missing_ok=True)
     if not attempts:
         yield
         return
     me = this_process()
     path = results / f"{_PREFIX}{me.host}-{me.pid}.json"
-    partial = path.with_suffix(".tmp")
     runs = [_line(spec, number) for spec, number in attempts]
-    partial.write_text(json.dumps({"owner": asdict(me), "runs": runs}))
-    partial.replace(path)
+    publish_json(path, {"holder": asdict(me), "runs": runs})
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
 
 
-def lists(results: Path) -> list[Waiting]:
-    """The lists of the sweeps that run, or may run on another machine, into a results folder."""
-    found = [listed for _, listed in _lists(results)]
-    return [listed for listed in found if listed.owner.is_alive() is not False]
+def pending_runs(results: Path) -> list[PendingRuns]:
+    """The pending runs of each sweep that runs, or may run on another machine."""
+    found = [listed for _, listed in _read_all(results)]
+    return [listed for listed in found if listed.holder.is_alive() is not False]
 
 
-def _lists(results: Path) -> list[tuple[Path, Waiting]]:
+def _read_all(results: Path) -> list[tuple[Path, PendingRuns]]:
     paths = sorted(results.glob(f"{_PREFIX}*.json"))
     read = [(path, _read(path)) for path in paths]
     return [(path, listed) for path, listed in read if listed]
 
 
-def _read(path: Path) -> Waiting | None:
+def _read(path: Path) -> PendingRuns | None:
     try:
         found = json.loads(path.read_text())
-        return Waiting(owner=Owner(**found["owner"]), runs=found["runs"])
+        return PendingRuns(holder=Holder(**found["holder"]), runs=found["runs"])
     except (OSError, ValueError, TypeError, KeyError):  # gone since it was listed, or foreign
         return None
 

@@ -13,6 +13,7 @@ from types import FrameType
 from sweeper.launch.network import interface_towards
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.worker_args import Rank
+from sweeper.store.publish import publish_json
 
 #: A file in the attempt's folder: ranks that SLURM has signalled are to end at once.
 END_RANKS = "end-ranks"
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str]) -> None:
             f"srun must start devices x num_nodes = {world_size} ranks; it started {started}. "
             "Take ntasks out of hydra.launcher.parameters: ranks follow from devices and num_nodes."
         )
-        _leave_refusal(Path(folder), number, reason)
+        refusal = {"outcome": Outcome.FAILED, "reason": reason}
+        publish_json(Path(folder) / f"record-{number}.json", refusal)
         sys.exit(reason)
     master = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
     rank = Rank(
@@ -65,12 +67,6 @@ def _heed_sigterm_later(folder: Path) -> None:
         threading.Thread(target=watch, daemon=True).start()
 
     signal.signal(signal.SIGTERM, begin_to_watch)
-
-
-def _leave_refusal(folder: Path, rank: int, reason: str) -> None:
-    partial = folder / f".record-{rank}.tmp"
-    partial.write_text(json.dumps({"outcome": Outcome.FAILED, "reason": reason}))
-    partial.replace(folder / f"record-{rank}.json")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What was submitted and has not ended: a ticket for each run, made before its job is.
 
     results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
-    results/slurm/<submission>/              owner.json while it is being submitted, job.json after
+    results/slurm/<submission>/              lease.json while it is being submitted, job.json after
                                              that, and submitit's files: sbatch text, logs
 
 A submission's name travels as the comment of its jobs, so that a job is found even if the process
@@ -19,8 +19,9 @@ from sweeper.launch.slurm.commands import Queued
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.stored_spec import stored_run_spec
-from sweeper.store.lease import hold, is_held, let_go
+from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
+from sweeper.store.publish import publish_json
 
 COMMENT = "sweeper "
 #: Ends of an attempt after which its job may make another: they end a run when its job has gone.
@@ -112,16 +113,13 @@ class Tickets:
     def open_submission(self, name: str) -> Path:
         """Make a submission's folder; this process is at it."""
         folder = self.folder / name
-        folder.mkdir(parents=True)
-        hold(folder / "owner.json")
+        claim(folder)
         return folder
 
     def note_job(self, name: str, job: str) -> None:
         """Note the number of a submission's array."""
-        partial = self.folder / name / ".job.tmp"
-        partial.write_text(json.dumps({"job": job}))
-        partial.replace(self.folder / name / "job.json")
-        let_go(self.folder / name / "owner.json")
+        publish_json(self.folder / name / "job.json", {"job": job})
+        release(self.folder / name)
 
     def job_of(self, name: str) -> str | None:
         """The number of a submission's array, None if it was not noted."""
@@ -140,9 +138,7 @@ class Tickets:
     def is_being_submitted(self, name: str) -> bool:
         """Whether a living process is at a submission that has no number yet."""
         folder = self.folder / name
-        return (
-            self.job_of(name) is None and folder.exists() and is_held(folder / "owner.json", folder)
-        )
+        return self.job_of(name) is None and folder.exists() and is_held(folder)
 
     def _numbers(self) -> list[tuple[str, int]]:
         if not self._queued.is_dir():

@@ -15,7 +15,7 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.lease import this_process
 from sweeper.store.ledger import Ledger
-from sweeper.store.pending_runs import announced, lists
+from sweeper.store.pending_runs import list_pending, pending_runs
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_run_that_trains_is_a_row_with_its_curve_so_far(ledger, spec):
 
 def test_a_run_whose_launcher_has_gone_is_silent(ledger, spec):
     attempt = begun(spec, ledger, "")
-    owner = json.loads((attempt.folder / "owner.json").read_text())
-    (attempt.folder / "owner.json").write_text(json.dumps(owner | {"born": "0"}))
+    lease = attempt.folder / "lease.json"
+    lease.write_text(json.dumps(json.loads(lease.read_text()) | {"born": "0"}))
 
     runs, _ = under_way([str(ledger.results)])
 
@@ -69,7 +69,7 @@ def test_a_run_whose_launcher_has_gone_is_silent(ledger, spec):
 @pytest.mark.parametrize(("age_s", "state"), [(10, "running"), (100, "silent")])
 def test_on_another_machine_the_heartbeat_tells(ledger, spec, age_s, state):
     attempt = begun(spec, ledger, "")
-    path = attempt.folder / "owner.json"
+    path = attempt.folder / "lease.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "elsewhere"}))
     then = path.stat().st_mtime - age_s
     os.utime(path, (then, then))
@@ -81,7 +81,7 @@ def test_on_another_machine_the_heartbeat_tells(ledger, spec, age_s, state):
 
 def test_what_a_sweep_has_still_to_start_is_queued_until_it_starts(ledger, config):
     specs = [run_spec(config(batch=3840, seed=seed)) for seed in range(3)]
-    with announced([(spec, 1) for spec in specs], ledger.results):
+    with list_pending([(spec, 1) for spec in specs], ledger.results):
         begun(specs[0], ledger, "")
         runs, _ = under_way([str(ledger.results)])
     after, _ = under_way([str(ledger.results)])
@@ -92,16 +92,16 @@ def test_what_a_sweep_has_still_to_start_is_queued_until_it_starts(ledger, confi
         specs[2].run_id: "queued",
     }
     assert after["outcome"].tolist() == ["running"]
-    assert list(ledger.results.glob(".waiting*")) == []
+    assert list(ledger.results.glob(".pending*")) == []
 
 
 def test_the_list_of_a_killed_sweep_is_not_shown_and_is_removed_by_the_next(ledger, spec):
-    owner = {"host": this_process().host, "boot": this_process().boot, "pid": 1, "born": "never"}
-    path = ledger.results / ".waiting-here-1.json"
-    path.write_text(json.dumps({"owner": owner, "runs": [{"run_id": spec.run_id}]}))
+    holder = {"host": this_process().host, "boot": this_process().boot, "pid": 1, "born": "never"}
+    path = ledger.results / ".pending-here-1.json"
+    path.write_text(json.dumps({"holder": holder, "runs": [{"run_id": spec.run_id}]}))
 
-    assert lists(ledger.results) == []
-    with announced([], ledger.results):
+    assert pending_runs(ledger.results) == []
+    with list_pending([], ledger.results):
         assert not path.exists()
 
 
@@ -148,7 +148,7 @@ def test_the_page_is_new_when_an_epoch_ends_and_only_then(ledger, spec):
     watcher = Watcher([str(ledger.results)], "watch")
     before = watcher.version()
 
-    os.utime(attempt.folder / "owner.json")
+    os.utime(attempt.folder / "lease.json")
     beaten = watcher.version()
     (attempt.folder / "progress.jsonl").write_text(epoch(1, 0.5) + epoch(2, 0.6))
 

@@ -1,13 +1,16 @@
 """A launcher killed between two steps of an attempt's end leaves nothing behind for good."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, standing, tidy
+from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
+from sweeper.store.publish import publish_json
 
 
 @pytest.fixture
@@ -19,10 +22,9 @@ def ledger(results):
 
 @pytest.fixture
 def attempt(ledger, config):
-    """An attempt whose checkpoint is there and whose owner, another process, is dead."""
+    """An attempt whose checkpoint is there and whose holder, another process, is dead."""
     begun = Attempt.begin(run_spec(config()), ledger, 1)
-    owner = json.loads((begun.folder / "owner.json").read_text())
-    (begun.folder / "owner.json").write_text(json.dumps({**owner, "born": "1"}))
+    publish_json(begun.folder / LEASE, asdict(this_process()) | {"born": "1"})
     begun.checkpoint.write_text("weights")
     (begun.folder / "rendezvous").touch()
     return begun
@@ -88,7 +90,7 @@ def test_only_one_process_can_begin_an_attempt(ledger, config):
     assert Attempt.begin(spec, ledger, 1) is None
 
 
-def test_an_owner_that_was_taken_for_dead_changes_nothing_any_more(ledger, attempt):
+def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attempt):
     """It wakes up after a later attempt was begun, and ends its own."""
     later = Attempt.begin(attempt.spec, ledger, 2)
 

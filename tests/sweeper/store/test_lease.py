@@ -1,105 +1,155 @@
-"""Who holds an attempt: told by the process on this machine, by the heartbeat on another."""
+"""Who holds a folder: the process itself on this machine, its heartbeat on another."""
 
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
-from sweeper.store import lease
-from sweeper.store.lease import EXPIRES_S, hold, is_held, let_go, this_process
+from sweeper.store.lease import (
+    EXPIRES_S,
+    LEASE,
+    claim,
+    is_held,
+    lock,
+    release,
+    this_process,
+    unlock,
+)
+from sweeper.store.publish import publish_json
 
 
 @pytest.fixture
-def owned(tmp_path):
-    """Write an owner file into a folder; its path."""
+def held_by(tmp_path):
+    """A folder whose lease names this holder."""
 
-    def write(owner):
-        path = tmp_path / "owner.json"
-        owner.write(path)
-        return path
+    def write(holder):
+        folder = tmp_path / "held"
+        folder.mkdir()
+        publish_json(folder / LEASE, asdict(holder))
+        return folder
 
     return write
 
 
-def aged(path, seconds):
+@pytest.fixture
+def dead():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return replace(this_process(), pid=process.pid, born="12345")
+
+
+def age(path, seconds):
     stat = path.stat()
     os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
 
 
-def test_a_living_process_of_this_machine_holds_however_old_its_heartbeat(owned):
-    path = owned(this_process())
-    aged(path, 10 * EXPIRES_S)
+def test_a_living_process_of_this_machine_holds_however_old_its_heartbeat(held_by):
+    folder = held_by(this_process())
+    age(folder / LEASE, 10 * EXPIRES_S)
 
-    assert is_held(path, path.parent)
-
-
-def test_a_dead_process_of_this_machine_holds_nothing_however_fresh_its_heartbeat(owned):
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-
-    path = owned(replace(this_process(), pid=dead.pid, born="12345"))
-
-    assert not is_held(path, path.parent)
+    assert is_held(folder)
 
 
-def test_a_process_id_used_anew_is_not_the_owner(owned):
-    path = owned(replace(this_process(), born="1"))
-
-    assert not is_held(path, path.parent)
+def test_a_dead_process_of_this_machine_holds_nothing_however_fresh_its_heartbeat(held_by, dead):
+    assert not is_held(held_by(dead))
 
 
-def test_on_another_machine_a_fresh_heartbeat_holds(owned):
-    path = owned(replace(this_process(), host="elsewhere", pid=1))
-    aged(path, EXPIRES_S / 2)
-
-    assert is_held(path, path.parent)
+def test_a_process_id_used_anew_is_another_process(held_by):
+    assert not is_held(held_by(replace(this_process(), born="1")))
 
 
-def test_on_another_machine_silence_lets_go(owned):
-    path = owned(replace(this_process(), host="elsewhere", pid=1))
-    aged(path, EXPIRES_S + 5)
+def test_on_another_machine_a_fresh_heartbeat_holds(held_by):
+    folder = held_by(replace(this_process(), host="elsewhere", pid=1))
+    age(folder / LEASE, EXPIRES_S / 2)
 
-    assert not is_held(path, path.parent)
-
-
-def test_an_attempt_whose_owner_has_not_written_yet_is_held_while_it_is_young(tmp_path):
-    assert is_held(tmp_path / "owner.json", tmp_path)
-
-    aged(tmp_path, EXPIRES_S + 5)
-    probe = tmp_path / "owner.json"
-    assert not is_held(probe, tmp_path)
+    assert is_held(folder)
 
 
-def test_a_container_of_this_machine_is_another_machine(owned):
+def test_on_another_machine_a_lease_without_heartbeat_expires(held_by):
+    folder = held_by(replace(this_process(), host="elsewhere", pid=1))
+    age(folder / LEASE, EXPIRES_S + 5)
+
+    assert not is_held(folder)
+
+
+def test_a_folder_without_a_lease_is_held_while_it_is_young(tmp_path):
+    assert is_held(tmp_path)
+
+    age(tmp_path, EXPIRES_S + 5)
+    assert not is_held(tmp_path)
+
+
+def test_a_container_of_this_machine_is_another_machine(held_by):
     """It may share the machine's name, but its process ids mean other processes."""
     me = this_process()
-    path = owned(replace(me, boot=me.boot + " of a container", pid=1))
 
-    assert is_held(path, path.parent)
+    assert is_held(held_by(replace(me, boot=me.boot + " of a container", pid=1)))
 
 
-def test_the_heart_beats_while_the_process_is_kept_waiting(tmp_path):
-    """As by the first import of torch over a network."""
-    path = tmp_path / "owner.json"
+def test_the_heartbeat_goes_on_while_the_process_is_kept_waiting(tmp_path):
+    """As by the first import of torch over a network: the main thread waits for the heartbeat."""
     kept_waiting = (
-        "import os, sys, time; from pathlib import Path; from sweeper.store import lease;"
-        "lease.HEARTBEAT_S = 0.02; path = Path(sys.argv[1]);"
-        "lease.hold(path); os.utime(path, (0, 0));"
-        "time.sleep(0.5)"
+        "import os, sys, threading; from pathlib import Path; from sweeper.store import lease;"
+        "lease.HEARTBEAT_S = 0.02; folder = Path(sys.argv[1]); file = folder / lease.LEASE;"
+        "lease.claim(folder); os.utime(file, (0, 0));\n"
+        "while file.stat().st_mtime == 0: threading.Event().wait(0.05)"
     )
+    command = [sys.executable, "-c", kept_waiting, str(tmp_path / "held")]
 
-    subprocess.run([sys.executable, "-c", kept_waiting, str(path)], check=True)
-
-    assert path.stat().st_mtime > 0
+    subprocess.run(command, check=True, timeout=60)
 
 
-def test_who_lets_go_beats_no_more(tmp_path):
-    path = tmp_path / "owner.json"
+def test_a_released_folder_has_no_lease_and_no_heartbeat(tmp_path):
+    folder = tmp_path / "held"
+    assert claim(folder)
 
-    hold(path)
-    let_go(path)
+    release(folder)
 
-    assert not path.exists()
-    assert path not in lease._held
+    assert list(folder.iterdir()) == []
+    assert not claim(folder)
+
+
+def test_a_lock_is_taken_over_from_a_dead_process_and_from_no_other(held_by, dead):
+    folder = held_by(dead)
+    (folder / "left behind").touch()
+
+    assert lock(folder)
+    assert [path.name for path in folder.iterdir()] == [LEASE]
+    assert not lock(folder)
+    unlock(folder)
+    assert not folder.exists()
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_of_many_processes_one_takes_a_lock_over(held_by, dead):
+    """All of them have seen that its holder is dead before the first one acts."""
+    folder = held_by(dead)
+    contender = (
+        "import sys; from pathlib import Path; from sweeper.store import lease;"
+        "real, seen = lease.is_held, iter([False]);"
+        "lease.is_held = lambda folder: next(seen, real(folder));"
+        "print('ready', flush=True); sys.stdin.readline();"
+        "print(lease.lock(Path(sys.argv[1])), flush=True); sys.stdin.readline()"
+    )
+    contenders = [
+        subprocess.Popen(
+            [sys.executable, "-c", contender, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for one in contenders:
+        assert one.stdout.readline() == "ready\n"
+    for one in contenders:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+
+    won = [one.stdout.readline().strip() for one in contenders]
+    for one in contenders:
+        one.communicate("done\n", timeout=60)
+
+    assert sorted(won) == ["False", "False", "False", "True"]

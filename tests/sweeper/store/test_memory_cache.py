@@ -1,16 +1,16 @@
 """What is remembered of tries, beside the results, by several sweeps at once."""
 
-import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.lease import this_process
+from sweeper.store.lease import LEASE, holder_of, this_process
 from sweeper.store.memory_cache import Probes
+from sweeper.store.publish import publish_json
 
 GPU = Device(kind="NVIDIA A100", memory_gib=40.0)
 
@@ -116,12 +116,12 @@ def test_one_process_tries_at_a_time_and_a_dead_one_holds_nothing(probes, spec):
 
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    owner = probes.scratch(run) / "owner.json"
-    replace(this_process(), pid=dead.pid, born="12345").write(owner)
+    holder = replace(this_process(), pid=dead.pid, born="12345")
+    publish_json(probes.scratch(run) / LEASE, asdict(holder))
     (probes.scratch(run) / "checkpoint.ckpt").touch()
 
     assert probes.claim(run)
-    assert json.loads(owner.read_text())["pid"] == this_process().pid
+    assert holder_of(probes.scratch(run)) == this_process()
     assert not (probes.scratch(run) / "checkpoint.ckpt").exists()
     probes.release(run)
     assert probes.claim(run)

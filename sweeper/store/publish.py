@@ -1,0 +1,37 @@
+"""Files that appear whole or not at all: written beside their place, then renamed."""
+
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def publishing(path: Path) -> Generator[Path]:
+    """Publish a file at the end of the block, unless the block fails.
+
+    Args:
+        path: the file; another one of that name is replaced.
+
+    Yields:
+        Where to write it: in the same folder, under a name that readers ignore.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def publish_text(path: Path, text: str) -> None:
+    """Publish a text."""
+    with publishing(path) as partial:
+        partial.write_text(text)
+
+
+def publish_json(path: Path, content: Any) -> None:
+    """Publish plain values."""
+    publish_text(path, json.dumps(content, indent=1))
