@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from lightning_modules.optimizers.micro_gradients import SQUARED_NORMS, MicroGradients
+from lightning_modules.optimizers.micro_gradients import MicroGradients, squared_norm
 from sweeper.spec.gradient_noise import Noise, NoiseAverage, noise_of_batch, noise_scale
 
 
@@ -20,7 +20,7 @@ class NoiseMeter:
 
     def __init__(self, span: int) -> None:
         self._span = span
-        self._micro = MicroGradients(SQUARED_NORMS)
+        self._micro = MicroGradients(squared_norm)
         self._epoch = NoiseAverage(smoothing=1.0)
 
     def watch(

@@ -75,7 +75,7 @@ class Classifier(pl.LightningModule):
         self.recorder = Recorder()
         self._spec, self._data, self._make_optimizer = spec, data, make_optimizer
         self._position, self._rank = position, rank
-        self._perturbation = build_perturbation(spec.config["perturbation"], model)
+        self._perturbation = build_perturbation(spec.config["perturbation"])
         decay = spec.config["ema_decay"]
         self._average = None if decay is None else WeightAverage(model, decay=decay)
         self._local = local_steps(spec)
@@ -169,8 +169,6 @@ class Classifier(pl.LightningModule):
         """Stop before non-finite gradients reach the weights; all ranks see the same ones."""
         self._examples_of_steps.append(self._examples)
         self._examples = 0
-        if self._perturbation is not None:
-            self._perturbation.before_step(self.model)
         can_overflow = self._spec.config["precision"] == "16-mixed"
         if can_overflow and self._noise is None:
             return  # the loss scaler provokes overflows on purpose and skips those steps

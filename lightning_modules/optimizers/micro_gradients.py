@@ -4,7 +4,6 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -12,23 +11,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-
-@dataclass(frozen=True, slots=True)
-class Statistic:
-    """A function of one micro-batch's gradient of one parameter.
-
-    Attributes:
-        of: the function.
-        degree: how it grows with the gradient's scale: 1 or 2.
-    """
-
-    of: Callable[[Tensor], Tensor]
-    degree: int
+#: A function of one micro-batch's gradient of one parameter that grows with the gradient's square.
+Statistic = Callable[[Tensor], Tensor]
 
 
-SQUARES = Statistic(torch.square, degree=2)
-NORMS = Statistic(torch.linalg.vector_norm, degree=1)
-SQUARED_NORMS = Statistic(lambda gradient: gradient.square().sum(), degree=2)
+def squares(gradient: Tensor) -> Tensor:
+    """The square of each weight's gradient."""
+    return gradient.square()
+
+
+def squared_norm(gradient: Tensor) -> Tensor:
+    """The squared norm of the parameter's gradient."""
+    return gradient.square().sum()
 
 
 class MicroGradients:
@@ -75,7 +69,7 @@ class MicroGradients:
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Count in the gradient of one micro-batch."""
-        value = self._statistic.of(gradient)
+        value = self._statistic(gradient)
         count = self._counts.get(parameter, 0)
         if count == 0:
             self._sums[parameter] = value
@@ -102,7 +96,7 @@ class MicroGradients:
             sums = _all_reduced(sums)
         divisor = 1 if self._accumulation_steps is None else self._accumulation_steps()
         scale = divisor / self._loss_scale()
-        means = torch._foreach_mul(sums, scale**self._statistic.degree / count)
+        means = torch._foreach_mul(sums, scale**2 / count)
         self._means = dict(zip(parameters, means, strict=True))
         self._counts.clear()
 

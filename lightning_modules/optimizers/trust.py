@@ -17,7 +17,6 @@ def norms(tensors: list[Tensor]) -> list[Tensor]:
 def lars_directions(
     parameters: list[Tensor],
     gradients: list[Tensor],
-    gradient_norms: list[Tensor],
     group: dict[str, Any],
 ) -> list[Tensor]:
     """The direction of LARS for each layer, before momentum.
@@ -32,10 +31,10 @@ def lars_directions(
     decay = group["weight_decay"]
     directions = list(torch._foreach_add(gradients, parameters, alpha=decay))
     if group["adapt"]:
-        weight_norms = norms(parameters)
+        pairs = zip(norms(parameters), norms(gradients), strict=True)
         ratios = [
             _ratio(group["trust_coeff"] * w, g + decay * w, defined=(w > 0) & (g > 0))
-            for w, g in zip(weight_norms, gradient_norms, strict=True)
+            for w, g in pairs
         ]
         torch._foreach_mul_(directions, ratios)
     return directions

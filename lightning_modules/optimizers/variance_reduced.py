@@ -3,17 +3,17 @@
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from lightning_modules.optimizers.foreach import ForeachOptimizer, count_step
-from lightning_modules.optimizers.micro_gradients import SQUARES, MicroGradients
+from lightning_modules.optimizers.micro_gradients import MicroGradients, squares
 from lightning_modules.optimizers.moments import updated_moments
-from lightning_modules.optimizers.momentum_on_parts import MomentumOnParts, Settings
-from lightning_modules.optimizers.trust import lars_directions, norms, scale_to_weights
+from lightning_modules.optimizers.trust import lars_directions, scale_to_weights
 
 # Keeps the ratio finite where all micro-batches agree; far below any squared gradient.
 _TINY = 1e-30
@@ -33,7 +33,8 @@ def signal_to_noise(
         floor: the least weight of a gradient [dimensionless].
 
     Source:
-        Jiang et al. 2023, arXiv:2309.13681 (from memory; no code was published).
+        Jiang et al. 2023, arXiv:2309.13681, algorithm 1; no code was published.
+        ``g_i`` is there the gradient of a device, here of `gradient_span` examples.
     """
     squares = torch._foreach_mul(gradients, gradients)
     variances = torch._foreach_sub(mean_squares, squares)
@@ -46,72 +47,99 @@ def signal_to_noise(
     return ratios
 
 
-def _weighed(gradients: list[Tensor], mean_squares: list[Tensor], *, floor: float) -> list[Tensor]:
-    weighed = signal_to_noise(gradients, mean_squares, floor=floor)
-    torch._foreach_mul_(weighed, gradients)
-    return weighed
+class Settings(TypedDict):
+    """Settings that VR-SGD and VR-LARS share.
+
+    Attributes:
+        lr: learning rate [dimensionless].
+        momentum: decay of the buffer per step; the learning rate stands outside of it.
+        weight_decay: of the weights, as each optimizer says [dimensionless].
+        floor: the least weight of a gradient; the paper's gamma [dimensionless].
+        gradient_span: examples of each ``g_i``, which planning makes the micro-batch [examples].
+    """
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    floor: float
+    gradient_span: int
 
 
-class VRSGD(MomentumOnParts):
+class _WithMomentum(ForeachOptimizer):
+    """``v <- momentum v + direction; w <- w - lr v``, the direction from weighed gradients."""
+
+    def __init__(self, parameters: Any, own: Mapping[str, float], settings: Settings) -> None:
+        defaults = {key: value for key, value in settings.items() if key != "gradient_span"}
+        super().__init__(parameters, **defaults, **own)
+        self.gradient_span = settings["gradient_span"]
+        self.micro_gradients = MicroGradients(squares)
+
+    @abstractmethod
+    def _directions(
+        self, parameters: list[Tensor], weighed: list[Tensor], group: dict[str, Any]
+    ) -> list[Tensor]:
+        """The direction of each layer before momentum; may change nothing but its own tensors."""
+
+    def _update(
+        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
+    ) -> None:
+        assert self.micro_gradients is not None
+        mean_squares = self.micro_gradients.means(parameters)
+        weighed = signal_to_noise(gradients, mean_squares, floor=group["floor"])
+        torch._foreach_mul_(weighed, gradients)
+        directions = self._directions(parameters, weighed, group)
+        if group["momentum"] != 0:
+            buffers = self._buffers(parameters, "momentum_buffer")
+            torch._foreach_mul_(buffers, group["momentum"])
+            torch._foreach_add_(buffers, directions)
+            directions = buffers
+        torch._foreach_add_(parameters, directions, alpha=-group["lr"])
+
+
+class VRSGD(_WithMomentum):
     """SGD with momentum on gradients weighed by their signal-to-noise ratio.
 
     ``v <- momentum v + r g + weight_decay w; w <- w - lr v``, with ``r`` of `signal_to_noise`.
 
     Args:
         parameters: tensors or groups of them.
-        floor: the least weight of a gradient; the paper's gamma [dimensionless].
         settings: as `Settings`; the weight decay is added to the gradient, not weighed.
 
     Source:
-        Jiang et al. 2023, arXiv:2309.13681 (from memory).
+        Jiang et al. 2023, arXiv:2309.13681, algorithm 1.
     """
 
-    statistic = SQUARES
-
-    def __init__(self, parameters: Any, *, floor: float, **settings: Unpack[Settings]) -> None:
-        super().__init__(parameters, {"floor": floor}, **settings)
+    def __init__(self, parameters: Any, **settings: Unpack[Settings]) -> None:
+        super().__init__(parameters, {}, settings)
 
     def _directions(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        statistics: list[Tensor],
-        group: dict[str, Any],
+        self, parameters: list[Tensor], weighed: list[Tensor], group: dict[str, Any]
     ) -> list[Tensor]:
-        directions = _weighed(gradients, statistics, floor=group["floor"])
-        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        return directions
+        return list(torch._foreach_add(weighed, parameters, alpha=group["weight_decay"]))
 
 
-class VRLARS(MomentumOnParts):
+class VRLARS(_WithMomentum):
     """LARS on gradients weighed by their signal-to-noise ratio.
 
     Args:
         parameters: tensors or groups of them.
         trust_coeff: rate of a layer relative to its weights [dimensionless].
-        floor: the least weight of a gradient; the paper's gamma [dimensionless].
         settings: as `Settings`; the weight decay is inside the trust ratio, as in LARS.
 
     Source:
-        Jiang et al. 2023, arXiv:2309.13681 (from memory).
+        Jiang et al. 2023, arXiv:2309.13681, section 4.2: as VR-SGD, the weighed gradient in place
+        of the gradient.
     """
 
-    statistic = SQUARES
-
     def __init__(
-        self, parameters: Any, *, trust_coeff: float, floor: float, **settings: Unpack[Settings]
+        self, parameters: Any, *, trust_coeff: float, **settings: Unpack[Settings]
     ) -> None:
-        super().__init__(parameters, {"trust_coeff": trust_coeff, "floor": floor}, **settings)
+        super().__init__(parameters, {"trust_coeff": trust_coeff}, settings)
 
     def _directions(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        statistics: list[Tensor],
-        group: dict[str, Any],
+        self, parameters: list[Tensor], weighed: list[Tensor], group: dict[str, Any]
     ) -> list[Tensor]:
-        weighed = _weighed(gradients, statistics, floor=group["floor"])
-        return lars_directions(parameters, weighed, norms(weighed), group)
+        return lars_directions(parameters, weighed, group)
 
 
 class VRLAMB(ForeachOptimizer):
@@ -129,7 +157,8 @@ class VRLAMB(ForeachOptimizer):
         gradient_span: examples of each ``g_i``, which planning makes the micro-batch [examples].
 
     Source:
-        Jiang et al. 2023, arXiv:2309.13681 (from memory).
+        Jiang et al. 2023, arXiv:2309.13681, section 4.2: the ratio has a momentum like the
+        gradient, and weighs it before both moments. The correction of its average is as Adam's.
     """
 
     def __init__(
@@ -152,7 +181,7 @@ class VRLAMB(ForeachOptimizer):
             floor=floor,
         )
         self.gradient_span = gradient_span
-        self.micro_gradients = MicroGradients(SQUARES)
+        self.micro_gradients = MicroGradients(squares)
 
     def _update(
         self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]

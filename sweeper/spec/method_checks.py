@@ -7,7 +7,7 @@ from sweeper.spec.gradient_noise import noise_span
 
 COMM_HOOKS = ("all_reduce", "bf16", "fp16", "hierarchical", "post_local_sgd", "powersgd")
 NCCL_ALGORITHMS = ("ring", "tree")
-PERTURBATIONS = ("conadv", "none", "sam")
+PERTURBATIONS = ("none", "sam")
 
 
 def gradient_span(config: Mapping[str, Any]) -> Any:
@@ -70,17 +70,15 @@ def _check_choice(group: str, chosen: Mapping[str, Any], known: tuple[str, ...])
                 f"got {group}.{name}={value!r}."
             )
             raise ValueError(msg)
-    for name in ("rho", "radius"):
-        value = chosen.get(name, 1)
-        if not (_is_number(value) and value > 0):
-            msg = f"{group}.{name} must be a number above 0; got {group}.{name}={value!r}."
-            raise ValueError(msg)
+    rho = chosen.get("rho", 1)
+    if not (_is_number(rho) and rho > 0):
+        msg = f"{group}.rho must be a number above 0; got {group}.rho={rho!r}."
+        raise ValueError(msg)
 
 
 _LEAST = (
     ("rank", 1),
     ("start_step", 2),
-    ("stale_steps", 0),
     ("workers", 1),
     ("local_steps", 1),
     ("ranks_per_node", 1),
@@ -133,7 +131,6 @@ def _check_local_steps(config: Mapping[str, Any]) -> None:
         raise ValueError(msg)
     beside = {
         "ema_decay": config["ema_decay"] is not None,
-        "perturbation": config["perturbation"]["name"] == "conadv",
         "precision": config["precision"] == "16-mixed",
         "optimizer": "gradient_span" in config["optimizer"],
         "noise_span": noise_span(config) is not None,
@@ -142,7 +139,7 @@ def _check_local_steps(config: Mapping[str, Any]) -> None:
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
             "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, perturbation=conadv, precision=16-mixed, optimizers with a gradient_span, "
+            "ema_decay, precision=16-mixed, optimizers with a gradient_span, "
             "a measured noise (noise_span); "
             f"got a setting of {names}. Remove it, or use comm_hook=all_reduce."
         )

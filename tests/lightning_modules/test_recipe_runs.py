@@ -17,8 +17,8 @@ def run(run_words):
 
 STATEFUL = {
     "vr_lamb and weight average": ("optimizer=vr_lamb", "lr_rule=sqrt", "ema_decay=0.9"),
-    "lans and stale adversaries": ("optimizer=lans", "lr_rule=sqrt", "perturbation=conadv"),
-    "clars and sam": ("optimizer=clars", "base_lr=0.3", "perturbation=sam"),
+    "lans": ("optimizer=lans", "lr_rule=sqrt"),
+    "vr_lars and sam": ("optimizer=vr_lars", "base_lr=0.3", "perturbation=sam"),
     "powersgd": ("comm_hook=powersgd", "comm_hook.start_step=2", "batch=1920"),
     "adascale": ("lr_rule=adascale",),
     "reproducible": ("reproducible=true", "micro_batch=640"),
@@ -62,7 +62,6 @@ SWITCHES = {
     "clipping": ("gradient_clip=0.01",),
     "weight average": ("ema_decay=0.5",),
     "sam": ("perturbation=sam",),
-    "conadv": ("perturbation=conadv",),
     "fp16": ("comm_hook=fp16",),
     "powersgd": ("comm_hook=powersgd", "comm_hook.start_step=2"),
 }
@@ -91,11 +90,10 @@ def test_every_switch_changes_the_training(run, plain):
 @pytest.mark.parametrize(
     "words",
     [
-        ("optimizer=clars", "perturbation=sam", "base_lr=0.3"),
+        ("optimizer=vr_lars", "perturbation=sam", "base_lr=0.3"),
         ("optimizer=vr_sgd",),
-        ("optimizer=vr_lars", "base_lr=0.3"),
         ("optimizer=vr_lamb", "lr_rule=sqrt"),
-        ("perturbation=conadv", "ema_decay=0.5", "gradient_clip=1"),
+        ("perturbation=sam", "ema_decay=0.5", "gradient_clip=1"),
     ],
     ids=lambda words: words[0],
 )

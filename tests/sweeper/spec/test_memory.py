@@ -31,7 +31,7 @@ def test_what_leaves_the_memory_alone_is_shared(config, changes):
         {"gradient_clip": 1.0},
         {"devices": 2},
         {"threads": 2},
-        {"perturbation": {"name": "conadv", "radius": 0.1, "stale_steps": 3}},
+        {"perturbation": {"name": "sam", "rho": 0.1}},
     ],
 )
 def test_what_changes_the_memory_is_measured_anew(config, changes):

@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.spec.run_spec import run_spec
 
-CLARS = ("optimizer=clars",)
+PARTS = ("optimizer=vr_sgd",)
 LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epoch=1")
 
 
@@ -25,25 +25,25 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
             "zero_init_last_norm must be true or false; got zero_init_last_norm=1.",
         ),
         (
-            (*CLARS, "micro_batch=128"),
+            (*PARTS, "micro_batch=128"),
             "micro_batch must be optimizer.gradient_span, whose gradients are looked at one by "
             "one; got micro_batch=128, optimizer.gradient_span=384. Leave micro_batch=auto, or set "
             "optimizer.gradient_span=128, which makes another experiment.",
         ),
         (
-            (*CLARS, "optimizer.gradient_span=3840"),
+            (*PARTS, "optimizer.gradient_span=3840"),
             "batch must hold at least two spans of optimizer.gradient_span examples, to compare "
             "their gradients; got batch=3840, optimizer.gradient_span=3840. Set "
             "optimizer.gradient_span to 1920 or less.",
         ),
         (
-            (*CLARS, "perturbation=sam", "perturbation.gradient_span=128"),
+            (*PARTS, "perturbation=sam", "perturbation.gradient_span=128"),
             "perturbation.gradient_span must be optimizer.gradient_span, of which gradients are "
             "looked at already; got perturbation.gradient_span=128, "
             "optimizer.gradient_span=384. Set both to one number.",
         ),
         (
-            (*CLARS, "gradient_clip=1"),
+            (*PARTS, "gradient_clip=1"),
             "gradient_clip must be null with an optimizer that compares the gradients of parts of "
             "the batch; got gradient_clip=1. Remove gradient_clip.",
         ),
@@ -78,7 +78,7 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         (
             (*LOCAL, "ema_decay=0.9"),
             "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, perturbation=conadv, precision=16-mixed, optimizers with a gradient_span, "
+            "ema_decay, precision=16-mixed, optimizers with a gradient_span, "
             "a measured noise (noise_span); got a setting of ema_decay. Remove it, or use "
             "comm_hook=all_reduce.",
         ),
@@ -101,7 +101,7 @@ def test_the_algorithm_of_nccl_is_no_part_of_what_is_trained(grid):
 
 
 def test_a_gradient_span_fixes_the_micro_batch_on_every_layout(grid):
-    configs = grid(*CLARS, "batch=7680", "devices=1,2,4,5")
+    configs = grid(*PARTS, "batch=7680", "devices=1,2,4,5")
 
     splits = [run_spec(config).split for config in configs]
 
@@ -110,7 +110,7 @@ def test_a_gradient_span_fixes_the_micro_batch_on_every_layout(grid):
 
 
 def test_a_gradient_span_that_ranks_cannot_share_is_refused(grid):
-    (config,) = grid(*CLARS, "devices=4")
+    (config,) = grid(*PARTS, "devices=4")
 
     with pytest.raises(ValueError, match=r"^batch must be a multiple of micro_batch x ranks = 384"):
         run_spec(config)
