@@ -4,9 +4,8 @@ import argparse
 import contextlib
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -14,7 +13,9 @@ from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 
 #: Columns that place runs in a paper's grid and beside its published points.
-_PAPER_COLUMNS = ("num_train_examples", "optimizer", "base_lr", "base_batch", "bn_span")
+_PAPER_COLUMNS = (
+    "num_train_examples", "optimizer", "base_lr", "base_batch", "bn_span", "twin_of",
+)  # fmt: skip
 _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 
 
@@ -43,92 +44,74 @@ def say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    figures = commands.add_parser("figures", help="draw accuracy against batch, warmup and epoch")
-    _add_results(figures)
-    figures.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
-    figures.set_defaults(command=_figures)
-    paper = commands.add_parser("paper", help="redraw a paper's figures")
+    results = argparse.ArgumentParser(add_help=False)
+    results.add_argument(
+        "results", nargs="*", default=["results"], help="results folders (default: results)"
+    )
+    out = argparse.ArgumentParser(add_help=False)
+    out.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
+
+    def add(
+        command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
+        name = command.__name__.removeprefix("_")
+        added = commands.add_parser(name, help=about, parents=[*parents])
+        added.set_defaults(command=command)
+        return added
+
+    add(_figures, "draw accuracy against batch, warmup and epoch", results, out)
+    paper = add(_paper, "redraw a paper's figures", out)
     paper.add_argument("name", choices=_PAPERS)
-    _add_results(paper)
-    paper.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
-    paper.set_defaults(command=_paper)
-    claims = commands.add_parser("claims", help="judge papers' claims on the runs")
-    _add_results(claims)
+    paper.add_argument("results", nargs="*", default=["results"], help="results folders")
+    claims = add(_claims, "judge papers' claims on the runs", results)
     claims.add_argument("--paper", choices=_PAPERS, help="one paper; else all that the runs touch")
     claims.add_argument("--out", type=Path, help="write the table there as CSV")
-    claims.set_defaults(command=_claims)
-    _add_report_commands(commands)
-    return parser
-
-
-def _add_report_commands(commands: Any) -> None:
-    estimates = commands.add_parser("estimates", help="answer the open questions with intervals")
-    _add_results(estimates)
+    estimates = add(_estimates, "best warmup and rate, critical batch and more", results)
     estimates.add_argument("--target", type=float, help="accuracy that counts as trained, 0 to 1")
-    estimates.set_defaults(command=_estimates)
-    tuning = commands.add_parser("tuning", help="what tuned studies found, and their figures")
+    tuning = add(_tuning, "what tuned studies found, and their figures", out)
     tuning.add_argument("results", nargs="?", default="results", help="folder of the studies")
     tuning.add_argument("--storage", help="of the studies, if not the journal in the folder")
     tuning.add_argument("--target", type=float, help="accuracy or loss that counts as trained")
-    tuning.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
-    tuning.set_defaults(command=_tuning)
-    report = commands.add_parser("report", help="one interactive page that opens offline")
-    _add_results(report)
+    report = add(_report, "one interactive page that opens offline", results)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
-    report.set_defaults(command=_report)
-    watch = commands.add_parser("watch", help="serve the page while a sweep runs")
-    _add_results(watch)
+    watch = add(_watch, "serve the page while a sweep runs", results)
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
     watch.add_argument("--port", type=int, default=8765, help="port to listen on")
-    watch.set_defaults(command=_watch)
-
-
-def _add_results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "results", nargs="*", default=["results"], help="results folders (default: results)"
-    )
+    return parser
 
 
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures import draw_all
 
-    runs = _loaded(read_runs(options.results, COLUMNS))
-    if not len(runs):
-        say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
-        return 2
-    curves = _loaded(read_curves(options.results, runs, ["val_accuracy", "val_loss"]))
+    runs = _read_runs(options, COLUMNS)
+    curves = _read_curves(options, runs, ["val_accuracy", "val_loss"])
     for path in draw_all(runs, curves, options.out):
         say(f"wrote {path}")
     return 0
 
 
 def _paper(options: argparse.Namespace) -> int:
-    from analysis.papers import draw_paper
+    from analysis.papers.draw import draw_paper
 
-    runs = _loaded(read_runs(options.results, [*COLUMNS, *_PAPER_COLUMNS]))
-    if not len(runs):
-        say(f"No runs in {', '.join(options.results)}: nothing to draw. Run a sweep first.")
-        return 2
-    curves = _loaded(read_curves(options.results, runs, ["val_accuracy", "val_loss"]))
+    runs = _read_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
+    curves = _read_curves(options, runs, ["val_accuracy", "val_loss"])
     for line in draw_paper(options.name, runs, curves, options.out, options.results[0]):
         say(line)
     return 0
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from analysis.papers.claims import in_words, judge_all, judge_paper, preflight, table
+    from analysis.papers.judge import in_words, judge_all, judge_paper, table
+    from analysis.papers.validity import check_validity
 
-    runs = _loaded(read_runs(options.results))
-    if not len(runs):
-        say(f"No runs in {', '.join(options.results)}: nothing to judge. Run a sweep first.")
-        return 2
-    curves = _loaded(read_curves(options.results, runs, ["step", "lr", "distance_from_start"]))
-    asked = [judge_paper(options.paper, runs, curves)] if options.paper else None
-    judged = asked or judge_all(runs, curves)
+    runs = _read_runs(options)
+    curves = _read_curves(options, runs, ["step", "lr", "distance_from_start"])
+    name = options.paper
+    judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
     for paper in judged:
         say(paper.heading)
-        for finding in preflight(paper.study.runs):
-            say(f"  {'refusal' if finding.is_refusal else 'remark'}: {finding.text}")
+        for finding in check_validity(paper.compared.runs):
+            say(f"  {finding}")
         for verdict in paper.verdicts:
             say(f"{verdict.verdict:>14}  {in_words(verdict)}")
     if options.out:
@@ -138,17 +121,13 @@ def _claims(options: argparse.Namespace) -> int:
 
 
 def _estimates(options: argparse.Namespace) -> int:
-    from analysis.estimates import answers
+    from analysis.report.estimates import estimate_all
 
-    runs = _loaded(read_runs(options.results))
-    if not len(runs):
-        say(f"No runs in {', '.join(options.results)}: nothing to estimate. Run a sweep first.")
-        return 2
-    curves = _loaded(read_curves(options.results, runs))
-    for answer in answers(runs, curves, options.target):
-        say(f"{answer.question}\n  {answer.words}")
-        if len(answer.table):
-            say(textwrap.indent(answer.table.to_string(index=False), "  "))
+    runs = _read_runs(options)
+    for found in estimate_all(runs, _read_curves(options, runs), options.target):
+        say(f"{found.question}\n  {found.words}")
+        if len(found.table):
+            say(textwrap.indent(found.table.to_string(index=False), "  "))
     return 0
 
 
@@ -161,7 +140,8 @@ def _tuning(options: argparse.Namespace) -> int:
     if others:
         say(f"{len(others)} smaller sets of studies, of other spaces, are left out.")
     columns = ["step", "val_loss" if "loss" in largest.objective else "val_accuracy"]
-    curves = _loaded(read_curves(options.results, _loaded(read_runs(options.results, [])), columns))
+    options.results = [options.results]
+    curves = _read_curves(options, _read_runs(options, []), columns)
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target):
@@ -170,7 +150,8 @@ def _tuning(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from analysis.report import page, report_data
+    from analysis.report.data import report_data
+    from analysis.report.page import page
 
     command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
     options.out.write_text(page(report_data(options.results, command)), encoding="utf-8")
@@ -187,6 +168,23 @@ def _watch(options: argparse.Namespace) -> int:
     with contextlib.suppress(KeyboardInterrupt), server:
         server.serve_forever()
     return 0
+
+
+def _read_runs(options: argparse.Namespace, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    runs = _loaded(read_runs(options.results, columns))
+    if not len(runs):
+        msg = (
+            f"results must hold runs; got {', '.join(options.results)}, which holds none. "
+            "Run a sweep first, or name another folder."
+        )
+        raise ValueError(msg)
+    return runs
+
+
+def _read_curves(
+    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    return _loaded(read_curves(options.results, runs, columns))
 
 
 def _loaded(loaded: Loaded) -> pd.DataFrame:

@@ -46,13 +46,13 @@ def generate(folder: Path, num_runs: int, epochs: int, files: str) -> None:
 def ours(folder: Path, *, with_curves: bool) -> None:
     """Tables to figure with this package."""
     from analysis.figures.final import draw_against_batch
-    from analysis.tables.comparable_runs import COLUMNS, studies
+    from analysis.tables.comparable_runs import COLUMNS, group_comparable
     from analysis.tables.load import load_curves, load_runs
 
     runs = load_runs(folder, COLUMNS)
     if with_curves:
         print(f"  {len(load_curves(folder)):,} rows of curves read as well")
-    figure, _ = draw_against_batch(studies(runs)[0])
+    figure, _ = draw_against_batch(group_comparable(runs)[0])
     figure.savefig(folder / "figure.png", dpi=160)
 
 

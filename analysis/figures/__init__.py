@@ -9,11 +9,11 @@ from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import draw_against_batch, draw_against_warmup
 from analysis.figures.save import save
 from analysis.figures.style import WORDS, measure_of
-from analysis.tables.comparable_runs import studies
+from analysis.tables.comparable_runs import group_comparable
 
 
 def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator[Path]:
-    """Draw the figures of every study among the runs.
+    """Draw the figures of every group of comparable runs.
 
     Args:
         runs: one row per run.
@@ -23,13 +23,13 @@ def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator
     Yields:
         The files, as they are written.
     """
-    for study in studies(runs):
-        ending = f"-{study.name}" if study.name else ""
-        word = WORDS[measure_of(study.runs)].lower()
+    for compared in group_comparable(runs):
+        ending = f"-{compared.name}" if compared.name else ""
+        word = WORDS[measure_of(compared.runs)].lower()
         drawn = {
-            f"{word}_vs_batch": draw_against_batch(study),
-            f"{word}_vs_warmup": draw_against_warmup(study),
-            f"{word}_per_epoch": draw_per_epoch(study, curves),
+            f"{word}_vs_batch": draw_against_batch(compared),
+            f"{word}_vs_warmup": draw_against_warmup(compared),
+            f"{word}_per_epoch": draw_per_epoch(compared, curves),
         }
         for name, (figure, frame) in drawn.items():
             yield from save(figure, frame, folder, name + ending)

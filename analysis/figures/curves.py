@@ -21,7 +21,7 @@ from analysis.figures.style import (
     titles,
     value_axis,
 )
-from analysis.tables.comparable_runs import Study
+from analysis.tables.comparable_runs import ComparableRuns
 
 
 def curve_points(
@@ -48,25 +48,25 @@ def curve_points(
     )
 
 
-def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+def draw_per_epoch(compared: ComparableRuns, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Validation accuracy after each epoch; the loss where there is no accuracy.
 
     Args:
-        study: runs to draw.
+        compared: runs to draw.
         curves: curves of these runs, and perhaps of others.
 
     Returns:
         The figure, and the frame that it draws.
     """
-    measure = measure_of(study.runs)
-    frame = curve_points(study.runs, curves, measure)
-    batches = sorted(study.runs["global_batch"].unique())
+    measure = measure_of(compared.runs)
+    frame = curve_points(compared.runs, curves, measure)
+    batches = sorted(compared.runs["global_batch"].unique())
     columns = min(3, len(batches))
     rows = math.ceil(len(batches) / columns)
     figure, panels = new_figure(max(7.2, 4.1 * columns), 1.2 + 3.2 * rows, rows, columns)
     for axes, batch in zip(panels, batches, strict=False):
         axes.set_title(f"batch {batch:,}", fontsize=10)
-        _draw_panel(axes, frame[frame["global_batch"] == batch], study.runs)
+        _draw_panel(axes, frame[frame["global_batch"] == batch], compared.runs)
         epoch_axis(axes)
     for axes in panels[len(batches) :]:
         axes.set_visible(False)
@@ -74,8 +74,8 @@ def draw_per_epoch(study: Study, curves: pd.DataFrame) -> tuple[Figure, pd.DataF
         axes.tick_params(labelbottom=True)
     value_axis(panels[0], measure)
     legend(figure, panels[0])
-    note = reading_note(points(study.runs, measure))
-    titles(figure, f"{WORDS[measure]} per epoch: {study.title}", study.about, note)
+    note = reading_note(points(compared.runs, measure))
+    titles(figure, f"{WORDS[measure]} per epoch: {compared.title}", compared.about, note)
     return figure, frame
 
 

@@ -19,42 +19,42 @@ from analysis.figures.style import (
     titles,
     value_axis,
 )
-from analysis.tables.comparable_runs import Study
+from analysis.tables.comparable_runs import ComparableRuns
 
 
-def draw_against_batch(study: Study) -> tuple[Figure, pd.DataFrame]:
+def draw_against_batch(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
     """Accuracy after the last epoch against the global batch, a line per warmup and lr rule.
 
     Args:
-        study: runs to draw.
+        compared: runs to draw.
 
     Returns:
         The figure, and the frame that it draws.
     """
-    figure, axes, frame = _drawn(study, "batch", "global_batch", "warmup_epochs", "epochs warmup")
+    figure, axes, frame = _draw(compared, "batch", "global_batch", "warmup_epochs", "epochs warmup")
     batch_axis(axes, sorted(frame["global_batch"].unique()))
     return figure, frame
 
 
-def draw_against_warmup(study: Study) -> tuple[Figure, pd.DataFrame]:
+def draw_against_warmup(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
     """As `draw_against_batch`, against the warmup, a line per batch and lr rule."""
-    figure, axes, frame = _drawn(study, "warmup", "warmup_epochs", "global_batch", "examples")
+    figure, axes, frame = _draw(compared, "warmup", "warmup_epochs", "global_batch", "examples")
     axes.set_xticks(sorted(frame["warmup_epochs"].unique()))
     axes.set_xlabel("warmup [epochs]")
     return figure, frame
 
 
-def _drawn(
-    study: Study, name: str, x: str, by: str, unit: str
+def _draw(
+    compared: ComparableRuns, name: str, x: str, by: str, unit: str
 ) -> tuple[Figure, Axes, pd.DataFrame]:
-    measure = measure_of(study.runs)
-    frame = points(study.runs, measure)
+    measure = measure_of(compared.runs)
+    frame = points(compared.runs, measure)
     figure, (axes,) = new_figure(7.2, 4.6)
     _draw_lines(axes, frame, x=x, by=by, unit=unit)
     value_axis(axes, measure, "last epoch")
     legend(figure, axes)
-    title = f"{WORDS[measure]} against {name}: {study.title}"
-    titles(figure, title, study.about, reading_note(frame))
+    title = f"{WORDS[measure]} against {name}: {compared.title}"
+    titles(figure, title, compared.about, reading_note(frame))
     return figure, axes, frame
 
 

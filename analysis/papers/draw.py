@@ -1,4 +1,7 @@
-"""A paper's figure from the runs that stand for its points."""
+"""Papers' figures from the runs that stand for their points."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -7,6 +10,7 @@ from matplotlib.figure import Figure
 from analysis.figures.curves import curve_points
 from analysis.figures.lines import draw_curve, draw_points
 from analysis.figures.points import points, reading_note
+from analysis.figures.save import save
 from analysis.figures.style import (
     batch_axis,
     epoch_axis,
@@ -17,43 +21,76 @@ from analysis.figures.style import (
     titles,
     value_axis,
 )
-from analysis.papers.design import (
-    Paper,
+from analysis.papers import PAPERS, limit2020
+from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY
+from analysis.papers.grid import (
     PaperFigure,
-    in_paper_numbers,
-    missing,
-    of_figure,
-    over_last_epochs,
+    ended,
+    median_of_last_epochs,
+    missing_points,
+    runs_of,
 )
-from analysis.papers.goyal2017 import PUBLISHED_BY
-from analysis.papers.protocol import differences, is_same_protocol
-from analysis.tables.comparable_runs import Study
+from analysis.papers.paper import Paper, command_for, nearest_runs, place_runs
+from analysis.tables.comparable_runs import ComparableRuns
 
 _COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
 _WORDS = {"batch": "batch {:,}", "warmup": "{:g} epochs warmup", "rule": "lr rule {}"}
 _GREY = "#555555"
 
 
-def draw(
-    paper: Paper, figure: PaperFigure, study: Study, curves: pd.DataFrame
+def draw_paper(
+    name: str, runs: pd.DataFrame, curves: pd.DataFrame, folder: Path, results: str
+) -> Iterator[str]:
+    """Draw every figure of a paper that the runs allow, and name what is missing.
+
+    Args:
+        name: one of `analysis.papers.NAMES`.
+        runs: one row per run.
+        curves: one row per run and epoch.
+        folder: where the figures go.
+        results: the results folder, for the commands that are proposed.
+
+    Yields:
+        Lines to print: files written, points missing and the command that runs them.
+    """
+    if name == limit2020.NAME:
+        for path in save(*limit2020.draw(runs), folder / name, "accuracy_by_optimizer"):
+            yield f"wrote {path}"
+        yield from limit2020.commands_for_missing(runs, results)
+        return
+    paper = PAPERS[name]
+    compared = nearest_runs(runs, paper)
+    placed = place_runs(compared.runs, paper)
+    for figure in paper.figures:
+        drawn = draw_figure(paper, figure, compared, curves)
+        for path in save(*drawn, folder / name, figure.name) if drawn else ():
+            yield f"wrote {path}"
+        if gaps := missing_points(placed, figure):
+            words, proposal = "; ".join(map(str, gaps)), command_for(gaps, paper, placed, results)
+            text = f"{figure.name} lacks {words}. To run, with any other choices as before:"
+            yield f"{text} {proposal}"
+
+
+def draw_figure(
+    paper: Paper, figure: PaperFigure, compared: ComparableRuns, curves: pd.DataFrame
 ) -> tuple[Figure, pd.DataFrame] | None:
     """Draw one figure of a paper.
 
     Args:
         paper: the paper.
         figure: its figure.
-        study: runs that may be compared.
+        compared: runs that may be compared.
         curves: their curves.
 
     Returns:
         The figure and its frame; None if no point of it was run.
     """
-    placed = in_paper_numbers(study.runs, paper)
-    runs = of_figure(placed, figure)
-    if not runs["outcome"].isin(["finished", "diverged"]).any():
+    placed = place_runs(compared.runs, paper)
+    runs = runs_of(placed, figure)
+    if not len(ended(runs)):
         return None
     if figure.last_epochs > 1:
-        runs = over_last_epochs(runs, curves, figure.measure, figure.last_epochs)
+        runs = median_of_last_epochs(runs, curves, figure.measure, figure.last_epochs)
     drawn, (axes,) = new_figure(7.2, 4.6)
     frame = summary = points(runs, figure.measure)
     if figure.is_final:
@@ -67,7 +104,8 @@ def draw(
     value_axis(axes, figure.measure, _when(figure))
     _draw_lines(axes, paper, figure, runs)
     legend(drawn, axes)
-    titles(drawn, _title(paper, figure, study), study.about, _note(placed, summary, figure, paper))
+    note = _note(placed, summary, figure, paper)
+    titles(drawn, _title(paper, figure, compared), compared.about, note)
     return drawn, frame
 
 
@@ -101,7 +139,8 @@ def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
 def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
     """Published means and spreads beside runs that were trained alike."""
     shown = paper.shown_in(figure)
-    if not (shown and _is_comparable(paper, figure, runs)) or differences(runs, paper):
+    is_comparable = _is_comparable(paper, figure, runs)
+    if not shown or not is_comparable or paper.protocol_differences(runs):
         return
     x = [getattr(p.point, figure.along) for p in shown]
     heights, spreads = [p.accuracy for p in shown], [p.spread for p in shown]
@@ -121,7 +160,7 @@ def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFram
 
 
 def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:
-    return figure.measure == "val_accuracy" and is_same_protocol(runs, paper.epochs)
+    return figure.measure == "val_accuracy" and paper.is_protocol_of(runs)
 
 
 def _when(figure: PaperFigure) -> str:
@@ -132,12 +171,10 @@ def _when(figure: PaperFigure) -> str:
     )
 
 
-def _title(paper: Paper, figure: PaperFigure, study: Study) -> str:
-    number = figure.name.replace("_", " ")
-    title = f"{paper.citation}, {number}: {figure.title}"
-    if is_same_protocol(study.runs, paper.epochs):
-        return title
-    return f"{title}\nhere on {study.title}"
+def _title(paper: Paper, figure: PaperFigure, compared: ComparableRuns) -> str:
+    title = f"{paper.citation}, {figure.name.replace('_', ' ')}: {figure.title}"
+    is_there = paper.is_protocol_of(compared.runs)
+    return title if is_there else f"{title}\nhere on {compared.title}"
 
 
 def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
@@ -147,11 +184,10 @@ def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure, pape
             " A small twin: batches are the paper's share of the training set, warmups the "
             "paper's share of the training; the lines carry the twin's own numbers."
         )
-    gaps = missing(placed, figure)
-    if gaps:
+    if gaps := missing_points(placed, figure):
         note += f" {len(gaps)} of {len(figure.points())} points were not run."
     if figure.is_final and paper.shown_in(figure) and _is_comparable(paper, figure, placed):
-        unlike = differences(placed, paper)
+        unlike = paper.protocol_differences(placed)
         note += f" {PUBLISHED_BY}'s points: mean and standard deviation over 5 runs"
         note += f"; not drawn here: {'; '.join(unlike)}." if unlike else paper.published_remark
     return note

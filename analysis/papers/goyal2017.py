@@ -1,15 +1,20 @@
-"""Goyal et al. 2017, Accurate, large minibatch SGD (arXiv:1706.02677): its figures and tables.
+"""Goyal et al. 2017, Accurate, large minibatch SGD (arXiv:1706.02677): figures, tables, claims.
 
-As there, an accuracy is the median over the last five epochs.
+In its figures, as there, an accuracy is the median over the last five epochs.
 """
 
 from functools import partial
 
-from analysis.papers.design import Paper, PaperFigure, Point, Published
+from analysis.papers.claim import Claim, difference
+from analysis.papers.grid import PaperFigure, Point
+from analysis.papers.paper import Paper, Published
 
-PUBLISHED_BY = "Goyal et al. 2017"
+CITATION = "Goyal et al. 2017"
 
 BATCHES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+#: Differences of accuracy smaller than this do not matter [accuracy, 0 to 1].
+MARGIN = 0.003
 
 #: Top-1 error of ResNet-50 after 90 epochs, mean and standard deviation over 5 runs [%]: linear
 #: scaling with 5 epochs of gradual warmup, from 256 on.
@@ -26,17 +31,19 @@ _ERRORS = (
 )
 
 
-def _published(
-    batch: int, error: float, spread: float, warmup: int = 5, rule: str = "linear"
-) -> Published:
-    return Published(Point(batch, warmup, rule), 1 - error / 100, spread / 100)
+def _at(batch: int, warmup: float = 5, rule: str = "linear") -> Point:
+    return Point(batch, warmup, rule)
+
+
+def _published(point: Point, error: float, spread: float) -> Published:
+    return Published(point, 1 - error / 100, spread / 100)
 
 
 PUBLISHED = (
-    *(_published(b, error, spread) for b, (error, spread) in zip(BATCHES, _ERRORS, strict=True)),
-    _published(8192, 24.84, 0.37, warmup=0),
-    _published(8192, 26.22, 0.03, rule="sqrt"),
-    _published(8192, 41.67, 0.10, rule="none"),
+    *(_published(_at(b), *error) for b, error in zip(BATCHES, _ERRORS, strict=True)),
+    _published(_at(8192, warmup=0), 24.84, 0.37),
+    _published(_at(8192, rule="sqrt"), 26.22, 0.03),
+    _published(_at(8192, rule="none"), 41.67, 0.10),
 )
 
 _batches = partial(PaperFigure, batches=BATCHES, warmups=(5,), along="batch")
@@ -48,9 +55,12 @@ _batches_final = partial(_batches, is_final=True, last_epochs=5)
 _warmups_final = partial(_warmups, is_final=True, last_epochs=5)
 _rules_final = partial(_rules, is_final=True, last_epochs=5)
 
+#: A claim that accuracy at the first point is higher than at the second.
+_higher = partial(Claim, effect=difference)
+
 PAPER = Paper(
     name="goyal2017",
-    citation=PUBLISHED_BY,
+    citation=CITATION,
     experiment="goyal2017",
     lines=((0.7640, "76.40 %, batch 256 there"),),
     published=PUBLISHED,
@@ -62,5 +72,39 @@ PAPER = Paper(
         _warmups_final(name="warmup_final", title="Final accuracy by warmup at batch 8,192"),
         _rules(name="rules", title="Linear scaling, square root or none at batch 8,192"),
         _rules_final(name="rules_final", title="Final accuracy by lr rule at batch 8,192"),
+    ),
+    claims=(
+        Claim(
+            text="Linear scaling with gradual warmup keeps the accuracy of 256 up to 8,192",
+            where="figure 1",
+            points=[_at(256), _at(8192)],
+            effect=None,
+            margin=MARGIN,
+        ),
+        _higher(
+            text="Beyond 8,192 accuracy falls: 16,384 is below 256",
+            where="figure 1",
+            points=[_at(256), _at(16384)],
+        ),
+        _higher(
+            text="It goes on falling: 65,536 is below 16,384",
+            where="figure 1",
+            points=[_at(16384), _at(65536)],
+        ),
+        _higher(
+            text="At 8,192, gradual warmup is better than none",
+            where="warmup table",
+            points=[_at(8192), _at(8192, warmup=0)],
+        ),
+        _higher(
+            text="At 8,192, linear scaling is better than the square root",
+            where="learning-rate table",
+            points=[_at(8192), _at(8192, rule="sqrt")],
+        ),
+        _higher(
+            text="At 8,192, linear scaling is better than none",
+            where="learning-rate table",
+            points=[_at(8192), _at(8192, rule="none")],
+        ),
     ),
 )

@@ -1,7 +1,6 @@
-"""What the report page shows, as plain data: columns, curves, verdicts, answers."""
+"""What the report page shows, as plain data: columns, curves, verdicts, estimates."""
 
 import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.estimates import answers
-from analysis.papers.claims import in_words, judge_all, preflight
-from analysis.tables.comparable_runs import flat
+from analysis.papers.judge import in_words, judge_all
+from analysis.papers.validity import check_validity
+from analysis.report.estimates import estimate_all
+from analysis.tables.configs import stored_configs
 from analysis.tables.files import Unread
 from analysis.tables.load import read_curves, read_runs
-from sweeper.spec.identity import scientific_part
 from sweeper.store.schema import RUNS
 
 #: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
@@ -135,26 +134,23 @@ def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str
 
 
 def conclusions(tables: Tables) -> dict[str, Any]:
-    """Claims, doubts and answers; empty without a run that has ended.
+    """Claims, doubts and estimates; empty without a run that has ended.
 
     Args:
         tables: what has ended.
     """
     runs, curves = tables.runs, tables.curves
     if not len(runs):
-        return {"claims": [], "findings": [], "answers": []}
+        return {"claims": [], "findings": [], "estimates": []}
     judged = judge_all(runs, curves)
-    findings = {(f.is_refusal, f.text) for paper in judged for f in preflight(paper.study.runs)}
+    found = {str(finding) for paper in judged for finding in check_validity(paper.compared.runs)}
     return {
         "claims": [
             {"heading": j.heading, "verdicts": [[v.verdict, in_words(v)] for v in j.verdicts]}
             for j in judged
         ],
-        "findings": [
-            ["refusal" if is_refusal else "remark", text]
-            for is_refusal, text in sorted(findings, key=lambda pair: (not pair[0], pair[1]))
-        ],
-        "answers": [[a.question, a.words] for a in answers(runs, curves, draws=_DRAWS)],
+        "findings": sorted(found),  # refusals before remarks
+        "estimates": [[e.question, e.words] for e in estimate_all(runs, curves, draws=_DRAWS)],
     }
 
 
@@ -214,12 +210,12 @@ def _plain(value: float) -> float | int | None:
 
 def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     """What all configs share, and a column for each setting in which they differ."""
-    configs = [json.loads(text) for text in runs["config_json"].fillna("{}")]
-    leaves = [dict(flat(config)) for config in configs]
+    configs = stored_configs(runs)
+    leaves = [config.settings for config in configs]
     names = list(dict.fromkeys(name for leaf in leaves for name in leaf))
     common = {n: leaves[0].get(n) for n in names if _is_shared(leaves, n)}
     known = {"batch", "warmup", "seed", "lr_rule.name", *RUNS}
-    scientific = {name for config in configs for name, _ in flat(scientific_part(config))}
+    scientific = {name for config in configs for name in config.scientific}
     own = [n for n in names if n in scientific and n not in common and n not in known]
     columns = {n: pd.Series([leaf.get(n) for leaf in leaves]) for n in own}
     texts = {n: c if pd.api.types.is_numeric_dtype(c) else c.map(str) for n, c in columns.items()}

@@ -63,9 +63,9 @@ function load(data) {
   fill("unread", data.unread.map((text) => element("li", `left out: ${text}`)));
   if (!runs.count) { byId("made").textContent += ". No runs yet."; return; }
   fill("summary", pairs(data.summary));
-  fill("findings", data.findings.map(([kind, text]) => element("li", `${kind}: ${text}`)));
+  fill("findings", data.findings.map((text) => element("li", text)));
   fill("claims", data.claims.flatMap(({ heading, verdicts }) => [element("p", heading), verdictTable(verdicts)]));
-  fill("answers", pairs(data.answers));
+  fill("estimates", pairs(data.estimates));
   controls();
   refresh();
 }

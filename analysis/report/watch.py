@@ -25,7 +25,7 @@ from analysis.tables.load import folders
 class Watcher:
     """Results folders, read again only when something in them changed.
 
-    What runs and waits is read anew whenever an epoch has ended; claims and answers, which take
+    What runs and waits is read anew whenever an epoch has ended; claims and estimates, which take
     longer and rest on runs that have ended, only when one more has.
 
     Args:
@@ -99,7 +99,7 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if not _is_named_here(self.headers.get("Host", ""), host):
-                self._answer(403, "text/plain", "this server answers to its own address only")
+                self._answer(403, "text/plain", "this server is for requests to its own address")
                 return
             pages = {
                 "/": ("text/html", lambda: page(None, live=True)),

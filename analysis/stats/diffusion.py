@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.stats.model_selection import aicc, lowest
 from analysis.stats.replicates import DRAWS, Array, Estimate, percentile_interval, stretch
 
 #: Steps that the third law, of three parameters and a variance, needs for its AICc.
@@ -118,32 +119,26 @@ _PARAMETERS = {"logarithm": 2, "power": 2, "shifted power": 3}
 
 def _fit(t: Array, y: Array, basis: Basis) -> tuple[Array, Array]:
     """Least residual sum of squares over the exponents, and that exponent, for each row of y."""
-    powers = _POWERS if basis is not _logarithm else _POWERS[:1]
-    sums: list[Array] = []
-    for p in powers:
-        design = basis(t / t.max(), p) if basis is not _logarithm else basis(t, p)
-        q, _ = np.linalg.qr(design)
-        sums.append((y**2).sum(axis=1) - ((y @ q) ** 2).sum(axis=1))
-    stacked = np.stack(sums, axis=1)
-    best = stacked.argmin(axis=1)
-    rows = np.arange(len(y))
-    if len(powers) == 1:
-        return np.maximum(stacked[:, 0], 0.0), np.zeros(len(y))
-    inner = np.clip(best, 1, len(powers) - 2)
-    left, mid, right = (stacked[rows, inner + d] for d in (-1, 0, 1))
-    bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
-    shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (powers[1] - powers[0])
-    exponent = np.where(best == inner, powers[inner] + shift, powers[best])
-    return np.maximum(stacked[rows, best], 0.0), exponent
+    if basis is _logarithm:
+        return _rss(y, basis(t, 0)), np.zeros(len(y))
+    sums = [_rss(y, basis(t / t.max(), p)) for p in _POWERS]
+    return lowest(np.stack(sums, axis=1), _POWERS)
+
+
+def _rss(y: Array, design: Array) -> Array:
+    q, _ = np.linalg.qr(design)
+    return np.maximum((y**2).sum(axis=1) - ((y @ q) ** 2).sum(axis=1), 0.0)
 
 
 def _table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
-    scores = {law: _aicc(_fit(t, mean, b)[0], len(t), law)[0] for law, b in LAWS.items()}
-    drawn = np.stack([_aicc(_fit(t, resampled, b)[0], len(t), law) for law, b in LAWS.items()])
+    def score(y: Array) -> Array:
+        return np.stack([aicc(_fit(t, y, b)[0], len(t), _PARAMETERS[n]) for n, b in LAWS.items()])
+
+    scores, drawn = score(mean)[:, 0], score(resampled)
     winners = drawn[:2].argmin(axis=0)
     rows = [
-        (law, _PARAMETERS[law], score, score - min(scores.values()), _share(winners, i))
-        for i, (law, score) in enumerate(scores.items())
+        (law, _PARAMETERS[law], score, score - scores.min(), _share(winners, i))
+        for i, (law, score) in enumerate(zip(LAWS, scores, strict=True))
     ]
     return pd.DataFrame(rows, columns=["law", "num_parameters", "aicc", "delta", "frequency"])
 
@@ -151,11 +146,6 @@ def _table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
 def _share(winners: Array, i: int) -> float:
     """Of the draws, how many a law of two parameters wins; the third law is not in the contest."""
     return float(np.mean(winners == i)) if i < 2 else np.nan
-
-
-def _aicc(rss: Array, n: int, law: str) -> Array:
-    k = _PARAMETERS[law] + 1
-    return n * np.log(np.maximum(rss, 1e-300) / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
 def _log_spaced(steps: Array) -> NDArray[np.intp]:

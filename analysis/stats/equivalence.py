@@ -1,11 +1,18 @@
 """Whether two arms differ, are the same, or cannot be told apart with these seeds."""
 
+import warnings
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from analysis.stats.replicates import Array, Estimate
+from analysis.stats.replicates import LEVEL, Array, Estimate
+
+#: The most replicates an arm that are proposed.
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +58,29 @@ def compare(first: Array, second: Array, margin: float = 0.003) -> Comparison:
         )
         raise ValueError(msg)
     difference = float(first.mean() - second.mean())
-    error, freedom = _welch(first, second)
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    p_different = float(2 * stats.t.sf(abs(difference) / error, freedom))
-    p_equivalent = float(stats.t.sf((margin - abs(difference)) / error, freedom))
+    p_different, p_equivalent, low, high = _welch(first, second, margin)
     verdict = "equivalent" if p_equivalent < 0.05 else "inconclusive"
     if verdict == "inconclusive" and p_different < 0.05:
         verdict = "different"
     needed = 0 if verdict != "inconclusive" else _seeds_needed(first, second, difference, margin)
     num_seeds = min(len(first), len(second))
     method = f"Welch t, 95 %; equivalence margin {margin:g}"
-    estimate = Estimate(difference, difference - half, difference + half, num_seeds, method)
+    estimate = Estimate(difference, low, high, num_seeds, method)
     return Comparison(estimate, verdict, p_different, p_equivalent, needed)
 
 
-def _welch(first: Array, second: Array) -> tuple[float, float]:
-    parts = [float(arm.var(ddof=1)) / len(arm) for arm in (first, second)]
-    total = max(sum(parts), np.finfo(float).tiny)
-    squares = [part**2 / (len(arm) - 1) for part, arm in zip(parts, (first, second), strict=True)]
-    return float(np.sqrt(total)), total**2 / max(sum(squares), np.finfo(float).tiny)
+def _welch(first: Array, second: Array, margin: float) -> tuple[float, float, float, float]:
+    """P values of no difference and of one beyond the margin, and the interval."""
+    if first.var() + second.var() == 0:  # without spread there is no test
+        return np.nan, np.nan, np.nan, np.nan
+    test: Any = partial(stats.ttest_ind, equal_var=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of arms that hardly spread
+        both = test(first, second)
+        above = test(first + margin, second, alternative="greater").pvalue
+        below = test(first - margin, second, alternative="less").pvalue
+        interval = both.confidence_interval(LEVEL)
+    return float(both.pvalue), float(max(above, below)), float(interval.low), float(interval.high)
 
 
 def seeds_to_see(effect: float, spread: float, *, power: float = 0.8, level: float = 0.05) -> int:
@@ -82,17 +93,18 @@ def seeds_to_see(effect: float, spread: float, *, power: float = 0.8, level: flo
         level: of the test.
 
     Returns:
-        The smallest number, 2 to 1,000.
+        The smallest number, 2 to `MOST_SEEDS`.
     """
     if spread == 0 or effect == 0:
-        return 1000 if effect == 0 else 2
-    for n in range(2, 1001):
-        freedom = 2 * (n - 1)
-        shift = abs(effect) / (spread * np.sqrt(2 / n))
-        bound = float(stats.t.ppf(1 - level / 2, freedom))
-        if float(stats.nct.sf(bound, freedom, shift)) >= power:
-            return n
-    return 1000
+        return MOST_SEEDS if effect == 0 else 2
+
+    def seen(count: int) -> float:
+        freedom = 2 * (count - 1)
+        shift = abs(effect) / (spread * np.sqrt(2 / count))
+        return float(stats.nct.sf(stats.t.ppf(1 - level / 2, freedom), freedom, shift))
+
+    counts = range(2, MOST_SEEDS + 1)
+    return counts[min(bisect_left(counts, power, key=seen), len(counts) - 1)]
 
 
 def _seeds_needed(first: Array, second: Array, difference: float, margin: float) -> int:

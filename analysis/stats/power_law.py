@@ -1,5 +1,7 @@
 """Exponents of published points: one value per batch, no replicates."""
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
@@ -18,12 +20,8 @@ def power_exponent(x: Array, y: Array) -> Estimate:
     Returns:
         The exponent b.
     """
-    u, v = np.log(x), np.log(y)
-    deviation = u - u.mean()
-    slope = float(deviation @ v / (deviation @ deviation))
-    residual = v - v.mean() - slope * deviation
-    freedom = len(u) - 2
-    error = np.sqrt(residual @ residual / freedom / (deviation @ deviation))
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom) * error)
+    fit: Any = stats.linregress(np.log(x), np.log(y))
+    freedom = len(x) - 2
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom) * fit.stderr)
     method = f"least squares in logarithms; 95 % t interval, {freedom} degrees of freedom"
-    return Estimate(slope, slope - half, slope + half, 1, method)
+    return Estimate(float(fit.slope), fit.slope - half, fit.slope + half, 1, method)

@@ -144,8 +144,18 @@ def stretch(count: int, freedom: int) -> float:
     Source:
         Davison & Hinkley 1997, section 2.3 (n - 1); the Student factor at 95 % is ours.
     """
-    ratio = float(student.ppf(0.975, freedom) / normal.ppf(0.975))
-    return float(np.sqrt(count / (count - 1))) * ratio
+    return float(np.sqrt(count / (count - 1))) * student_factor(freedom)
+
+
+def student_factor(freedom: int, level: float = LEVEL) -> float:
+    """How much wider Student's interval is than the normal one.
+
+    Args:
+        freedom: degrees of freedom of the spread.
+        level: of the interval.
+    """
+    end = 0.5 + level / 2
+    return float(student.ppf(end, freedom) / normal.ppf(end))
 
 
 def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, float]:
@@ -161,6 +171,9 @@ def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, floa
     tail = (1.0 - level) / 2.0
     if not len(draws) or np.isnan(draws).mean() > tail:
         return -np.inf, np.inf
-    kept = np.sort(draws[~np.isnan(draws)])
-    low, high = np.floor(tail * (len(kept) - 1)), np.ceil((1.0 - tail) * (len(kept) - 1))
-    return float(kept[int(low)]), float(kept[int(high)])
+    kept = draws[~np.isnan(draws)]
+    low, high = (
+        np.quantile(kept, tail, method="lower"),
+        np.quantile(kept, 1 - tail, method="higher"),
+    )
+    return float(low), float(high)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from analysis.stats.model_selection import aicc, lowest
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import Array, Estimate, percentile_interval
 
@@ -54,8 +54,7 @@ class RuleComparison:
 def compare_rules(optima: Optima) -> RuleComparison:
     """Fit none, sqrt, linear, a free power, saturating and surge to the best rates.
 
-    Each is fitted to log best by least squares over batches; ``AICc = n log(RSS / n) + 2 k +
-    2 k (k + 1) / (n - k - 1)`` where k counts the variance too.
+    Each is fitted to log best by least squares over batches, and scored by `aicc`.
 
     Args:
         optima: from `best_lrs`; rules of two parameters need five batches or more.
@@ -64,7 +63,7 @@ def compare_rules(optima: Optima) -> RuleComparison:
         The comparison.
 
     Source:
-        Burnham & Anderson 2002, Model Selection, sections 2.4 (AICc) and 6.6 (frequencies).
+        Burnham & Anderson 2002, Model Selection, section 6.6 (frequencies).
     """
     batches = optima.batches
     value = np.log(optima.best)[None, :]
@@ -97,24 +96,13 @@ def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
     fits = {rule: (_rss(y - b * x), np.full(len(y), np.nan)) for rule, b in FIXED.items()}
     slope = ((y - y.mean(axis=1, keepdims=True)) @ (x - x.mean())) / np.sum((x - x.mean()) ** 2)
     fits["power"] = (_rss(y - slope[:, None] * x), slope)
-    grid = np.geomspace(batches.min() / 30, batches.max() * 30, _GRID_POINTS)
+    scales = np.geomspace(batches.min() / 30, batches.max() * 30, _GRID_POINTS)
     for rule, shape in BENT.items():
-        curves = shape(batches[None, :], grid[:, None])
+        curves = shape(batches[None, :], scales[:, None])
         sums = np.stack([_rss(y - curve) for curve in curves], axis=1)
-        best = sums.argmin(axis=1)
-        fits[rule] = (sums[np.arange(len(y)), best], _refined(grid, sums, best))
+        rss, place = lowest(sums, np.log(scales))
+        fits[rule] = rss, np.exp(place)
     return fits
-
-
-def _refined(grid: Array, sums: Array, best: NDArray[np.intp]) -> Array:
-    """Vertex of the parabola through the lowest grid point and its neighbours."""
-    inner = np.clip(best, 1, len(grid) - 2)
-    rows = np.arange(len(sums))
-    left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
-    bend = left - 2 * mid + right
-    shift = np.where(bend > 0, 0.5 * (left - right) / np.where(bend > 0, bend, 1.0), 0.0)
-    step = np.log(grid[1] / grid[0])
-    return np.where(best == inner, grid[inner] * np.exp(np.clip(shift, -1, 1) * step), grid[best])
 
 
 def _rss(residuals: Array) -> Array:
@@ -122,13 +110,12 @@ def _rss(residuals: Array) -> Array:
 
 
 def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
-    scores: dict[str, Array] = {}
-    for rule, (rss, _) in fits.items():
-        k = _PARAMETERS[rule] + 1
-        if n - k - 1 > 0:
-            penalty = 2 * k + 2 * k * (k + 1) / (n - k - 1)
-            scores[rule] = n * np.log(np.maximum(rss, 1e-12) / n) + penalty
-    return scores
+    """AICc of each rule that so many batches can tell from a perfect fit."""
+    return {
+        rule: aicc(rss, n, _PARAMETERS[rule])
+        for rule, (rss, _) in fits.items()
+        if n > _PARAMETERS[rule] + 2
+    }
 
 
 def _finite_logs(draws: Array | None) -> tuple[Array | None, str]:

@@ -10,7 +10,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.figures.curves import curve_points
 from analysis.figures.points import points, reading_note
-from analysis.tables.comparable_runs import studies
+from analysis.tables.comparable_runs import group_comparable
 
 
 @pytest.fixture
@@ -72,20 +72,20 @@ def test_epochs_of_diverged_runs_are_apart_from_those_of_finished_ones(runs):
     assert first["num_seeds"].tolist() == [1, 1, 2, 2]
 
 
-def test_runs_that_differ_in_weight_decay_are_two_studies(runs):
+def test_runs_that_differ_in_weight_decay_are_two_groups(runs):
     other = with_setting(runs, optimizer={"weight_decay": 0.0005})
 
-    found = studies(pd.concat([runs, other, runs], ignore_index=True))
+    found = group_comparable(pd.concat([runs, other, runs], ignore_index=True))
 
-    assert [len(study.runs) for study in found] == [24, 12]
-    assert [study.name for study in found] == ["", "weight_decay=0.0005"]
+    assert [len(group.runs) for group in found] == [24, 12]
+    assert [group.name for group in found] == ["", "weight_decay=0.0005"]
     assert "optimizer.weight_decay=0.0005" in found[1].about
 
 
-def test_where_a_run_ran_does_not_make_a_study(runs):
+def test_where_a_run_ran_does_not_make_a_group(runs):
     other = with_setting(runs, devices=4, micro_batch=64, results="elsewhere")
 
-    assert len(studies(pd.concat([runs, other], ignore_index=True))) == 1
+    assert len(group_comparable(pd.concat([runs, other], ignore_index=True))) == 1
 
 
 def test_the_command_writes_three_figures_and_their_frames(runs, tmp_path, capsys):
@@ -106,7 +106,10 @@ def test_the_command_says_that_a_folder_is_empty(tmp_path, capsys):
     code = main(["figures", str(tmp_path), "--out", str(tmp_path / "out")])
 
     assert code == 2
-    assert "nothing to draw. Run a sweep first." in capsys.readouterr().out
+    assert capsys.readouterr().out == (
+        f"Error: results must hold runs; got {tmp_path}, which holds none. "
+        "Run a sweep first, or name another folder.\n"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -114,13 +117,13 @@ def test_a_rule_with_another_exponent_is_another_point(runs):
     one = with_setting(runs, lr_rule={"name": "power", "exponent": 0.5}).assign(lr_rule="power")
     two = with_setting(runs, lr_rule={"name": "power", "exponent": 0.7}).assign(lr_rule="power")
 
-    (study,) = studies(pd.concat([one, two], ignore_index=True))
+    (compared,) = group_comparable(pd.concat([one, two], ignore_index=True))
 
-    assert len(points(study.runs)) == 8
-    assert sorted(study.runs["lr_rule"].unique()) == ["power exponent=0.5", "power exponent=0.7"]
+    assert len(points(compared.runs)) == 8
+    assert sorted(compared.runs["lr_rule"].unique()) == ["power exponent=0.5", "power exponent=0.7"]
 
 
 def test_a_switch_that_is_off_does_not_part_old_runs_from_new_ones(runs):
     new = with_setting(runs, label_smoothing=None, zero_init_last_norm=False, base_lr=0.1)
 
-    assert len(studies(pd.concat([runs, new], ignore_index=True))) == 1
+    assert len(group_comparable(pd.concat([runs, new], ignore_index=True))) == 1

@@ -9,8 +9,9 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.papers import goyal2017
-from analysis.papers.claims import in_words, judge_all, judge_paper, preflight
+from analysis.papers.judge import in_words, judge_all, judge_paper
 from analysis.papers.mccord2021 import BATCHES, WARMUPS
+from analysis.papers.validity import check_validity
 
 
 def as_in_the_paper(batch: int, warmup: float) -> float:
@@ -83,7 +84,7 @@ def test_identical_learning_rates_refuse_the_comparison_of_rules():
     assert rules.why == (
         "refused: identical learning rates at every step of lr_rule linear and lr_rule none"
     )
-    assert "same_arms" in {f.kind for f in preflight(found.study.runs)}
+    assert "same_arms" in {f.kind for f in check_validity(found.compared.runs)}
 
 
 def test_a_diverged_arm_without_warmup_is_worst():
@@ -107,12 +108,12 @@ def test_a_claim_about_75_3_percent_is_for_imagenet_alone():
 def test_a_norm_span_that_follows_the_batch_is_refused():
     runs = runs_of(as_in_the_paper)
 
-    findings = preflight(runs.assign(bn_span=runs["global_batch"] // 240))
+    findings = check_validity(runs.assign(bn_span=runs["global_batch"] // 240))
 
     confounded = next(f for f in findings if f.kind == "confounded_norm")
     assert confounded.is_refusal
     assert "16 at batch 3,840" in confounded.text
-    assert "confounded_norm" not in {f.kind for f in preflight(runs)}
+    assert "confounded_norm" not in {f.kind for f in check_validity(runs)}
 
 
 def test_a_milestone_at_the_end_of_the_run_is_pointed_out():
@@ -120,7 +121,7 @@ def test_a_milestone_at_the_end_of_the_run_is_pointed_out():
     runs = runs_of(as_in_the_paper)
     config = json.dumps({"schedule": {"milestones": [30, 60, 90]}})
 
-    findings = preflight(runs.assign(config_json=config))
+    findings = check_validity(runs.assign(config_json=config))
 
     texts = [f.text for f in findings if f.kind == "dead_milestone"]
     assert texts == ["The milestone at epoch 90 never fires in a run of 90 epochs."]
@@ -128,7 +129,7 @@ def test_a_milestone_at_the_end_of_the_run_is_pointed_out():
 
 def test_updates_are_always_told():
     """30,720 makes 41 whole steps of 1,281,167 images, 3,690 in 90 epochs."""
-    findings = preflight(runs_of(as_in_the_paper))
+    findings = check_validity(runs_of(as_in_the_paper))
 
     text = next(f.text for f in findings if f.kind == "updates")
     assert "batch 30,720: 41 steps an epoch, 3,690 in all" in text
@@ -142,7 +143,7 @@ def test_a_best_warmup_at_the_edge_of_the_grid_refuses_the_exponent():
     exponent = next(v for v in found.verdicts if v.unit == "exponent")
     assert exponent.verdict == "not decidable"
     assert exponent.why.startswith("refused: the longest warmup tried is the best at batch 7,680")
-    edges = [f for f in preflight(found.study.runs) if f.kind == "edge_optimum"]
+    edges = [f for f in check_validity(found.compared.runs) if f.kind == "edge_optimum"]
     assert len(edges) == len(BATCHES) * 2
     assert edges[0].is_refusal
 
@@ -150,7 +151,7 @@ def test_a_best_warmup_at_the_edge_of_the_grid_refuses_the_exponent():
 def test_a_best_of_no_warmup_is_not_the_edge_of_a_grid():
     runs = runs_of(lambda b, w: 0.7 - 0.001 * w)
 
-    assert "edge_optimum" not in {f.kind for f in preflight(judged(runs).study.runs)}
+    assert "edge_optimum" not in {f.kind for f in check_validity(judged(runs).compared.runs)}
 
 
 def in_goyals_words(batch: int, warmup: float, rule: str = "linear") -> tuple[float, float]:

@@ -1,7 +1,5 @@
 """A paper's figures find their points among the runs, and name those that are missing."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,16 +7,10 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.design import (
-    command,
-    in_paper_numbers,
-    missing,
-    of_figure,
-    over_last_epochs,
-)
-from analysis.papers.draw import draw
-from analysis.papers.protocol import is_same_protocol
-from analysis.tables.comparable_runs import studies
+from analysis.papers.draw import draw_figure
+from analysis.papers.grid import median_of_last_epochs, missing_points, runs_of
+from analysis.papers.paper import command_for, place_runs
+from analysis.tables.comparable_runs import group_comparable
 
 PAPER = PAPERS["mccord2021"]
 FIGURES = {figure.name: figure for figure in PAPER.figures}
@@ -38,8 +30,7 @@ def grid(batches, warmups, seeds=2, epochs=90, rules=("linear",)) -> pd.DataFram
 
 
 def as_twin(runs: pd.DataFrame) -> pd.DataFrame:
-    texts = [json.dumps(json.loads(t) | {"twin_of": "the paper"}) for t in runs["config_json"]]
-    return runs.assign(config_json=texts, num_train_examples=50_000)
+    return runs.assign(twin_of="the paper", num_train_examples=50_000)
 
 
 def test_the_figures_are_those_of_the_paper():
@@ -48,7 +39,7 @@ def test_the_figures_are_those_of_the_paper():
 
 
 def test_runs_stand_for_their_own_batch_and_warmup():
-    placed = in_paper_numbers(grid([7680, 1000], [5]), PAPER)
+    placed = place_runs(grid([7680, 1000], [5]), PAPER)
 
     assert placed["paper_batch"].unique().tolist() == [7680]
     assert placed["paper_warmup"].unique().tolist() == [5]
@@ -58,29 +49,29 @@ def test_a_twin_stands_for_the_same_share_of_the_training_set_and_of_the_trainin
     """150, 300, ... 1,200 of 50,000 images are 3,840, 7,680, ... 30,720 of 1,281,167."""
     twin = as_twin(grid([150, 300, 600, 900, 1200], [1, 2, 4], epochs=18))
 
-    placed = in_paper_numbers(twin, PAPER)
+    placed = place_runs(twin, PAPER)
 
     assert sorted(placed["paper_batch"].unique()) == [3840, 7680, 15360, 23040, 30720]
     assert sorted(placed["paper_warmup"].unique()) == [5, 10, 20]
-    assert missing(placed, FIGURES["figure_5"]) == []
+    assert missing_points(placed, FIGURES["figure_5"]) == []
 
 
 def test_missing_points_are_named_with_a_grid_that_runs_them():
-    placed = in_paper_numbers(grid([7680], [0, 5]), PAPER)
+    placed = place_runs(grid([7680], [0, 5]), PAPER)
 
-    gaps = missing(placed, FIGURES["figure_6c"])
+    gaps = missing_points(placed, FIGURES["figure_6c"])
 
     assert [(p.batch, p.warmup) for p in gaps] == [(7680, 10), (7680, 20)]
-    assert command(gaps, PAPER, placed, "results") == (
+    assert command_for(gaps, PAPER, placed, "results") == (
         "python -m sweeper -m epochs=90 base_lr=0.1 batch=7680 warmup=10,20 lr_rule=linear"
     )
 
 
 def test_on_imagenet_the_command_is_the_papers_preset():
     runs = grid([7680], [0, 5]).assign(data="imagenet", model="resnet50")
-    placed = in_paper_numbers(runs, PAPER)
+    placed = place_runs(runs, PAPER)
 
-    found = command(missing(placed, FIGURES["figure_6c"]), PAPER, placed, "results")
+    found = command_for(missing_points(placed, FIGURES["figure_6c"]), PAPER, placed, "results")
 
     assert found == (
         "python -m sweeper -m +experiment=mccord2021_warmup batch=7680 warmup=10,20 lr_rule=linear"
@@ -88,11 +79,11 @@ def test_on_imagenet_the_command_is_the_papers_preset():
 
 
 def test_the_command_for_a_twin_is_in_the_twins_numbers():
-    placed = in_paper_numbers(as_twin(grid([300], [0], epochs=18)), PAPER)
+    placed = place_runs(as_twin(grid([300], [0], epochs=18)), PAPER)
 
-    gaps = missing(placed, FIGURES["figure_7b"])
+    gaps = missing_points(placed, FIGURES["figure_7b"])
 
-    assert command(gaps, PAPER, placed, "r") == (
+    assert command_for(gaps, PAPER, placed, "r") == (
         "python -m sweeper -m +experiment=mccord2021_warmup_small batch=1200 warmup=0,1,2,4 "
         "lr_rule=linear results=r"
     )
@@ -102,16 +93,16 @@ def test_a_point_whose_run_failed_is_missing():
     runs = grid([3840, 7680, 15360, 23040, 30720], [5])
     runs.loc[runs["global_batch"] == 30720, "outcome"] = "out_of_memory"
 
-    gaps = missing(in_paper_numbers(runs, PAPER), FIGURES["figure_5"])
+    gaps = missing_points(place_runs(runs, PAPER), FIGURES["figure_5"])
 
     assert [p.batch for p in gaps] == [30720]
 
 
 def test_the_frame_of_figure_8_holds_both_rules():
     runs = grid([30720], [5], rules=("linear", "none"))
-    study = studies(runs)[0]
+    compared = group_comparable(runs)[0]
 
-    _, frame = draw(PAPER, FIGURES["figure_8"], study, simulated_curves(runs, 3))
+    _, frame = draw_figure(PAPER, FIGURES["figure_8"], compared, simulated_curves(runs, 3))
 
     assert sorted(frame["lr_rule"].unique()) == ["linear", "none"]
     assert len(frame) == 2 * 3
@@ -120,7 +111,9 @@ def test_the_frame_of_figure_8_holds_both_rules():
 def test_the_zoom_starts_at_the_last_third():
     runs = grid([7680], [5])
 
-    _, frame = draw(PAPER, FIGURES["figure_6b"], studies(runs)[0], simulated_curves(runs, 90))
+    _, frame = draw_figure(
+        PAPER, FIGURES["figure_6b"], group_comparable(runs)[0], simulated_curves(runs, 90)
+    )
 
     assert frame["epoch"].min() == 61
 
@@ -137,22 +130,24 @@ def test_the_zoom_starts_at_the_last_third():
 def test_reference_lines_need_the_same_protocol(data, model, epochs, expected):
     runs = grid([7680], [5]).assign(data=data, model=model, epochs=epochs)
 
-    assert is_same_protocol(runs, 90) is expected
+    assert PAPER.is_protocol_of(runs) is expected
 
 
 def test_a_figure_on_other_data_says_so_and_has_no_reference_line():
     runs = grid([7680], [0, 5])
 
-    figure, _ = draw(PAPER, FIGURES["figure_6c"], studies(runs)[0], simulated_curves(runs, 2))
+    figure, _ = draw_figure(
+        PAPER, FIGURES["figure_6c"], group_comparable(runs)[0], simulated_curves(runs, 2)
+    )
 
     assert "here on Simulated, Simulated, 90 epochs" in figure.get_suptitle()
     assert len(figure.axes[0].lines) == 1
 
 
 def test_of_figure_leaves_out_other_points():
-    placed = in_paper_numbers(grid([7680, 30720], [0, 3, 5]), PAPER)
+    placed = place_runs(grid([7680, 30720], [0, 3, 5]), PAPER)
 
-    chosen = of_figure(placed, FIGURES["figure_6c"])
+    chosen = runs_of(placed, FIGURES["figure_6c"])
 
     assert set(zip(chosen["global_batch"], chosen["warmup_epochs"], strict=True)) == {
         (7680, 0),
@@ -163,7 +158,9 @@ def test_of_figure_leaves_out_other_points():
 def test_the_axis_of_a_twins_figure_names_the_twins_batches():
     runs = as_twin(grid([150, 300, 600, 900, 1200], [1], epochs=18))
 
-    figure, _ = draw(PAPER, FIGURES["figure_5"], studies(runs)[0], simulated_curves(runs, 2))
+    figure, _ = draw_figure(
+        PAPER, FIGURES["figure_5"], group_comparable(runs)[0], simulated_curves(runs, 2)
+    )
 
     assert figure.axes[0].get_xticks().tolist() == [150, 300, 600, 900, 1200]
 
@@ -188,7 +185,7 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
     """23.60 to 33.96 % error from 256 to 65,536 (Goyal et al. 2017)."""
     runs = on_imagenet(grid([256, 8192], [5]), bn_span=32)
 
-    figure, _ = draw(GOYAL, FIGURE_1, studies(runs)[0], simulated_curves(runs, 90))
+    figure, _ = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
 
     errors = [23.60, 23.48, 23.53, 23.49, 23.56, 23.74, 24.79, 27.55, 33.96]
     assert heights_of_published(figure) == pytest.approx([1 - e / 100 for e in errors])
@@ -204,7 +201,7 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
 def test_published_points_of_another_protocol_are_left_out_and_it_is_said_why(change, words):
     runs = on_imagenet(grid([256, 8192], [5]), bn_span=32).assign(**change)
 
-    figure, _ = draw(GOYAL, FIGURE_1, studies(runs)[0], simulated_curves(runs, 90))
+    figure, _ = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
 
     assert heights_of_published(figure) == []
     assert words in figure.get_supxlabel()
@@ -213,7 +210,7 @@ def test_published_points_of_another_protocol_are_left_out_and_it_is_said_why(ch
 def test_on_other_data_there_are_neither_published_points_nor_words_of_them():
     runs = grid([256, 8192], [5])
 
-    figure, _ = draw(GOYAL, FIGURE_1, studies(runs)[0], simulated_curves(runs, 90))
+    figure, _ = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
 
     assert heights_of_published(figure) == []
     assert "Goyal" not in figure.get_supxlabel()
@@ -224,7 +221,7 @@ def test_goyals_accuracy_is_the_median_of_the_last_five_epochs():
     runs = grid([256], [5], seeds=1)
     curves = simulated_curves(runs, 7).assign(val_accuracy=[50, 60, 1, 2, 3, 4, 90])
 
-    found = over_last_epochs(runs, curves, "val_accuracy", 5)
+    found = median_of_last_epochs(runs, curves, "val_accuracy", 5)
 
     assert found["val_accuracy"].tolist() == [3]
 
@@ -232,7 +229,7 @@ def test_goyals_accuracy_is_the_median_of_the_last_five_epochs():
 def test_a_run_without_a_curve_keeps_its_last_value():
     runs = grid([256], [5], seeds=1).assign(val_accuracy=0.75)
 
-    found = over_last_epochs(runs, simulated_curves(runs, 1).iloc[:0], "val_accuracy", 5)
+    found = median_of_last_epochs(runs, simulated_curves(runs, 1).iloc[:0], "val_accuracy", 5)
 
     assert found["val_accuracy"].tolist() == [0.75]
 
@@ -246,17 +243,16 @@ def test_optimizers_that_lack_a_batch_are_named():
     runs = optimizers([64_000, 128_000, 256_000, 640_000, 1_280_000], ["nesterov", "lars"])
     runs = runs[(runs["optimizer"] == "lars") | (runs["global_batch"] != 128_000)]
 
-    gaps = limit2020.lacking(runs)
+    gaps = limit2020.missing_points(runs)
 
     assert gaps == [(128_000, "nesterov"), *((b, "lamb") for b in limit2020.BATCHES)]
 
 
 def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers():
     """2,500 to 50,000 of 50,000 images are 20 to 1 steps an epoch."""
-    config = json.dumps({"twin_of": "You et al. 2020"})
     runs = optimizers([2500, 50_000], ["nesterov", "lars", "lamb"], num_train_examples=50_000)
 
-    lines = list(limit2020.missing_lines(runs.assign(config_json=config), "r"))
+    lines = list(limit2020.commands_for_missing(runs.assign(twin_of="You et al. 2020"), "r"))
 
     assert lines[0] == (
         "lacks nesterov at batch 5,000, 10,000, 25,000. To run: python -m sweeper -m "

@@ -11,8 +11,8 @@ import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
-from analysis.report import page, report_data
-from analysis.report.page import as_json
+from analysis.report.data import report_data
+from analysis.report.page import as_json, page
 from analysis.report.watch import Watcher, make_server
 
 EVIL = '</script><script>document.title="owned"</script><img src=x onerror=document.title="owned">'

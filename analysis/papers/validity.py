@@ -1,10 +1,13 @@
 """What makes a comparison worthless before any statistics: checks on the runs themselves."""
 
-import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
 import pandas as pd
+
+from analysis.papers.grid import ended
+from analysis.tables.configs import stored_configs
 
 #: Columns whose values make two runs different arms.
 ARM = ["global_batch", "warmup_epochs", "lr_rule", "base_lr"]
@@ -22,28 +25,25 @@ class Finding:
 
     kind: str
     text: str
-    is_refusal: bool
+    is_refusal: bool = True
+
+    def __str__(self) -> str:
+        return f"{'refusal' if self.is_refusal else 'remark'}: {self.text}"
 
 
-def preflight(runs: pd.DataFrame) -> list[Finding]:
-    """Look for what the design cannot support.
+def check_validity(runs: pd.DataFrame) -> list[Finding]:
+    """Look for what these runs cannot support.
 
     Args:
-        runs: one study; uses the arm's columns, `outcome`, `seed`, `lr_series_hash`, `bn_span`,
-            `steps_per_epoch`, `steps`, `epochs`, `config_json`.
+        runs: comparable ones; uses the arm's columns, `outcome`, `seed`, `lr_series_hash`,
+            `bn_span`, `steps_per_epoch`, `steps`, `epochs`, `config_json`.
 
     Returns:
         Findings, refusals first.
     """
-    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
-    found = [
-        *_same_arms(ended),
-        *_confounded_norm(ended),
-        *_edge_optima(ended),
-        *_one_seed(ended),
-        *_dead_milestones(ended),
-        *_updates(ended),
-    ]
+    runs = ended(runs)
+    checks = (_same_arms, _confounded_norm, _edge_optima, _one_seed, _dead_milestones, _updates)
+    found = [finding for check in checks for finding in check(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
 
 
@@ -84,79 +84,62 @@ def at_upper_edge(runs: pd.DataFrame) -> list[tuple[int, str, float]]:
     return found
 
 
-def _edge_optima(runs: pd.DataFrame) -> list[Finding]:
-    return [
-        Finding(
-            "edge_optimum",
+def _edge_optima(runs: pd.DataFrame) -> Iterator[Finding]:
+    for batch, rule, warmup in at_upper_edge(runs):
+        text = (
             f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
-            "the optimum is unbounded. Try longer ones.",
-            is_refusal=True,
+            "the optimum is unbounded. Try longer ones."
         )
-        for batch, rule, warmup in at_upper_edge(runs)
-    ]
+        yield Finding("edge_optimum", text)
 
 
-def _same_arms(runs: pd.DataFrame) -> list[Finding]:
-    return [
-        Finding(
-            "same_arms",
-            "These arms are the same: "
-            + " and ".join(_arm_words(arm) for arm in group)
-            + " realised identical learning rates at every step.",
-            is_refusal=True,
+def _same_arms(runs: pd.DataFrame) -> Iterator[Finding]:
+    for group in same_arms(runs):
+        arms = " and ".join(
+            f"batch {batch:,} warmup {warmup:g} rule {rule} base_lr {base_lr:g}"
+            for batch, warmup, rule, base_lr in group
         )
-        for group in same_arms(runs)
-    ]
+        text = f"These arms are the same: {arms} realised identical learning rates at every step."
+        yield Finding("same_arms", text)
 
 
-def _arm_words(arm: tuple[object, ...]) -> str:
-    batch, warmup, rule, base_lr = arm
-    return f"batch {batch:,} warmup {warmup:g} rule {rule} base_lr {base_lr:g}"
-
-
-def _confounded_norm(runs: pd.DataFrame) -> list[Finding]:
+def _confounded_norm(runs: pd.DataFrame) -> Iterator[Finding]:
     spans = runs.groupby("global_batch")["bn_span"].agg(["min", "max"])
     if spans["max"].max() == spans["min"].min() or spans.isna().all(axis=None):
-        return []
+        return
     words = ", ".join(f"{int(low)} at batch {b:,}" for b, low in spans["min"].dropna().items())
     text = f"BatchNorm spans differ ({words}): the batch and the span were varied together."
-    return [Finding("confounded_norm", text, is_refusal=True)]
+    yield Finding("confounded_norm", text)
 
 
-def _one_seed(runs: pd.DataFrame) -> list[Finding]:
+def _one_seed(runs: pd.DataFrame) -> Iterator[Finding]:
     seeds = runs.groupby(ARM)["seed"].nunique()
-    single = int((seeds == 1).sum())
-    if not single:
-        return []
-    text = (
-        f"{single} of {len(seeds)} points have one seed: nothing about them can be called "
-        "significant."
-    )
-    return [Finding("one_seed", text, is_refusal=True)]
-
-
-def _dead_milestones(runs: pd.DataFrame) -> list[Finding]:
-    dead: set[tuple[float, int]] = set()
-    for text, epochs in set(zip(runs["config_json"], runs["epochs"], strict=True)):
-        schedule = json.loads(text).get("schedule") or {}
-        late = [m for m in schedule.get("milestones") or () if m >= epochs]
-        dead |= {(float(m), int(epochs)) for m in late}
-    return [
-        Finding(
-            "dead_milestone",
-            f"The milestone at epoch {milestone:g} never fires in a run of {epochs} epochs.",
-            is_refusal=False,
+    if single := int((seeds == 1).sum()):
+        text = (
+            f"{single} of {len(seeds)} points have one seed: nothing about them can be called "
+            "significant."
         )
-        for milestone, epochs in sorted(dead)
-    ]
+        yield Finding("one_seed", text)
 
 
-def _updates(runs: pd.DataFrame) -> list[Finding]:
-    if not len(runs):
-        return []
-    per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max()
+def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
+    unique = runs.drop_duplicates(["config_json", "epochs"])
+    dead = {
+        (milestone, int(epochs))
+        for config, epochs in zip(stored_configs(unique), unique["epochs"], strict=True)
+        for milestone in config.milestones
+        if milestone >= epochs
+    }
+    for milestone, epochs in sorted(dead):
+        text = f"The milestone at epoch {milestone:g} never fires in a run of {epochs} epochs."
+        yield Finding("dead_milestone", text, is_refusal=False)
+
+
+def _updates(runs: pd.DataFrame) -> Iterator[Finding]:
+    per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max().dropna()
     words = "; ".join(
         f"batch {b:,}: {int(row['steps_per_epoch']):,} steps an epoch, {int(row['steps']):,} in all"
-        for b, row in per_batch.dropna().iterrows()
+        for b, row in per_batch.iterrows()
     )
-    return [Finding("updates", f"Updates: {words}.", is_refusal=False)] if words else []
+    if words:
+        yield Finding("updates", f"Updates: {words}.", is_refusal=False)

@@ -1,11 +1,11 @@
-"""The open questions, answered in words from simulated studies whose answers are known."""
+"""The open questions, estimated in words from simulated studies whose truth is known."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.estimates import answers, number
+from analysis.report.estimates import estimate_all, number
 from analysis.stats.diffusion import constant_rate
 from analysis.stats.replicates import Estimate
 
@@ -28,8 +28,8 @@ def with_distances(runs: pd.DataFrame, epochs: int, law) -> pd.DataFrame:
     return curves.assign(distance_from_start=law(curves["step"]) * factors)
 
 
-def answer(runs: pd.DataFrame, curves: pd.DataFrame, question: str):
-    return {a.question: a for a in answers(runs, curves, draws=200)}[question]
+def estimated(runs: pd.DataFrame, curves: pd.DataFrame, question: str):
+    return {e.question: e for e in estimate_all(runs, curves, draws=200)}[question]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def answer(runs: pd.DataFrame, curves: pd.DataFrame, question: str):
 def test_the_law_of_the_distance_is_told_at_each_batch(law, verdict):
     runs = study()
 
-    found = answer(runs, with_distances(runs, 20, law), DISTANCE)
+    found = estimated(runs, with_distances(runs, 20, law), DISTANCE)
 
     assert found.table["global_batch"].tolist() == [256, 1024]
     assert found.table["verdict"].tolist() == [verdict] * 2
@@ -50,16 +50,16 @@ def test_the_law_of_the_distance_is_told_at_each_batch(law, verdict):
 def test_five_epochs_of_distances_decide_nothing():
     runs = study()
 
-    found = answer(runs, with_distances(runs, 5, np.sqrt), DISTANCE)
+    found = estimated(runs, with_distances(runs, 5, np.sqrt), DISTANCE)
 
     assert found.words.startswith("Not decidable: runs with distance_from_start at six or more")
 
 
-def test_runs_of_an_older_schema_have_no_distance_and_decide_nothing():
+def test_runs_without_distances_decide_nothing():
     runs = study()
     curves = simulated_curves(runs, 20).assign(distance_from_start=np.nan)
 
-    assert answer(runs, curves, DISTANCE).words.startswith("Not decidable")
+    assert estimated(runs, curves, DISTANCE).words.startswith("Not decidable")
 
 
 def test_the_phase_of_constant_rate_is_between_warmup_and_decay():
@@ -88,7 +88,7 @@ def test_rules_that_reach_the_same_accuracy_are_equivalent_and_others_different(
     lower = (runs["lr_rule"] == "none") & (runs["global_batch"] == 1024)
     runs.loc[lower, "val_accuracy"] -= 0.05
 
-    found = answer(runs, simulated_curves(runs, 3), RULES)
+    found = estimated(runs, simulated_curves(runs, 3), RULES)
 
     assert found.table["verdict"].tolist() == ["equivalent", "different"]
     assert found.table["difference"].iloc[1] == pytest.approx(0.05, abs=0.002)
@@ -98,7 +98,7 @@ def test_runs_without_accuracies_are_told_so():
     runs = study().assign(val_accuracy=np.nan, best_val_accuracy=np.nan)
     curves = simulated_curves(runs, 3).assign(val_accuracy=np.nan)
 
-    found = answers(runs, curves, draws=50)
+    found = estimate_all(runs, curves, draws=50)
 
     assert all(a.words.startswith("Not decidable") for a in found if a.question != DISTANCE)
     assert {a.question: a.words for a in found}[CRITICAL] == (

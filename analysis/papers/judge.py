@@ -6,29 +6,14 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.papers import (
-    PAPERS,
-    best_study,
-    goyal2017_claims,
-    limit2020_claims,
-    mccord2021_claims,
-)
-from analysis.papers.design import Paper, in_paper_numbers
-from analysis.papers.limit2020 import CITATION, EXPERIMENT
-from analysis.papers.preflight import ARM, at_upper_edge, preflight, same_arms
-from analysis.papers.protocol import is_same_protocol
-from analysis.papers.verdict import UNDECIDED, Claim, Verdict, judge, undecided
-from analysis.tables.comparable_runs import Study, studies
-
-__all__ = ["Judged", "in_words", "judge_all", "judge_paper", "preflight", "table"]
+from analysis.papers import NAMES, PAPERS, limit2020
+from analysis.papers.claim import UNDECIDED, Claim, Verdict, judge
+from analysis.papers.grid import runs_at
+from analysis.papers.paper import nearest_runs, place_runs
+from analysis.papers.validity import ARM, at_upper_edge, same_arms
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 
 _SEED = 20210801
-
-#: The claims of each paper whose points are batches, warmups and rules.
-_CLAIMS = {"mccord2021": mccord2021_claims.CLAIMS, "goyal2017": goyal2017_claims.CLAIMS}
-
-#: Papers whose claims can be judged; the first is judged on any runs.
-NAMES = (*_CLAIMS, EXPERIMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +23,26 @@ class Judged:
     Attributes:
         paper: as on the command line.
         citation: for headings.
-        study: the runs that were judged.
+        compared: the runs that were judged.
         verdicts: one for each claim.
     """
 
     paper: str
     citation: str
-    study: Study
+    compared: ComparableRuns
     verdicts: Sequence[Verdict]
 
     @property
     def heading(self) -> str:
         """Whose claims they are, and on what they were judged."""
-        text = f"{self.citation}, judged on {self.study.title}."
-        text += f" {self.study.about}." if self.study.about else ""
-        is_twin = (
-            self.study.runs["config_json"].fillna("").str.contains('"twin_of": "', regex=False)
-        )
-        return f"{text} A small twin: claims are in the paper's numbers." if is_twin.any() else text
+        text = f"{self.citation}, judged on {self.compared.title}."
+        text += f" {self.compared.about}." if self.compared.about else ""
+        is_twin = self.compared.runs["twin_of"].notna().any()
+        return f"{text} A small twin: claims are in the paper's numbers." if is_twin else text
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
-    """Judge the claims of McCord & Dash 2021, and of other papers that the runs speak to.
+    """Judge the claims of the papers that the runs speak to; of the first paper if of none.
 
     Args:
         runs: one row per run.
@@ -71,25 +54,24 @@ def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
 
 
 def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
-    """Judge the claims of one paper on the study nearest to its grid.
+    """Judge the claims of one paper on the comparable runs nearest to its grid.
 
     Args:
-        name: one of `NAMES`.
+        name: one of `analysis.papers.NAMES`.
         runs: one row per run.
         curves: one row per run and epoch.
     """
     rng = np.random.default_rng(_SEED)
-    if name == EXPERIMENT:
-        shown, verdicts = limit2020_claims.judged(runs, curves, rng)
-        largest = replace(studies(shown)[0], runs=shown)
-        return Judged(name, CITATION, largest, verdicts)
+    if name == limit2020.NAME:
+        shown, verdicts = limit2020.judge_claims(runs, curves, rng)
+        compared = replace(group_comparable(shown)[0], runs=shown)
+        return Judged(name, limit2020.CITATION, compared, verdicts)
     paper = PAPERS[name]
-    study = best_study(runs, paper)
-    placed = in_paper_numbers(study.runs, paper)
-    verdicts = [_judged(claim, placed, rng) for claim in _CLAIMS[name]]
-    if name == "mccord2021":
-        verdicts.append(_below_reference(study, placed, paper, rng))
-    return Judged(name, paper.citation, study, verdicts)
+    compared = nearest_runs(runs, paper)
+    placed = place_runs(compared.runs, paper)
+    is_there = paper.is_protocol_of(compared.runs)
+    verdicts = [_judge_valid(claim, placed, rng, is_there=is_there) for claim in paper.claims]
+    return Judged(name, paper.citation, compared, verdicts)
 
 
 def table(judged: Sequence[Judged]) -> pd.DataFrame:
@@ -125,16 +107,18 @@ def _effect_words(verdict: Verdict) -> str:
     return f"{value} (95 %: {scale * verdict.low:.3g} to {scale * verdict.high:.3g})"
 
 
-def _judged(claim: Claim, placed: pd.DataFrame, rng: np.random.Generator) -> Verdict:
+def _judge_valid(
+    claim: Claim, placed: pd.DataFrame, rng: np.random.Generator, *, is_there: bool
+) -> Verdict:
     """A verdict, taken back if arms were in truth the same or an optimum is not bracketed."""
+    if claim.only_there:
+        blank = Verdict(text=claim.text, where=claim.where, why=claim.only_there)
+        return judge(claim, placed, rng) if is_there else blank
     verdict = judge(claim, placed, rng)
-    keys = {(p.batch, float(p.warmup), p.rule) for p in claim.points}
-    points = placed[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False, name=None)
-    is_ours = pd.Series([key in keys for key in points], index=placed.index, dtype=bool)
-    ours = placed[is_ours]
+    ours = placed[np.any(runs_at(placed, claim.points), axis=0)]
     why = ""
     if groups := same_arms(ours):
-        arms = " and ".join(_told_apart(groups[0]))
+        arms = " and ".join(_differences(groups[0]))
         why = f"refused: identical learning rates at every step of {arms}"
     elif claim.is_about_optimum and verdict.num_seeds and (edges := at_upper_edge(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
@@ -142,17 +126,7 @@ def _judged(claim: Claim, placed: pd.DataFrame, rng: np.random.Generator) -> Ver
     return replace(verdict, verdict=UNDECIDED, seeds_needed=-1, why=why) if why else verdict
 
 
-def _below_reference(
-    study: Study, placed: pd.DataFrame, paper: Paper, rng: np.random.Generator
-) -> Verdict:
-    claim = mccord2021_claims.BELOW_REFERENCE
-    if is_same_protocol(study.runs, paper.epochs):
-        return judge(claim, placed, rng)
-    why = "75.3 % is of ImageNet, ResNet-50 and 90 epochs; these runs are of something else"
-    return undecided(claim.text, where=claim.where, why=why)
-
-
-def _told_apart(arms: tuple[tuple[object, ...], ...]) -> list[str]:
+def _differences(arms: tuple[tuple[object, ...], ...]) -> list[str]:
     """Each arm by the columns in which it was said to differ from the others."""
     differing = [i for i in range(len(ARM)) if len({arm[i] for arm in arms}) > 1]
     return [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in arms]

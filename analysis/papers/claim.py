@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.papers.design import Point
+from analysis.papers.grid import Point, ended, runs_at
 from analysis.stats.equivalence import compare, seeds_to_see
 from analysis.stats.replicates import Array, Replicates, percentile_interval
 
@@ -31,6 +31,8 @@ class Claim:
         margin: for a claim of no difference: what does not matter.
         upper: the effect must also be below this.
         is_about_optimum: whether it needs the best warmup of each batch to lie inside the grid.
+        only_there: why it can be judged on the paper's own data, model and epochs alone; empty if
+            it can be judged on any.
     """
 
     text: str
@@ -42,11 +44,12 @@ class Claim:
     margin: float = 0.0
     upper: float = np.inf
     is_about_optimum: bool = False
+    only_there: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the runs say of a claim.
+    """What the runs say of a claim; nothing yet, unless said otherwise.
 
     Attributes:
         text: the statement.
@@ -63,14 +66,14 @@ class Verdict:
 
     text: str
     where: str
-    verdict: str
-    effect: float
-    low: float
-    high: float
-    unit: str
-    num_seeds: int
-    seeds_needed: int
-    why: str
+    verdict: str = UNDECIDED
+    effect: float = np.nan
+    low: float = np.nan
+    high: float = np.nan
+    unit: str = "accuracy"
+    num_seeds: int = 0
+    seeds_needed: int = -1
+    why: str = ""
 
 
 def difference(means: Array) -> Array:
@@ -82,29 +85,6 @@ def difference(means: Array) -> Array:
     return means[:, 0] - means[:, 1]
 
 
-def undecided(text: str, *, where: str, why: str, unit: str = "accuracy") -> Verdict:
-    """A verdict of nothing yet.
-
-    Args:
-        text: the statement.
-        where: the figure or section.
-        why: in words.
-        unit: of the effect.
-    """
-    return Verdict(
-        text=text,
-        where=where,
-        verdict=UNDECIDED,
-        effect=np.nan,
-        low=np.nan,
-        high=np.nan,
-        unit=unit,
-        num_seeds=0,
-        seeds_needed=-1,
-        why=why,
-    )
-
-
 def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     """Judge a claim on runs.
 
@@ -112,44 +92,34 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict
 
     Args:
         claim: the claim.
-        runs: as `in_paper_numbers` returns them.
+        runs: as `place_runs` returns them.
         rng: of the bootstrap.
     """
     values, num_diverged = _values(claim, runs)
-    blank = replace(
-        undecided(claim.text, where=claim.where, why="", unit=claim.unit),
-        num_seeds=min((len(v) for v in values), default=0),
-    )
-    if blank.num_seeds == 0:
-        lacking = [p for p, v in zip(claim.points, values, strict=True) if not len(v)]
-        words = ", ".join(f"batch {p.batch:,} warmup {p.warmup:g} {p.rule}" for p in lacking)
-        return replace(blank, why=f"not run: {words}")
-    judged = _no_difference(claim, values, blank)
-    if claim.effect is not None:
+    num_seeds = min(len(v) for v in values)
+    blank = Verdict(text=claim.text, where=claim.where, unit=claim.unit, num_seeds=num_seeds)
+    if num_seeds == 0:
+        lacking = [str(p) for p, v in zip(claim.points, values, strict=True) if not len(v)]
+        return replace(blank, why=f"not run: {', '.join(lacking)}")
+    if claim.effect is None:
+        judged = _judge_no_difference(values, claim.margin, blank)
+    else:
         judged = judge_positive(values, claim.effect, blank, rng, claim.upper)
     if num_diverged:
         return replace(judged, why=f"{judged.why}; {num_diverged} diverged runs are included")
     return judged
 
 
-def _values(claim: Claim, runs: pd.DataFrame) -> tuple[tuple[Array, ...], int]:
-    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
-    diverged = ended["outcome"] == "diverged"
-    measured = ended[claim.measure]
+def _values(claim: Claim, runs: pd.DataFrame) -> tuple[list[Array], int]:
+    """The replicates of each point, and how many of all diverged."""
+    runs = ended(runs)
+    diverged = runs["outcome"] == "diverged"
+    measured = runs[claim.measure]
     if claim.measure == "val_accuracy":
         measured = measured.where(~diverged | measured.notna(), 0.0)
-    values: list[Array] = []
-    count = 0
-    for p in claim.points:
-        here = (
-            (ended["paper_batch"] == p.batch)
-            & (ended["paper_warmup"] == p.warmup)
-            & (ended["lr_rule"] == p.rule)
-            & measured.notna()
-        )
-        values.append(measured[here].to_numpy(dtype=float))
-        count += int((here & diverged).sum())
-    return tuple(values), count
+    masks = [here & measured.notna() for here in runs_at(runs, claim.points)]
+    values = [measured[here].to_numpy(dtype=float) for here in masks]
+    return values, sum(int((here & diverged).sum()) for here in masks)
 
 
 def judge_positive(
@@ -192,10 +162,11 @@ def _seeds_needed(values: Sequence[Array], effect: float, unit: str) -> int:
     return max(seeds_to_see(effect, spread), min(len(v) for v in values) + 1)
 
 
-def _no_difference(claim: Claim, values: tuple[Array, ...], blank: Verdict) -> Verdict:
-    if len(values) != 2 or blank.num_seeds < 2:
+def _judge_no_difference(values: Sequence[Array], margin: float, blank: Verdict) -> Verdict:
+    if blank.num_seeds < 2:
         return replace(blank, why="one seed a point: no difference can be shown or excluded")
-    found = compare(values[0], values[1], claim.margin)
+    first, second = values
+    found = compare(first, second, margin)
     verdict = {"equivalent": REPRODUCED, "different": CONTRADICTED}.get(found.verdict, UNDECIDED)
     return replace(
         blank,
@@ -204,5 +175,5 @@ def _no_difference(claim: Claim, values: tuple[Array, ...], blank: Verdict) -> V
         low=found.difference.low,
         high=found.difference.high,
         seeds_needed=found.seeds_needed,
-        why=f"two one-sided tests, margin {claim.margin:g}: {found.verdict}",
+        why=f"two one-sided tests, margin {margin:g}: {found.verdict}",
     )

@@ -1,7 +1,7 @@
-"""The open questions about batch, warmup and learning rate, answered from the runs in words."""
+"""What the runs say of the open questions about batch, warmup and learning rate, in words."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
@@ -15,7 +15,7 @@ from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.replicates import DRAWS, Estimate
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch, to_target
-from analysis.tables.comparable_runs import AXES, studies
+from analysis.tables.comparable_runs import AXES, group_comparable
 
 _SEED = 20170608
 
@@ -24,24 +24,24 @@ TARGET_SHARE = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Estimated:
     """A question and what these runs say.
 
     Attributes:
         question: in words.
-        words: the answer, with interval, seeds and limits.
+        words: the estimate, with interval, seeds and limits.
         table: numbers behind it; may have no rows.
     """
 
     question: str
     words: str
-    table: pd.DataFrame
+    table: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
-def answers(
+def estimate_all(
     runs: pd.DataFrame, curves: pd.DataFrame, target: float | None = None, draws: int = DRAWS
-) -> list[Answer]:
-    """Answer what the largest study among the runs can answer.
+) -> list[Estimated]:
+    """Estimate what the largest group of comparable runs can tell.
 
     Args:
         runs: one row per run.
@@ -51,16 +51,16 @@ def answers(
         draws: of the bootstrap.
     """
     rng = np.random.default_rng(_SEED)
-    study = studies(runs)[0].runs
-    rules = study["lr_rule"].value_counts()
-    one_rule = study[study["lr_rule"] == rules.index[0]]
-    rates = studies(runs, (*AXES, "base_lr"))[0].runs
+    compared = group_comparable(runs)[0].runs
+    one_rule = compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
+    rates = group_comparable(runs, (*AXES, "base_lr"))[0].runs
+    question = "How does the best warmup grow with the batch?"
     return [
-        _warmup(one_rule, rng, draws),
+        _optimum(question, best_warmups(one_rule, rng, draws), "warmups"),
         _learning_rate(rates, rng, draws),
         _breaking(one_rule, rng, draws),
         _critical(one_rule, curves, target, rng, draws),
-        _same(study),
+        _same(compared),
         _distance(one_rule, curves, rng, draws),
     ]
 
@@ -87,49 +87,43 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _warmup(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
-    question = "How does the best warmup grow with the batch?"
-    return _optimum(question, best_warmups(runs, rng, draws), "warmups")
-
-
-def _optimum(question: str, optima: Optima, name: str) -> Answer:
+def _optimum(question: str, optima: Optima, name: str) -> Estimated:
     table = optima.table()
     if len(table) < 2:
         words = f"Not decidable: two or more batches with three or more {name} each are needed."
-        return Answer(question, words, table)
+        return Estimated(question, words, table)
     found = exponent(optima)
     start = "" if np.isnan(found.value) else "As batch to the power "
-    return Answer(question, f"{start}{number(found)}.".capitalize(), table)
+    return Estimated(question, f"{start}{number(found)}.".capitalize(), table)
 
 
-def _learning_rate(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
+def _learning_rate(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Estimated:
     question = "Which learning-rate rule explains the best rates?"
     warmups = runs["warmup_epochs"].value_counts()
     optima = best_lrs(runs[runs["warmup_epochs"] == warmups.index[0]], rng, draws)
-    answer = _optimum(question, optima, "learning rates")
+    found = _optimum(question, optima, "learning rates")
     if len(optima.batches) < 3:
-        return answer
+        return found
     comparison = compare_rules(optima)
     if not len(comparison.table):
-        return answer
+        return found
     best = comparison.table.iloc[0]
     frequency = "" if pd.isna(best["frequency"]) else f", first in {best['frequency']:.0%} of draws"
-    words = f"{answer.words} Lowest AICc: {best['rule']}{frequency}. {comparison.note}".strip()
-    return Answer(question, words, comparison.table)
+    words = f"{found.words} Lowest AICc: {best['rule']}{frequency}. {comparison.note}".strip()
+    return Estimated(question, words, comparison.table)
 
 
-def _breaking(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Answer:
+def _breaking(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Estimated:
     question = "At which batch does accuracy break (0.5 points below the smallest batch)?"
     finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
     spans = finished.groupby("warmup_epochs").agg(
         batches=("global_batch", "nunique"), accuracy=("val_accuracy", "mean")
     )
     if not len(spans) or spans["batches"].max() < 2:
-        return Answer(question, "Not decidable: two or more batches are needed.", pd.DataFrame())
+        return Estimated(question, "Not decidable: two or more batches are needed.")
     warmup = spans.sort_values(["batches", "accuracy"]).index[-1]
     found = breaking_batch(finished[finished["warmup_epochs"] == warmup], rng, 0.005, draws)
-    words = f"At {number(found, ' examples')} (warmup {warmup:g} epochs)."
-    return Answer(question, words, pd.DataFrame())
+    return Estimated(question, f"At {number(found, ' examples')} (warmup {warmup:g} epochs).")
 
 
 def _critical(
@@ -138,10 +132,10 @@ def _critical(
     target: float | None,
     rng: np.random.Generator,
     draws: int,
-) -> Answer:
+) -> Estimated:
     question = "Beyond which batch do examples to target double (critical batch)?"
     if not runs["val_accuracy"].notna().any():
-        return Answer(question, "Not decidable: these runs have no accuracy.", pd.DataFrame())
+        return Estimated(question, "Not decidable: these runs have no accuracy.")
     if target is None:
         target = TARGET_SHARE * _within_reach(runs)
     reached = to_target(runs, curves, target)
@@ -150,14 +144,13 @@ def _critical(
     try:
         fit = critical_batch(reached, rng, draws)
     except ValueError as error:
-        words = f"Not decidable at a target of {100 * target:.4g} %: {error}"
-        return Answer(question, words, pd.DataFrame())
+        return Estimated(question, f"Not decidable at a target of {100 * target:.4g} %: {error}")
     words = (
         f"At {number(fit.critical_batch, ' examples')}; target {100 * target:.4g} %, best warmup "
         f"of each batch and seed; lack of fit F = {fit.lack_of_fit:.3g} "
         f"(p = {fit.lack_of_fit_p:.2g})."
     )
-    return Answer(question, words, pd.DataFrame())
+    return Estimated(question, words)
 
 
 def _within_reach(runs: pd.DataFrame) -> float:
@@ -167,9 +160,9 @@ def _within_reach(runs: pd.DataFrame) -> float:
     return float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
 
 
-def _same(study: pd.DataFrame) -> Answer:
+def _same(runs: pd.DataFrame) -> Estimated:
     question = "Does the learning-rate rule make a difference (margin 0.3 points)?"
-    finished = study[(study["outcome"] == "finished") & study["val_accuracy"].notna()]
+    finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
     rows: list[tuple[object, ...]] = []
     for (batch, warmup), group in finished.groupby(["global_batch", "warmup_epochs"]):
         arms = {rule: a["val_accuracy"].to_numpy() for rule, a in group.groupby("lr_rule")}
@@ -183,10 +176,10 @@ def _same(study: pd.DataFrame) -> Answer:
     table = pd.DataFrame(rows, columns=_SAME_COLUMNS)
     if not len(table):
         words = "Not decidable: two rules at one batch and warmup, with two seeds each, are needed."
-        return Answer(question, words, table)
+        return Estimated(question, words, table)
     counts = table["verdict"].value_counts()
     words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
-    return Answer(question, f"Of {len(table)} pairs of arms: {words}.", table)
+    return Estimated(question, f"Of {len(table)} pairs of arms: {words}.", table)
 
 
 _SAME_COLUMNS = [
@@ -197,7 +190,7 @@ _SAME_COLUMNS = [
 
 def _distance(
     runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator, draws: int
-) -> Answer:
+) -> Estimated:
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
     rows: list[tuple[object, ...]] = []
     for batch, at_batch in runs.groupby("global_batch"):
@@ -216,9 +209,9 @@ def _distance(
             "Not decidable: runs with distance_from_start at six or more epochs of one learning "
             "rate are needed."
         )
-        return Answer(question, words, table)
+        return Estimated(question, words, table)
     parts = [_of_distance(row) for row in table.to_dict("records")]
-    return Answer(question, f"{'; '.join(parts)}.".capitalize(), table)
+    return Estimated(question, f"{'; '.join(parts)}.".capitalize(), table)
 
 
 _DISTANCE_COLUMNS = [

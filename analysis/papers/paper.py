@@ -1,0 +1,180 @@
+"""A paper: its figures, its published numbers, its claims, and which of our runs stand for it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from analysis.papers.claim import Claim
+from analysis.papers.grid import PaperFigure, Point
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+
+IMAGENET_EXAMPLES = 1_281_167
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published accuracy.
+
+    Attributes:
+        point: batch, warmup and rule of it.
+        accuracy: mean over its runs (0 to 1).
+        spread: standard deviation over its runs, in accuracy (0 to 1).
+    """
+
+    point: Point
+    accuracy: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """A paper whose points are batches, warmups and lr rules.
+
+    Attributes:
+        name: for the command line.
+        citation: for titles.
+        experiment: the preset that runs it; its twin is `<experiment>_small`.
+        epochs: length of its training, which warmups are relative to.
+        figures: in the paper's order.
+        claims: what it states.
+        lines: accuracies of other work on ImageNet and ResNet-50 in as many epochs (0 to 1), each
+            with its source.
+        published: accuracies that stand as points in figures of the last epochs.
+        published_remark: in what those runs were trained otherwise, for the note; else a full stop.
+        protocol: what those runs have in common, as values of columns of the runs table.
+    """
+
+    name: str
+    citation: str
+    experiment: str
+    epochs: int = 90
+    figures: Sequence[PaperFigure]
+    claims: Sequence[Claim]
+    lines: Sequence[tuple[float, str]] = ()
+    published: Sequence[Published] = ()
+    published_remark: str = "."
+    protocol: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def shown_in(self, figure: PaperFigure) -> list[Published]:
+        """The published points that belong into a figure."""
+        return [p for p in self.published if figure.has_room_for(p.point)]
+
+    def is_protocol_of(self, runs: pd.DataFrame) -> bool:
+        """Whether runs may stand beside published ImageNet, ResNet-50 numbers.
+
+        Args:
+            runs: uses `data`, `model`, `epochs`.
+        """
+        first = runs.iloc[0]
+        return (
+            "imagenet" in str(first["data"]).lower()
+            and "resnet50" in str(first["model"]).lower().replace("-", "")
+            and bool((runs["epochs"] == self.epochs).all())
+        )
+
+    def protocol_differences(self, runs: pd.DataFrame) -> list[str]:
+        """In what these runs were trained otherwise than the published points.
+
+        Args:
+            runs: on the same data, model and epochs; uses the columns of the protocol.
+        """
+        first = runs.iloc[0]
+        ours = {name: float(first[name]) for name in self.protocol if name in runs}
+        if "rate_per_example" in self.protocol:
+            ours["rate_per_example"] = float(first["base_lr"]) / float(first["base_batch"])
+        return [
+            f"{name} is {value:.4g}, there {self.protocol[name]:.4g}"
+            for name, value in ours.items()
+            if not math.isclose(value, self.protocol[name], rel_tol=1e-6)
+        ]
+
+
+def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
+    """Add the point of the paper that each run stands for.
+
+    A run of a small twin (`twin_of`) stands for the paper's batch that is the same share of the
+    training set, and for the warmup that is the same share of the training. Any other run stands
+    for its own batch and warmup.
+
+    Args:
+        runs: uses `twin_of`, `global_batch`, `warmup_epochs`, `epochs`, `num_train_examples`.
+        paper: the paper.
+
+    Returns:
+        The runs of the paper's grid, with `paper_batch`, `paper_warmup` and `is_twin`.
+    """
+    is_twin = runs["twin_of"].notna()
+    batch = batch_on_imagenet(runs)
+    warmup = (runs["warmup_epochs"] * paper.epochs / runs["epochs"]).where(
+        is_twin, runs["warmup_epochs"]
+    )
+    grid = sorted({b for figure in paper.figures for b in figure.batches})
+    placed = runs.assign(
+        paper_batch=pd.array([nearest_batch(b, grid) for b in batch], dtype="Int64"),
+        paper_warmup=warmup.round(6),
+        is_twin=is_twin,
+    )
+    return placed[placed["paper_batch"].notna()].astype({"paper_batch": "int64"})
+
+
+def batch_on_imagenet(runs: pd.DataFrame) -> pd.Series:
+    """The batch of each run; of a small twin, the one that is the same share of ImageNet.
+
+    Args:
+        runs: uses `twin_of`, `global_batch`, `num_train_examples`.
+    """
+    batch = runs["global_batch"].astype(float)
+    share = batch * (IMAGENET_EXAMPLES / runs["num_train_examples"])
+    return share.where(runs["twin_of"].notna(), batch)
+
+
+def nearest_batch(batch: float, grid: Sequence[int]) -> int | None:
+    """The paper's batch within 2 %, as whole examples allow; None if there is none."""
+    near = [b for b in grid if abs(batch / b - 1) < 0.02]
+    return min(near, key=lambda b: abs(batch - b)) if near else None
+
+
+def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
+    """The comparable runs of which most are on the paper's grid.
+
+    Args:
+        runs: one row per run.
+        paper: the paper.
+    """
+    return max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
+
+
+def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str) -> str:
+    """The command that runs missing points, as one grid.
+
+    Args:
+        points: missing points, in the paper's numbers.
+        paper: the paper.
+        runs: runs that there are, as `place_runs` returns them; they say whether a small twin is
+            meant, and on how many examples and epochs.
+        results: folder that the runs go to.
+    """
+    twin = runs[runs["is_twin"]]
+    batches, warmups = {p.batch for p in points}, {p.warmup for p in points}
+    preset = ""
+    if len(twin):
+        first = twin.iloc[0]
+        share = first["num_train_examples"] / IMAGENET_EXAMPLES
+        batches = {round(b * share / 10) * 10 for b in batches}
+        warmups = {w * first["epochs"] / paper.epochs for w in warmups}
+        preset = f"+experiment={paper.experiment}_small"
+    elif len(runs) and (runs.iloc[0]["data"], runs.iloc[0]["model"]) == ("imagenet", "resnet50"):
+        preset = f"+experiment={paper.experiment}"
+    elif len(runs):
+        preset = f"epochs={runs.iloc[0]['epochs']} base_lr={runs.iloc[0]['base_lr']:g}"
+    words = [
+        "python -m sweeper -m",
+        preset,
+        "batch=" + ",".join(f"{b}" for b in sorted(batches)),
+        "warmup=" + ",".join(f"{w:g}" for w in sorted(warmups)),
+        "lr_rule=" + ",".join(sorted({p.rule for p in points})),
+        "" if results == "results" else f"results={results}",
+    ]
+    return " ".join(word for word in words if word)

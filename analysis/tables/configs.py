@@ -1,0 +1,65 @@
+"""The configs that runs were trained with: the one place where analysis reads `config_json`."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from sweeper.spec.identity import scientific_part
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConfig:
+    """What a run's row says of its config.
+
+    Attributes:
+        settings: every setting by its dotted name.
+        scientific: those that are not null and can change the numbers; 5 and 5.0 are one value.
+        lr_rule: a rule with settings of its own, as `power exponent=0.7`; empty for one without.
+        milestones: where the schedule lowers the rate [epochs].
+    """
+
+    settings: dict[str, Any]
+    scientific: dict[str, Any]
+    lr_rule: str
+    milestones: tuple[float, ...]
+
+
+def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
+    """The config of each run.
+
+    Args:
+        runs: rows of the runs table; uses `config_json`, null for a config without settings.
+    """
+    return [_parse(text) for text in runs["config_json"].fillna("{}")]
+
+
+def _parse(text: str) -> StoredConfig:
+    config: dict[str, Any] = json.loads(text)
+    scientific = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in _leaves(scientific_part(config))
+        if value is not None
+    }
+    settings = dict(_leaves(config))
+    own = [
+        f"{name.partition('.')[2]}={value}"
+        for name, value in settings.items()
+        if name.startswith("lr_rule.") and name != "lr_rule.name"
+    ]
+    return StoredConfig(
+        settings=settings,
+        scientific=scientific,
+        lr_rule=" ".join([str(settings["lr_rule.name"]), *own]) if own else "",
+        milestones=tuple(float(m) for m in settings.get("schedule.milestones") or ()),
+    )
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
