@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from sweeper.commands.plan import planned_grid
+from sweeper.commands.plan import plan_grid
 from sweeper.store.attempt import planned_row
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
@@ -31,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results"
         words.append(f"results={results}")
-        _timed("compose and check the grid", lambda: planned_grid(words, config_dir=None))
+        _timed("compose and check the grid", lambda: plan_grid(words, config_dir=None))
         _timed("write its rows, one file each", lambda: _fill(words))
         _measure("files of their own", words, results)
         _timed("merge the files", lambda: compact(results))
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _fill(words: list[str]) -> None:
-    planned, ledger = planned_grid(words, config_dir=None)
+    planned, ledger = plan_grid(words, config_dir=None)
     ledger.prepare()
     curve = [
         {"epoch": epoch, "step": epoch, "val_accuracy": 0.9, "val_loss": 0.3, "lr": 0.1}

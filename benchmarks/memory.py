@@ -12,7 +12,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from sweeper.commands.plan import planned_grid
+from sweeper.commands.plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import tasks
@@ -64,7 +64,7 @@ def _run(batch: int, *, epochs: int) -> tuple[float, float]:
     """Examples per second and peak memory of the process [GiB]."""
     with tempfile.TemporaryDirectory() as folder:
         words = [*WORDS, f"batch={batch}", f"epochs={epochs}", f"results={folder}/results"]
-        planned, ledger = planned_grid(words, config_dir=None)
+        planned, ledger = plan_grid(words, config_dir=None)
         ledger.prepare()
         to_do = tasks(planned, ledger, retry=None, rerun=None)
         for _ in run_here(to_do, ledger, Machine(cores=1)):

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.commands.plan import planned_grid
+from sweeper.commands.plan import plan_grid
 
 WORDS = [
     *("data=synthetic", "data.shape=[3,32,32]", "data.num_classes=10", "data.num_val_examples=8"),
@@ -64,7 +64,7 @@ def _run(ranks: int, steps: int, is_reproducible: str) -> tuple[float, float]:
             f"reproducible={is_reproducible}",
             f"results={folder}/results",
         ]
-        planned, _ = planned_grid(words, config_dir=None)
+        planned, _ = plan_grid(words, config_dir=None)
         context = multiprocessing.get_context("forkserver")
         receive, send = context.Pipe(duplex=False)
         arguments = (send, dict(planned.specs[0].config), folder, ranks)

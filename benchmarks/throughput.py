@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.commands.plan import planned_grid
+from sweeper.commands.plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import tasks
@@ -49,7 +49,7 @@ def _one_run(*, epochs: int) -> tuple[float, float]:
     """Examples per second, and seconds from claiming to the published row beyond training."""
     with tempfile.TemporaryDirectory() as folder:
         words = [*WORDS, f"epochs={epochs}", f"results={folder}/results"]
-        planned, ledger = planned_grid(words, config_dir=None)
+        planned, ledger = plan_grid(words, config_dir=None)
         ledger.prepare()
         to_do = tasks(planned, ledger, retry=None, rerun=None)
         started = time.perf_counter()

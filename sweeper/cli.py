@@ -1,94 +1,92 @@
-"""The command `python -m sweeper`: Hydra composes, the sweep runs."""
+"""The command `sweeper`: its subcommands and its help; anything else is a sweep."""
 
+import difflib
 import importlib
-import multiprocessing
+import importlib.metadata
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+import textwrap
+from typing import NoReturn
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from sweeper import CONFIG_FOLDER
+from sweeper.spec.exit_codes import BAD_INPUT, DONE
 
-from sweeper.commands.overrides import CONFIG_NAME, config_folder, in_users_words, plain
-from sweeper.spec.exit_codes import BAD_INPUT
-
-if TYPE_CHECKING:
-    from sweeper.planning.tasks import Event, Tasks
-    from sweeper.store.ledger import Ledger
-
-
-_COMMANDS = {
-    "plan": "sweeper.commands.plan",
-    "status": "sweeper.commands.status",
-    "doctor": "sweeper.commands.doctor",
-    "compact": "sweeper.store.compaction",
-    "equivalence": "sweeper.commands.equivalence",
-    "analysis": "analysis.cli",
+#: Subcommands: the module with its `main`, and what it does.
+COMMANDS = {
+    "plan": ("sweeper.commands.plan", "list every run of a grid with its numbers; start nothing"),
+    "status": ("sweeper.commands.status", "show what is done, running and failed, and why"),
+    "doctor": ("sweeper.commands.doctor", "find what would go wrong on this machine"),
+    "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),
+    "equivalence": ("sweeper.commands.equivalence", "compare the weights of several layouts"),
+    "analysis": ("analysis.cli", "draw figures, judge claims, estimate, report"),
 }
 
+_HELP = """\
+usage: sweeper [override ...]       train one run
+       sweeper -m [override ...]    train every point of a grid; repeat the command to go on
+       sweeper COMMAND [-h] ...
 
-def main() -> None:
+commands:
+{commands}
+
+overrides, in Hydra's grammar:
+  batch=3840,30720     values of a config key; range(0,21,5) and choice(a,b) list them too
+  lr_rule=none         an option of a config group; +group=option for the groups marked with +
+
+config groups:
+{groups}
+
+flags:
+  --cfg job            print the whole config, with every key and its value
+  --config-dir DIR     a folder with config groups of your own
+  -sc install=bash     tab completion: eval "$(sweeper -sc install=bash)"; zsh and fish too
+  --hydra-help         print Hydra's flags
+  --version            print the version
+"""
+_OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
+
+
+def main() -> NoReturn:
     """Run the command line; leave with its exit code."""
-    if len(sys.argv) > 1 and sys.argv[1] in _COMMANDS:
-        module = importlib.import_module(_COMMANDS[sys.argv.pop(1)])
-        return module.main()
-    return _sweep()
+    arguments = sys.argv[1:]
+    first = arguments[0] if arguments else ""
+    if first in COMMANDS:
+        sys.exit(importlib.import_module(COMMANDS[first][0]).main(arguments[1:]))
+    if {"-h", "--help"} & {*arguments}:
+        sys.stdout.write(_help())
+        sys.exit(DONE)
+    if "--version" in arguments:
+        sys.stdout.write(f"sweeper {importlib.metadata.version('sweeper')}\n")
+        sys.exit(DONE)
+    if first.isidentifier():
+        sys.stderr.write(f"{_unknown(first)}\n")
+        sys.exit(BAD_INPUT)
+    if "COMP_LINE" in os.environ:  # the help above does not wait for Hydra
+        from sweeper.commands.completion import complete
+
+        sys.exit(complete(os.environ["COMP_LINE"], list(COMMANDS)))
+    from sweeper.commands.sweep import run_command_line
+
+    sys.exit(run_command_line())
 
 
-def _sweep() -> None:
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        _command()
-        return
-    from sweeper.launch.torchrun.launcher import lead_or_follow
-
-    lead_or_follow(_command)
+def _unknown(word: str) -> str:
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"Did you mean {close[0]}?" if close else "See sweeper --help."
+    return f"A command must be one of {', '.join(COMMANDS)}; got {word}. {hint}"
 
 
-def _command() -> None:
-    try:
-        _composed()
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        _refuse(error)
+def _help() -> str:
+    commands = [f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items()]
+    own = sorted(path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir())
+    groups = [*(name for name in own if name != "hydra"), "hydra/launcher", "hydra/sweeper"]
+    return _HELP.format(commands="\n".join(commands), groups="\n".join(map(_options, groups)))
 
 
-def _refuse(error: Exception) -> NoReturn:
-    print(f"Nothing was started.\n{in_users_words(str(error))}", file=sys.stderr)  # noqa: T201
-    sys.exit(BAD_INPUT)
-
-
-@hydra.main(version_base="1.3", config_path=str(config_folder()), config_name=CONFIG_NAME)
-def _composed(config: DictConfig) -> None:
-    """One run: without `-m`, or as a job of one of Hydra's own launchers."""
-    if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; unknown to workers
-        multiprocessing.set_start_method("forkserver", force=True)
-    from sweeper.commands.run import run_sweep  # --help should not wait
-
-    settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
-    try:
-        code = run_sweep([settings], settings, _launch)
-    except ValueError as error:
-        if is_job:
-            raise
-        _refuse(error)  # here: Hydra would say more than that
-    if not is_job:
-        sys.exit(code)
-    if code:  # leaving would take the jobs after it down
-        msg = f"the run has no result, see {settings['results']}"
-        raise RuntimeError(msg)
-
-
-def _launch(tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
-    """Where the launcher says that was chosen; a job of one of Hydra's own makes its run itself."""
-    launcher = hydra.utils.instantiate(HydraConfig.get().launcher)
-    if hasattr(launcher, "launch_runs"):
-        return launcher.launch_runs(tasks, ledger)
-    from sweeper.launch.local.launcher import run_here
-    from sweeper.launch.local.slots import this_machine
-
-    return run_here(tasks, ledger, this_machine(jobs=1, runs_per_gpu=1))
+def _options(group: str) -> str:
+    """One config group and its options, wrapped."""
+    names = sorted(path.stem for path in (CONFIG_FOLDER / group).glob("*.yaml"))
+    title = f"  {'+' * (group in _OPTIONAL_GROUPS)}{group}"
+    return textwrap.fill(
+        ", ".join(names), width=100, initial_indent=f"{title:<21}  ", subsequent_indent=" " * 23
+    )

@@ -13,7 +13,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hypothesis import settings
 
-from sweeper.commands.overrides import CONFIG_NAME, config_folder, expand, plain
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import CONFIG_NAME, expand, plain
 
 Config = dict[str, Any]
 
@@ -32,14 +33,14 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 @pytest.fixture(scope="session")
 def loader() -> ConfigLoader:
     """Hydra's config loader over conf/."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         return GlobalHydra.instance().config_loader()
 
 
 @pytest.fixture(scope="session")
 def default_config() -> Config:
     """conf/ as it is, resolved."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         return plain(compose(CONFIG_NAME))
 
 

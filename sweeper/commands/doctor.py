@@ -1,43 +1,45 @@
-"""`python -m sweeper doctor`: looks at where it runs and says what would go wrong, and what to do.
+"""`sweeper doctor`: find what would go wrong on this machine, and say what to do about it.
 
 Run it on the login node and inside a job: what it says differs there.
 """
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from sweeper.commands.checks.check import Check, Severity
 from sweeper.commands.checks.cluster import cluster_checks
-from sweeper.commands.checks.finding import Finding, Verdict
 from sweeper.commands.checks.folders import folder_checks
 from sweeper.commands.checks.machine import machine_checks
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 
-_STYLE = {Verdict.GOOD: "green", Verdict.WARNING: "yellow", Verdict.BROKEN: "red"}
+_STYLE = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.BROKEN: "red"}
 
 
-def main() -> None:
-    """Print what was found; leave with 1 if something would break."""
-    arguments = _parser().parse_args()
-    findings: list[Finding] = []
-    console = Console(quiet=arguments.json)
-    for finding in look(Path(arguments.results), devices=arguments.devices):
-        findings.append(finding)
-        _show(finding, console)
-    _show_counts(findings, console)
-    if arguments.json:
-        print(json.dumps([_line(finding) for finding in findings]))  # noqa: T201
-    broken = any(finding.verdict == Verdict.BROKEN for finding in findings)
-    sys.exit(RUN_FAILED if broken else DONE)
+def main(arguments: Sequence[str]) -> int:
+    """Print what was found; return 1 if something would break."""
+    options = _parser().parse_intermixed_args(arguments)
+    checks: list[Check] = []
+    console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.json)
+    for check in examine(Path(options.results), devices=options.devices):
+        checks.append(check)
+        _show(check, console)
+    counts = {severity: sum(c.severity == severity for c in checks) for severity in Severity}
+    console.print(
+        f"{counts[Severity.BROKEN]} broken, {counts[Severity.WARNING]} warnings, "
+        f"{counts[Severity.GOOD]} good."
+    )
+    if options.json:
+        print(json.dumps([asdict(check) for check in checks]))  # noqa: T201
+    return RUN_FAILED if counts[Severity.BROKEN] else DONE
 
 
-def look(results: Path, *, devices: int) -> Iterator[Finding]:
-    """Look at the machine, the folders and the cluster.
+def examine(results: Path, *, devices: int) -> Iterator[Check]:
+    """Check the machine, the folders and the cluster.
 
     Args:
         results: the folder that sweeps are to write to.
@@ -48,29 +50,15 @@ def look(results: Path, *, devices: int) -> Iterator[Finding]:
     yield from cluster_checks(devices=devices)
 
 
-def _line(finding: Finding) -> dict[str, Any]:
-    return {"verdict": str(finding.verdict), "what": finding.what, "found": finding.found,
-            "do": finding.do}  # fmt: skip
-
-
-def _show(finding: Finding, console: Console) -> None:
-    console.print(f"{finding.verdict:<8}", style=_STYLE[finding.verdict], end="")
-    console.print(f"{finding.what}: {finding.found}", highlight=False, markup=False, soft_wrap=True)
-    if finding.do:
-        console.print(f"        {finding.do}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _show_counts(findings: list[Finding], console: Console) -> None:
-    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in Verdict}
-    console.print(
-        f"{counts[Verdict.BROKEN]} broken, {counts[Verdict.WARNING]} warnings, "
-        f"{counts[Verdict.GOOD]} good.",
-        highlight=False,
-    )
+def _show(check: Check, console: Console) -> None:
+    console.print(f"{check.severity:<8}", style=_STYLE[check.severity], end="")
+    console.print(f"{check.what}: {check.found}")
+    if check.do:
+        console.print(f"        {check.do}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sweeper doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="sweeper doctor", description=__doc__)
     parser.add_argument("results", nargs="?", default="results", help="folder of the tables")
     parser.add_argument("--devices", type=int, default=1, help="ranks on each node")
     parser.add_argument("--json", action="store_true", help="for scripts")

@@ -1,13 +1,12 @@
-"""`python -m sweeper equivalence`: the same run on several layouts, and how far they end apart.
+"""`sweeper equivalence`: train one run on several layouts and compare the weights.
 
-The words are those of a sweep, for one point. One epoch is trained on each layout, in float64 and
-in float32, in a temporary results folder. With `reproducible=true` the layouts are numbers of ranks
-that share one micro-batch, and they must agree to the last bit.
+The overrides are those of a sweep, for one point. One epoch is trained on each layout, in float64
+and in float32, in a temporary results folder. With `reproducible=true` the layouts are numbers of
+ranks that share one micro-batch, and they must agree to the last bit.
 """
 
 import argparse
 import multiprocessing
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.commands.plan import planned_grid
+from sweeper.commands.plan import plan_grid
+from sweeper.commands.refusals import refuse
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import plan, tasks
 from sweeper.spec.batch import BatchSplit
-from sweeper.spec.exit_codes import BAD_INPUT, DONE, RUN_FAILED
+from sweeper.spec.exit_codes import DONE, RUN_FAILED
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.ledger import Ledger
@@ -83,23 +83,22 @@ class Trained:
         return "rounding" if self.allowed is None else "same"
 
 
-def main() -> None:
-    """Print the table for the words on the command line; 1 if a layout differs."""
-    arguments = _parser().parse_args()
+def main(arguments: Sequence[str]) -> int:
+    """Print the table of the overrides on the command line; return 1 if a layout differs."""
+    options = _parser().parse_intermixed_args(arguments)
     try:
-        planned, _ = planned_grid(arguments.words, config_dir=arguments.config_dir)
+        planned, _ = plan_grid(options.overrides, config_dir=options.config_dir)
         config = dict(planned.specs[0].config) | {"epochs": 1, "warmup": 0, "num_nodes": 1}
-        layouts, left_out = _feasible(config, arguments.layouts)
+        layouts, left_out = _feasible(config, options.layouts)
     except ValueError as error:
-        print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
-        sys.exit(BAD_INPUT)
-    console = Console()
+        return refuse(error)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     for sentence in left_out:
-        console.print(f"left out: {sentence}", highlight=False, markup=False, soft_wrap=True)
-    precisions = arguments.precision.split(",")
+        console.print(f"left out: {sentence}")
+    precisions = options.precision.split(",")
     rows = [row for precision in precisions for row in compare(config, layouts, precision)]
     _show(rows, console)
-    sys.exit(DONE if all(row.holds for row in rows) else RUN_FAILED)
+    return DONE if all(row.holds for row in rows) else RUN_FAILED
 
 
 def compare(
@@ -226,18 +225,17 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
             "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
             row.verdict,
         )
-    console.print(table)
+    console.print(table, soft_wrap=False)
     console.print(
         "difference: largest of any tensor of the model, relative to its largest value, from the "
         "first layout's after one epoch. With BatchNorm, training amplifies float32 rounding: no "
-        "bound is promised then, and float64 tells (docs/layouts.md).",
-        highlight=False,
+        "bound is promised then, and float64 tells (docs/layouts.md)."
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sweeper equivalence", description=__doc__)
-    parser.add_argument("words", nargs="*", help="a point, in the words of the sweep")
+    parser = argparse.ArgumentParser(prog="sweeper equivalence", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="one point, as for `sweeper -m`")
     parser.add_argument("--layouts", default=LAYOUTS, help="ranks x accumulation steps, by commas")
     parser.add_argument("--precision", default="64-true,32-true", help="by commas")
     parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")

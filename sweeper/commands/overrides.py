@@ -1,14 +1,11 @@
-"""From command-line words to resolved configs: Hydra's grammar and Hydra's composition.
+"""From overrides to resolved configs: Hydra's grammar and Hydra's composition.
 
 Hydra composes once per distinct choice of groups; plain values are set on copies, so that a
 large grid costs microseconds a point instead of Hydra's fifth of a second.
 """
 
-import difflib
 import itertools
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -19,14 +16,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from sweeper.commands.refusals import sentence, unknown_key
+
 CONFIG_NAME = "config"
 Config = dict[str, Any]
-
-
-def config_folder() -> Path:
-    """The folder of all defaults: in the checkout, or beside the installed package."""
-    installed = Path(__file__).parents[1] / "conf"
-    return installed if installed.is_dir() else Path(__file__).parents[2] / "conf"
 
 
 def plain(config: DictConfig) -> Config:
@@ -53,45 +46,45 @@ def resolved(settings: Mapping[str, Any]) -> Config:
     }
 
 
-def expand(loader: ConfigLoader, words: Sequence[str]) -> Iterator[Config]:
-    """The resolved config of every point of a grid, in the order of its words.
+def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
+    """The resolved config of every point of a grid, in the order of its overrides.
 
     Args:
         loader: Hydra's, over all config directories of the command.
-        words: overrides in Hydra's grammar; `a,b`, `choice()`, `range()` and `glob()` sweep.
+        overrides: in Hydra's grammar; `a,b`, `choice()`, `range()` and `glob()` sweep.
 
     Raises:
-        ValueError: if a word cannot be understood or its key does not exist.
+        ValueError: if an override cannot be understood or its key does not exist.
     """
-    axes = [_axis(override, loader) for override in parsed(words, loader)]
+    axes = [_axis(override, loader) for override in parse(overrides, loader)]
     templates: dict[tuple[str, ...], _Template] = {}
     for point in itertools.product(*axes):
-        chosen = tuple(word.text for word in point if not word.is_value)
+        chosen = tuple(choice.text for choice in point if not choice.is_value)
         if chosen not in templates:
             templates[chosen] = _Template(loader, chosen)
-        yield templates[chosen].with_values([word for word in point if word.is_value])
+        yield templates[chosen].with_values([value for value in point if value.is_value])
 
 
-def preset_axes(loader: ConfigLoader, words: Sequence[str]) -> Mapping[str, Any]:
-    """The axes that the preset among the words brings along, from `hydra.sweeper.params`."""
-    fixed = [o.input_line or "" for o in parsed(words, loader) if not o.is_sweep_override()]
+def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
+    """What the preset among the overrides brings along, from `hydra.sweeper.params`."""
+    fixed = [o.input_line or "" for o in parse(overrides, loader) if not o.is_sweep_override()]
     params = OmegaConf.select(_compose(loader, fixed), "hydra.sweeper.params")
     return params or {}
 
 
-def with_preset_axes(params: Mapping[str, Any], words: Sequence[str]) -> list[str]:
-    """The words of a command after the axes of its preset, which they replace."""
-    named = {word.split("=")[0].lstrip("+~") for word in words}
-    axes = {key: value for key, value in params.items() if key.lstrip("+") not in named}
-    return [*(f"{key}={value}" for key, value in axes.items()), *words]
+def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """The overrides of a command after those of its preset, which they replace."""
+    given = {override.split("=")[0].lstrip("+~") for override in overrides}
+    left = [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
+    return [*left, *overrides]
 
 
-def _axis(override: Override, loader: ConfigLoader) -> "list[_Word]":
+def _axis(override: Override, loader: ConfigLoader) -> "list[_Single]":
     is_value = _is_value(override, loader)  # 60 ms: once, not for each of its values
-    return [_Word(single, is_value=is_value) for single in values_of(override, loader)]
+    return [_Single(single, is_value=is_value) for single in values_of(override, loader)]
 
 
-class _Word:
+class _Single:
     """One override with one value, taken apart once for all points that share it."""
 
     def __init__(self, override: Override, *, is_value: bool) -> None:
@@ -114,20 +107,20 @@ class _Template:
         self._plain: Any = OmegaConf.to_container(ours)
         self._known: set[int] = set()
 
-    def with_values(self, words: Sequence[_Word]) -> Config:
-        for word in words:
-            if id(word) not in self._known:
-                _check_key(word.override, self._plain)
-                self._known.add(id(word))
-        if self._has_interpolations or any(word.interpolates for word in words):
-            return plain(_compose(self._loader, [*self._chosen, *(word.text for word in words)]))
+    def with_values(self, values: Sequence[_Single]) -> Config:
+        for value in values:
+            if id(value) not in self._known:
+                _check_key(value.override, self._plain)
+                self._known.add(id(value))
+        if self._has_interpolations or any(value.interpolates for value in values):
+            return plain(_compose(self._loader, [*self._chosen, *(v.text for v in values)]))
         config = _copied(self._plain)
-        for word in words:
-            *groups, name = word.path
+        for value in values:
+            *groups, name = value.path
             node = config
             for group in groups:
                 node = node[group]
-            node[name] = word.value
+            node[name] = value.value
         _check_complete(config)
         return config
 
@@ -137,27 +130,27 @@ def _copied(node: Config) -> Config:
     return {key: _copied(v) if isinstance(v, dict) else v for key, v in node.items()}
 
 
-def _compose(loader: ConfigLoader, words: Sequence[str]) -> DictConfig:
+def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     try:
-        return loader.load_configuration(CONFIG_NAME, list(words), run_mode=RunMode.RUN)
+        return loader.load_configuration(CONFIG_NAME, list(overrides), run_mode=RunMode.RUN)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(in_users_words(str(error))) from error
+        raise ValueError(sentence(str(error))) from error
 
 
-def parsed(words: Sequence[str], loader: ConfigLoader) -> list[Override]:
-    """The words in Hydra's grammar.
+def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
+    """The overrides, read in Hydra's grammar.
 
     Raises:
         ValueError: if one cannot be understood.
     """
     try:
-        return OverridesParser.create(config_loader=loader).parse_overrides(list(words))
+        return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except HydraException as error:
-        raise ValueError(in_users_words(str(error))) from error
+        raise ValueError(sentence(str(error))) from error
 
 
 def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
-    """The overrides, one value each, that a word of a grid stands for.
+    """The overrides, one value each, that one override of a grid stands for.
 
     Raises:
         ValueError: if it does not list its values.
@@ -171,7 +164,7 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
         )
         raise ValueError(msg)
     key = override.get_key_element()
-    return parsed([f"{key}={value}" for value in override.sweep_string_iterator()], loader)
+    return parse([f"{key}={value}" for value in override.sweep_string_iterator()], loader)
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:
@@ -196,22 +189,12 @@ def _check_key(override: Override, config: Any) -> None:
     node, seen = config, list[str]()
     for name in override.key_or_group.split("."):
         if not isinstance(node, dict) or name not in node:
-            raise ValueError(_unknown_key(override, ".".join(seen), node))
+            known = [str(key) for key in node] if isinstance(node, dict) else []
+            given = override.input_line or ""
+            msg = unknown_key(override.key_or_group, given, inside=".".join(seen), known=known)
+            raise ValueError(msg)
         node = node[name]
         seen.append(name)
-
-
-def _unknown_key(override: Override, inside: str, node: Any) -> str:
-    known = [str(key) for key in node] if isinstance(node, dict) else []
-    name = override.key_or_group.removeprefix(f"{inside}.").split(".")[0]
-    close = difflib.get_close_matches(name, known, n=1)
-    prefix = f"{inside}." if inside else ""
-    hint = (
-        f"Did you mean {prefix}{close[0]}?"
-        if close
-        else f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
-    )
-    return f"{override.key_or_group} is not a config key; got {override.input_line}. {hint}"
 
 
 def _check_complete(config: Any, path: str = "") -> None:
@@ -221,31 +204,3 @@ def _check_complete(config: Any, path: str = "") -> None:
         elif value == "???":
             msg = f"{path}{key} must be given; write {path}{key}=VALUE."
             raise ValueError(msg)
-
-
-def in_users_words(text: str) -> str:
-    """Hydra's message in our form: what must hold, what was given, what to do."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    if unknown_key := re.match(r"Could not override '(?P<key>[^']*)'", text):
-        return _unknown_to_hydra(unknown_key["key"])
-    if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
-        return _unknown_option(unknown_option["group"], unknown_option["option"], text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(line for line in lines if not line.startswith("See http"))
-
-
-def _unknown_to_hydra(key: str) -> str:
-    known = [str(name) for name in OmegaConf.load(config_folder() / f"{CONFIG_NAME}.yaml")]
-    known += [path.name for path in config_folder().iterdir() if path.is_dir()]
-    close = difflib.get_close_matches(key, known, n=1) if "." not in key else []
-    hint = f"Did you mean {close[0]}?" if close else "See them all with --cfg job."
-    return f"{key} is not a config key. {hint}"
-
-
-def _unknown_option(group: str, option: str, text: str) -> str:
-    _, _, listed = text.partition("Available options in")
-    known = [line.strip() for line in listed.splitlines()[1:]]
-    known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
-    close = difflib.get_close_matches(option, known, n=1)
-    hint = f" Did you mean {group}={close[0]}?" if close else ""
-    return f"{group} must be one of {', '.join(known)}; got {group}={option}.{hint}"

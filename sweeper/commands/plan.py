@@ -1,8 +1,7 @@
-"""`python -m sweeper plan`: every run of a grid with its numbers; starts nothing."""
+"""`sweeper plan`: list every run of a grid with its numbers; start nothing."""
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,47 +12,49 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 from rich.table import Table
 
-from sweeper.commands.overrides import config_folder, expand, preset_axes, with_preset_axes
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import expand, preset_overrides, with_preset
+from sweeper.commands.refusals import refuse
 from sweeper.console.runs_table import LAYOUT, duration
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import Plan, plan
-from sweeper.spec.exit_codes import BAD_INPUT
+from sweeper.spec.exit_codes import DONE
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.ledger import Ledger
 
 Line = dict[str, Any]
 
 
-def main() -> None:
-    """Print the plan of the words on the command line."""
-    arguments = _parser().parse_args()
+def main(arguments: Sequence[str]) -> int:
+    """Print the plan of the overrides on the command line; return the exit code."""
+    options = _parser().parse_intermixed_args(arguments)
     try:
-        planned, ledger = planned_grid(arguments.words, config_dir=arguments.config_dir)
+        planned, ledger = plan_grid(options.overrides, config_dir=options.config_dir)
     except ValueError as error:
-        print(f"This grid cannot run.\n{error}", file=sys.stderr)  # noqa: T201
-        sys.exit(BAD_INPUT)
-    if arguments.schedule_plot:
+        return refuse(error, "This grid cannot run.")
+    if options.schedule_plot:
         from sweeper.console.schedule_plot import draw_schedules
 
-        draw_schedules(planned.specs, Path(arguments.schedule_plot))
+        draw_schedules(planned.specs, Path(options.schedule_plot))
     lines = plan_lines(planned, ledger)
-    if arguments.json:
+    if options.json:
         print(json.dumps(lines))  # noqa: T201
-        return
-    show(planned, lines, Console())
+    else:
+        show(planned, lines, Console(highlight=False, markup=False, soft_wrap=True))
+    return DONE
 
 
-def planned_grid(words: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
-    """The plan of a command's words, and the ledger it was looked up in.
+def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
+    """The plan of a command's overrides, and the ledger it was looked up in.
 
     Raises:
-        ValueError: if a word cannot be understood or a point is impossible.
+        ValueError: if an override cannot be understood or a point is impossible.
     """
     if config_dir:
-        words = [*words, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         loader = GlobalHydra.instance().config_loader()
-        configs = list(expand(loader, with_preset_axes(preset_axes(loader, words), words)))
+        configs = list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
     ledger = Ledger(Path(configs[0]["results"]))
     device = this_machine(jobs="auto", runs_per_gpu=1).device
     return plan(configs, ledger, device=device), ledger
@@ -139,14 +140,14 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             duration(line["estimated_s"]) if line["estimated_s"] else "",
             line["ledger"],
         )
-    console.print(table)
+    console.print(table, soft_wrap=False)
     for sentence in dict.fromkeys(map(_course, planned.specs)):
         if sentence:
-            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+            console.print(sentence)
     for warning in planned.distinct_warnings:
-        console.print(f"Warning: {warning}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Warning: {warning}")
     new = sum(line["ledger"] == "new" for line in lines)
-    console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.", highlight=False)
+    console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.")
 
 
 def _course(spec: RunSpec) -> str:
@@ -177,8 +178,8 @@ def _layout(line: Line) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sweeper plan", description=__doc__)
-    parser.add_argument("words", nargs="*", help="the same words as after `python -m sweeper -m`")
+    parser = argparse.ArgumentParser(prog="sweeper plan", description=__doc__)
+    parser.add_argument("overrides", nargs="*", help="the same as after `sweeper -m`")
     parser.add_argument("-m", "--multirun", action="store_true", help="allowed, changes nothing")
     parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
     parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")

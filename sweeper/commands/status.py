@@ -1,9 +1,10 @@
-"""`python -m sweeper status`: what is done, running and failed, and why; at any time."""
+"""`sweeper status`: show what is done, running and failed, and why; at any time."""
 
 import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from sweeper.console.runs_table import RunState, counted, runs_table
 from sweeper.launch.slurm.queue import waiting
-from sweeper.spec.exit_codes import BAD_INPUT
+from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.stored_spec import stored_run_spec
 from sweeper.store.attempt import Attempt, standing
@@ -22,25 +23,26 @@ _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
 
 
-def main() -> None:
-    """Print the state of a results folder, or of one run."""
-    arguments = _parser().parse_args()
-    what = Path(arguments.what)
-    ledger = Ledger(what if what.is_dir() else Path(arguments.results))
-    if not ledger.results.is_dir() or not (what.is_dir() or _find(ledger, arguments.what)):
-        print(  # noqa: T201
-            f"status needs a results folder or a run id; got {arguments.what}. "
-            f"Name a folder, or a run id of --results {arguments.results}.",
-            file=sys.stderr,
+def main(arguments: Sequence[str]) -> int:
+    """Print the state of a results folder, or of one run; return the exit code."""
+    options = _parser().parse_intermixed_args(arguments)
+    what, console = Path(options.what), Console(highlight=False, markup=False, soft_wrap=True)
+    ledger = Ledger(what if what.is_dir() else Path(options.results))
+    run_id = "" if what.is_dir() else _find(ledger, options.what)
+    if not what.is_dir() and not run_id:
+        sys.stderr.write(
+            f"status needs a results folder or a run id; got {options.what}. "
+            f"Name a folder, or a run id of --results {options.results}.\n"
         )
-        sys.exit(BAD_INPUT)
-    found = overview(ledger) if what.is_dir() else one_run(ledger, _find(ledger, arguments.what))
-    if arguments.json:
+        return BAD_INPUT
+    found = one_run(ledger, run_id) if run_id else overview(ledger)
+    if options.json:
         print(json.dumps(found, default=str))  # noqa: T201
-    elif what.is_dir():
-        _show_overview(found, ledger, Console())
+    elif run_id:
+        _show_run(found, console)
     else:
-        _show_run(found, Console())
+        _show_overview(found, ledger, console)
+    return DONE
 
 
 def overview(ledger: Ledger) -> dict[str, Any]:
@@ -123,36 +125,32 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
     known = [line for line in waiting_lines if line["state"] != "outdated"]
     states += [RunState(stored_run_spec(line["config"]), status=line["state"]) for line in known]
     if states:
-        console.print(runs_table(states[:_STATES_SHOWN], title="Under way"))
+        console.print(runs_table(states[:_STATES_SHOWN], title="Under way"), soft_wrap=False)
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
-        _say(console, f"{count} {why}")
+        console.print(f"{count} {why}")
     for row in found["without_result"][:_FAILURES_SHOWN]:
         log = ledger.results / row["log_path"]
-        _say(console, f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
+        console.print(f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
     if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
-        _say(console, f"... and {more} more without a result; --json lists all")
+        console.print(f"... and {more} more without a result; --json lists all")
     counts = counted(found["counts"]) or "no run has ended yet"
-    _say(console, f"{counts}, {num_running} under way. Results: {ledger.results}")
+    console.print(f"{counts}, {num_running} under way. Results: {ledger.results}")
 
 
 def _show_run(found: dict[str, Any], console: Console) -> None:
-    _say(console, f"run {found['run_id']}")
-    _say(console, json.dumps(found["config"], indent=1, sort_keys=True))
+    console.print(f"run {found['run_id']}")
+    console.print(json.dumps(found["config"], indent=1, sort_keys=True))
     for attempt in found["attempts"]:
         started = f"{attempt['started_at']:%Y-%m-%d %H:%M:%S} UTC"
-        _say(console, f"attempt {attempt['attempt']}, begun {started}: {attempt['end']}")
-        _say(console, f"    log: {attempt['log']}")
+        console.print(f"attempt {attempt['attempt']}, begun {started}: {attempt['end']}")
+        console.print(f"    log: {attempt['log']}")
     for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
         numbers = " ".join(f"{name}={value:.6g}" for name, value in row.items())
-        _say(console, f"    {numbers}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(f"    {numbers}")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sweeper status", description=__doc__)
+    parser = argparse.ArgumentParser(prog="sweeper status", description=__doc__)
     parser.add_argument("what", nargs="?", default="results", help="results folder, or a run id")
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
     parser.add_argument("--json", action="store_true", help="for scripts")

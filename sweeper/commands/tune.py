@@ -1,19 +1,17 @@
 """A tuned sweep: one study for each compared point, with equal budgets."""
 
-import contextlib
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage
 
-from sweeper.console.live_table import View, view
+from sweeper.commands.sweep import Launch, guard
+from sweeper.console.live_table import LiveTable, live_table
 from sweeper.planning.plan import plan
-from sweeper.planning.tasks import Event, Tasks
 from sweeper.spec import exit_codes
 from sweeper.spec.identity import scientific_part
 from sweeper.store.ledger import Ledger
@@ -23,8 +21,6 @@ from sweeper.tuning.space import Space, ends
 from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
 from sweeper.tuning.study import PointStudy
 from sweeper.tuning.tuner import ConfigsOf, Tuner
-
-Launch = Callable[[Tasks, Ledger], Iterator[Event]]
 
 
 def run_tuning(
@@ -45,34 +41,34 @@ def run_tuning(
         launch: makes attempts at some place.
 
     Returns:
-        The exit code: 0 if every trial has a result, 1 if any has none, 2 for bad input.
+        The exit code: 0 if every trial has a result, 1 if any has none.
+
+    Raises:
+        ValueError: if nothing was started, for bad input.
     """
     ledger = Ledger(Path(settings["results"]))
-    with contextlib.ExitStack() as stack:
-        try:
-            _check_budget(settings, design)
-            warnings = _check_space(points, design.space, configs_of, ledger)
-            ledger.prepare()
-            storage = open_storage(settings["storage"], ledger.results)
-            stack.callback(close_storage, storage)
-            studies = _studies(points, design, settings["study"], configs_of, storage)
-        except ValueError as error:
-            print(f"Nothing was started.\n{error}", file=sys.stderr)  # noqa: T201
-            return exit_codes.BAD_INPUT
-        shown = stack.enter_context(view([], ledger))
-        for warning in warnings:
-            shown.say(f"Warning: {warning}")
-        tuner = Tuner(
-            studies=studies,
-            n_trials=settings["n_trials"],
-            at_once=settings["at_once"],
-            tries=settings["tries"],
-            configs_of=configs_of,
-            ledger=ledger,
-            expect=shown.expect,
-            say=shown.say,
-        )
-        return _guarded(lambda: _follow(tuner, launch, shown, settings["retry"]), shown, ledger)
+    _check_budget(settings, design)
+    warnings = _check_space(points, design.space, configs_of, ledger)
+    ledger.prepare()
+    storage = open_storage(settings["storage"], ledger.results)
+    try:
+        studies = _studies(points, design, settings["study"], configs_of, storage)
+        with live_table([], ledger) as table:
+            for warning in warnings:
+                table.say(f"Warning: {warning}")
+            tuner = Tuner(
+                studies=studies,
+                n_trials=settings["n_trials"],
+                at_once=settings["at_once"],
+                tries=settings["tries"],
+                configs_of=configs_of,
+                ledger=ledger,
+                expect=table.add,
+                say=table.say,
+            )
+            return guard(lambda: _follow(tuner, launch, table, settings["retry"]), table, ledger)
+    finally:
+        close_storage(storage)
 
 
 def _studies(
@@ -102,45 +98,36 @@ def _studies(
         raise ValueError(msg) from error
 
 
-def _follow(tuner: Tuner, launch: Launch, shown: View, retry: str | None) -> int:
-    if retry == "failed":
-        repeated = sum(study.repeat_failed() for study in tuner.studies)
-        shown.say(f"{repeated} failed trials are tried again.")
-    _say_budgets(tuner.studies, tuner.n_trials, shown)
-    for event in launch(tuner.tasks(), tuner.ledger):
-        shown.show(event)
-        tuner.take_in(event)
-    for study in tuner.studies:
-        shown.say(outlook(study))
-    all_have_results = not any(study.failed() for study in tuner.studies)
-    return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
-
-
-def _guarded(follow: Callable[[], int], shown: View, ledger: Ledger) -> int:
+def _follow(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
     try:
-        return follow()
-    except KeyboardInterrupt:
-        shown.say("Stopped. What was trained is kept; repeat the command to go on from there.")
-        return exit_codes.INTERRUPTED
-    except OSError as error:
-        shown.say(
-            f"{ledger.results} could not be written: {error.strerror}. What is there is kept; "
-            "make room or give back the permission, and repeat the command."
-        )
-        return exit_codes.RUN_FAILED
+        return _run(tuner, launch, table, retry)
     except storage_errors() as error:
-        shown.say(
+        table.say(
             f"hydra.sweeper.storage could be reached no more: {cause_of(error)}. What was trained "
             "is kept; see to the database, and repeat the command to go on from there."
         )
         return exit_codes.RUN_FAILED
 
 
-def _say_budgets(studies: Sequence[PointStudy], n_trials: int, shown: View) -> None:
-    shown.say(f"{len(studies)} studies of {n_trials} trials each.")
+def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
+    if retry == "failed":
+        repeated = sum(study.repeat_failed() for study in tuner.studies)
+        table.say(f"{repeated} failed trials are tried again.")
+    _say_budgets(tuner.studies, tuner.n_trials, table)
+    for event in launch(tuner.tasks(), tuner.ledger):
+        table.update(event)
+        tuner.take_in(event)
+    for study in tuner.studies:
+        table.say(outlook(study))
+    all_have_results = not any(study.failed() for study in tuner.studies)
+    return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
+
+
+def _say_budgets(studies: Sequence[PointStudy], n_trials: int, table: LiveTable) -> None:
+    table.say(f"{len(studies)} studies of {n_trials} trials each.")
     for study in studies:
         if begun := study.num_begun:
-            shown.say(f"{study.name} goes on: {begun} of {n_trials} trials were begun before.")
+            table.say(f"{study.name} goes on: {begun} of {n_trials} trials were begun before.")
 
 
 def _check_budget(settings: Mapping[str, Any], design: Design) -> None:

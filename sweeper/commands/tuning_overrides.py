@@ -1,4 +1,4 @@
-"""The words of a tuned sweep, in Hydra's grammar: which are compared, tuned, averaged over."""
+"""The overrides of a tuned sweep: which are compared, which tuned, which averaged over."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -8,20 +8,20 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from optuna.distributions import BaseDistribution
 
-from sweeper.commands.overrides import parsed, values_of
+from sweeper.commands.overrides import parse, values_of
 from sweeper.tuning.space import Space, choice, interval, steps
 
 _TAGS = {"tune", "log", "mean"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axes:
-    """The words of a tuned sweep.
+class TuningOverrides:
+    """The overrides of a tuned sweep, by what is done with them.
 
     Attributes:
-        fixed: words with one value.
-        compared: the values of each axis that gets a study of its own for each.
-        averaged: words over whose values each trial is a mean.
+        fixed: with one value.
+        compared: of each key that is compared, one for each of its values.
+        averaged: over whose values each trial is a mean.
         space: what is tuned.
     """
 
@@ -31,21 +31,21 @@ class Axes:
     space: Space
 
     def points(self) -> Iterator[tuple[str, ...]]:
-        """The compared words of each study."""
+        """The compared overrides of each study."""
         yield from itertools.product(*self.compared)
 
 
-def axes(words: Sequence[str], loader: ConfigLoader) -> Axes:
-    """Sort the words of a command.
+def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverrides:
+    """Sort the overrides of a command.
 
     An interval is tuned, and so is a range or choice with the tag `tune`; one with the tag `mean`
     is averaged over; every other list of values is compared.
 
     Raises:
-        ValueError: if a word cannot be understood, a range is bad, a key comes twice, or nothing
-            is tuned.
+        ValueError: if an override cannot be understood, a range is bad, a key comes twice, or
+            nothing is tuned.
     """
-    overrides = parsed(words, loader)
+    overrides = parse(given, loader)
     _check_once(overrides)
     space: Space = {}
     fixed: list[str] = []
@@ -68,7 +68,7 @@ def axes(words: Sequence[str], loader: ConfigLoader) -> Axes:
             "tagged tune. Write base_lr=tag(log, interval(1e-3, 1)), or use hydra/sweeper=grid."
         )
         raise ValueError(msg)
-    return Axes(fixed=fixed, compared=compared, averaged=averaged, space=space)
+    return TuningOverrides(fixed=fixed, compared=compared, averaged=averaged, space=space)
 
 
 def _distribution(override: Override) -> BaseDistribution:
@@ -85,7 +85,7 @@ def _distribution(override: Override) -> BaseDistribution:
 
 
 def _tags(override: Override) -> set[str]:
-    """The tags of a word.
+    """The tags of an override.
 
     Raises:
         ValueError: if one is unknown, or two contradict each other.

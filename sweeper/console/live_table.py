@@ -22,8 +22,8 @@ _ROWS_SHOWN = 24
 _ROWS_IN_SUMMARY = 60
 
 
-class View:
-    """Follows a sweep's runs and shows them.
+class LiveTable:
+    """The runs of a sweep as they change.
 
     Args:
         specs: every run of the grid.
@@ -53,7 +53,7 @@ class View:
         results = {Outcome.FINISHED, Outcome.DIVERGED}
         return all(state.status in results for state in self._states.values())
 
-    def expect(self, spec: RunSpec, status: str) -> None:
+    def add(self, spec: RunSpec, status: str) -> None:
         """A run that was not in the grid from the start.
 
         Args:
@@ -69,26 +69,28 @@ class View:
         """A line of its own, above the table."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def show(self, event: Event) -> None:
-        """Take in what happened and show the state of things, if it is time to."""
+    def update(self, event: Event) -> None:
+        """Take in what happened; refresh the screen if it is time to."""
         for text in event.said:
             self.say(text)
         for run_id in event.queued:
             self._states[run_id].status = "queued"
         for attempt in event.began:
-            self._began(attempt, "running", "start")
+            self._note_start(attempt, "running", "start")
         for attempt in event.elsewhere:
-            self._began(attempt, "elsewhere", "elsewhere")
+            self._note_start(attempt, "elsewhere", "elsewhere")
         for end in event.ended:
             state = self._running.pop(end.run_id, self._states[end.run_id])
             state.read_progress()
             state.status, state.reason = end.outcome, end.reason
             self._done += state.spec.most_epochs
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
-            self._line(f"{end.outcome:<8} {state.spec.point}  {state.accuracy_text}  {end.reason}")
+            self._say_line(
+                f"{end.outcome:<8} {state.spec.point}  {state.accuracy_text}  {end.reason}"
+            )
         self._refresh()
 
-    def summary(self) -> None:
+    def print_summary(self) -> None:
         """The table of the runs, what failed, and where the results are."""
         states = list(self._states.values())
         if len(states) <= _ROWS_IN_SUMMARY:
@@ -101,13 +103,13 @@ class View:
         seconds = duration(time.monotonic() - self._started)
         self.say(f"{self._counts()} in {seconds}. Results: {self._ledger.results}")
 
-    def _began(self, attempt: Attempt, status: str, word: str) -> None:
+    def _note_start(self, attempt: Attempt, status: str, word: str) -> None:
         state = self._states[attempt.spec.run_id]
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
             self._to_do += state.spec.most_epochs  # a run tried again
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
         self._running[state.spec.run_id] = state
-        self._line(f"{word:<8} {attempt.spec.point}")
+        self._say_line(f"{word:<8} {attempt.spec.point}")
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -120,9 +122,9 @@ class View:
             self.live.update(self._table(), refresh=True)
         elif now - self._line_at > _LINE_EVERY_S:
             self._line_at = now
-            self._line(f"progress {self._epochs()}/{self._to_do} epochs; {self._counts()}")
+            self._say_line(f"progress {self._epochs()}/{self._to_do} epochs; {self._counts()}")
 
-    def _line(self, text: str) -> None:
+    def _say_line(self, text: str) -> None:
         if not self.live:
             self.say(text)
 
@@ -166,15 +168,15 @@ class View:
 
 
 @contextmanager
-def view(specs: Sequence[RunSpec], ledger: Ledger) -> Generator[View]:
-    """A view of a sweep: live on a terminal; the summary is shown at the end."""
+def live_table(specs: Sequence[RunSpec], ledger: Ledger) -> Generator[LiveTable]:
+    """The table of a sweep, which follows its runs on a terminal; a summary at the end."""
     console = Console()
-    shown = View(specs, ledger, console)
+    table = LiveTable(specs, ledger, console)
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
-            shown.live = live
-            yield shown
-        shown.live = None
+            table.live = live
+            yield table
+        table.live = None
     else:
-        yield shown
-    shown.summary()
+        yield table
+    table.print_summary()

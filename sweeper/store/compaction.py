@@ -1,4 +1,4 @@
-"""Many small files into one, while others read and write: `python -m sweeper compact [results]`.
+"""Many small files into one, while others read and write: `sweeper compact`.
 
 Only settled runs (finished, diverged) are merged: no later attempt replaces them, unless the user
 starts over with `rerun=all`. The merged file is published first and the small ones are removed
@@ -7,7 +7,6 @@ after that; for that moment a plain reader sees rows twice, our own readers do n
 
 import contextlib
 import os
-import sys
 import uuid
 from collections.abc import Collection, Generator
 from pathlib import Path
@@ -123,11 +122,3 @@ def _locked(results: Path) -> Generator[bool]:
     finally:
         if is_ours:
             unlock(results / _LOCK)
-
-
-def main() -> None:
-    """Merge the small files of a results folder."""
-    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
-    if not (results / "runs").is_dir():
-        sys.exit(f"results must be a folder with runs; got results={results}. Name another.")
-    print(f"{compact(results)} runs merged in {results}")  # noqa: T201

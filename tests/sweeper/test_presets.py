@@ -10,11 +10,12 @@ from functools import cache
 import pytest
 from hydra.types import RunMode
 
-from sweeper.commands.overrides import config_folder, expand, with_preset_axes
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import expand, with_preset
 from sweeper.spec.run_spec import run_spec
 
 # The presets whose optimizers or data are named elsewhere in conf/ are all here.
-PRESETS = sorted(path.stem for path in (config_folder() / "experiment").glob("*.yaml"))
+PRESETS = sorted(path.stem for path in (CONFIG_FOLDER / "experiment").glob("*.yaml"))
 STUDIES = sorted({name for name in PRESETS if f"{name}_small" in PRESETS})
 
 
@@ -26,7 +27,7 @@ def planned(loader):
     def plan(name, *words):
         words = [f"+experiment={name}", *words]
         config = loader.load_configuration("config", words, run_mode=RunMode.MULTIRUN)
-        axes = with_preset_axes(config.hydra.sweeper.params, words)
+        axes = with_preset(config.hydra.sweeper.params, words)
         return [run_spec(point) for point in expand(loader, axes)]
 
     return plan
@@ -218,12 +219,12 @@ def test_the_papers_baseline_and_warmup_studies_share_their_runs(planned, name, 
 def test_a_word_on_the_command_line_replaces_an_axis_of_the_preset():
     params = {"batch": "1,2", "+recipe": "a,b"}
 
-    assert with_preset_axes(params, ["+experiment=x", "batch=3"]) == [
+    assert with_preset(params, ["+experiment=x", "batch=3"]) == [
         "+recipe=a,b",
         "+experiment=x",
         "batch=3",
     ]
-    assert with_preset_axes(params, ["+recipe=c"]) == ["batch=1,2", "+recipe=c"]
+    assert with_preset(params, ["+recipe=c"]) == ["batch=1,2", "+recipe=c"]
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith(("goyal", "mccord"))])

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.commands.overrides import config_folder
+from sweeper import CONFIG_FOLDER
 from sweeper.spec.run_spec import run_spec
 
 # Those named for a paper; limit2020's are parts of an experiment, which sets their epochs.
 RECIPES = sorted(
     path.stem
-    for path in (Path(config_folder()) / "recipe").glob("*.yaml")
+    for path in (Path(CONFIG_FOLDER) / "recipe").glob("*.yaml")
     if not path.stem.startswith("limit2020")
 )
 IMAGENET = ("data=imagenet", "model=resnet50")
@@ -37,7 +37,7 @@ def test_a_recipe_plans_on_imagenet(planned, recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_says_where_it_comes_from(recipe):
-    text = (Path(config_folder()) / "recipe" / f"{recipe}.yaml").read_text()
+    text = (Path(CONFIG_FOLDER) / "recipe" / f"{recipe}.yaml").read_text()
 
     assert text.startswith("# @package _global_\n# ")
 

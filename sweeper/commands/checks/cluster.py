@@ -4,13 +4,13 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 
-from sweeper.commands.checks.finding import Finding, good, warning
+from sweeper.commands.checks.check import Check, good, warning
 from sweeper.launch.slurm.commands import ask, setting
 
 _DEFAULT_KILL_WAIT_S = 30
 
 
-def cluster_checks(*, devices: int) -> Iterator[Finding]:
+def cluster_checks(*, devices: int) -> Iterator[Check]:
     """Look at SLURM, from a login node or from inside a job.
 
     Args:
@@ -41,7 +41,7 @@ def cluster_checks(*, devices: int) -> Iterator[Finding]:
     yield from partition_checks(ask("sinfo", "--noheader", "--format=%P %a %l %D %c %m %G"))
 
 
-def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Finding]:
+def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Check]:
     """What SLURM announces of this job, against the devices asked."""
     tasks = environment.get("SLURM_NTASKS")
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
@@ -63,7 +63,7 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Find
         )
 
 
-def config_checks(config: str) -> Iterator[Finding]:
+def config_checks(config: str) -> Iterator[Check]:
     """What of the cluster's settings matters to sweeps."""
     largest = setting("MaxArraySize", config) or "unknown"
     yield good("MaxArraySize", f"{largest}: larger sweeps become several arrays")
@@ -85,7 +85,7 @@ def config_checks(config: str) -> Iterator[Finding]:
         )
 
 
-def partition_checks(listed: str | None) -> Iterator[Finding]:
+def partition_checks(listed: str | None) -> Iterator[Check]:
     """Which partitions take jobs."""
     for line in (listed or "").splitlines():
         name, available, limit, nodes, cpus, memory, gpus = line.split(maxsplit=6)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sweeper.commands.checks.finding import Finding, broken, good, warning
+from sweeper.commands.checks.check import Check, broken, good, warning
 from sweeper.launch.slurm.commands import ask, without_tasks
 
 _GIB = 2**30
@@ -17,7 +17,7 @@ _LARGEST_CLOCK_DIFFERENCE_S = 5.0
 _NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fuse", "9p", "afs")
 
 
-def folder_checks(results: Path) -> Iterator[Finding]:
+def folder_checks(results: Path) -> Iterator[Check]:
     """Look at the results folder, or at the folder that it would be made in."""
     folder = results.resolve()
     while not folder.exists():
@@ -45,7 +45,7 @@ def folder_checks(results: Path) -> Iterator[Finding]:
     yield shared_check(folder, Path("/proc/mounts"))
 
 
-def rename_check(folder: Path) -> Iterator[Finding]:
+def rename_check(folder: Path) -> Iterator[Check]:
     """A file is replaced at once by a rename, and is there for a listing."""
     first, second = folder / "first", folder / "second"
     first.write_text("new")
@@ -61,7 +61,7 @@ def rename_check(folder: Path) -> Iterator[Finding]:
         )
 
 
-def claim_check(folder: Path) -> Iterator[Finding]:
+def claim_check(folder: Path) -> Iterator[Check]:
     """Only one process can make a folder or link a file: that is how runs are claimed."""
     first, linked = folder / "file", folder / "linked"
     first.touch()
@@ -78,7 +78,7 @@ def claim_check(folder: Path) -> Iterator[Finding]:
     yield good("claims", "a folder is made once, a file linked once")
 
 
-def clock_check(folder: Path) -> Iterator[Finding]:
+def clock_check(folder: Path) -> Iterator[Check]:
     """Modification times move on: they are the heartbeats."""
     beat = folder / "beat"
     beat.touch()
@@ -101,7 +101,7 @@ def clock_check(folder: Path) -> Iterator[Finding]:
         yield good("heartbeats", "modification times move on")
 
 
-def nodes_check(folder: Path) -> Iterator[Finding]:
+def nodes_check(folder: Path) -> Iterator[Check]:
     """In a job of several nodes: whether each of them sees what this one writes."""
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if nodes == 1 or not shutil.which("srun"):
@@ -122,7 +122,7 @@ def nodes_check(folder: Path) -> Iterator[Finding]:
         )
 
 
-def disk_check(folder: Path) -> Finding:
+def disk_check(folder: Path) -> Check:
     """Room for checkpoints and rows, in bytes and in files."""
     free_gib = shutil.disk_usage(folder).free / _GIB
     files = os.statvfs(folder)
@@ -133,7 +133,7 @@ def disk_check(folder: Path) -> Finding:
     return good("disk", f"{free_gib:.0f} GiB free in {folder}")
 
 
-def shared_check(folder: Path, mounts: Path) -> Finding:
+def shared_check(folder: Path, mounts: Path) -> Check:
     """Whether other nodes can see the folder."""
     kind = file_system(folder, mounts)
     if kind is None or kind.startswith(_NETWORK_FILE_SYSTEMS):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.checks.finding import Finding, broken, good, warning
+from sweeper.commands.checks.check import Check, broken, good, warning
 
 _GIB = 2**30
 _SMALLEST_SHM_GIB = 1.0
@@ -23,7 +23,7 @@ _ASK_TORCH = (
 )
 
 
-def machine_checks(*, devices: int) -> Iterator[Finding]:
+def machine_checks(*, devices: int) -> Iterator[Check]:
     """Look at this machine.
 
     Args:
@@ -35,7 +35,7 @@ def machine_checks(*, devices: int) -> Iterator[Finding]:
     yield from interface_checks(dict(os.environ), hostname=socket.gethostname())
 
 
-def python_check(version: tuple[int, int]) -> Finding:
+def python_check(version: tuple[int, int]) -> Check:
     """Python 3.11 to 3.13: Hydra 1.3 breaks on 3.14."""
     words = ".".join(map(str, version))
     if (3, 11) <= version < (3, 14):
@@ -74,7 +74,7 @@ def driver_version() -> str | None:
 
 def torch_checks(
     torch: dict[str, Any] | str, *, devices: int, driver: str | None
-) -> Iterator[Finding]:
+) -> Iterator[Check]:
     """Whether torch starts, sees the GPUs that the driver has, and enough of them."""
     if isinstance(torch, str):
         yield broken("torch", f"does not start: {torch}", "Install it anew for this machine.")
@@ -106,7 +106,7 @@ def torch_checks(
         )
 
 
-def shared_memory_check(folder: Path) -> Finding:
+def shared_memory_check(folder: Path) -> Check:
     """Room in memory for the arrays that runs share."""
     if not folder.is_dir():
         return warning(
@@ -122,7 +122,7 @@ def shared_memory_check(folder: Path) -> Finding:
     return good(str(folder), f"{free_gib:.1f} GiB free")
 
 
-def interface_checks(environment: dict[str, str], *, hostname: str) -> Iterator[Finding]:
+def interface_checks(environment: dict[str, str], *, hostname: str) -> Iterator[Check]:
     """Whether ranks on several nodes would find each other."""
     known = {name for _, name in socket.if_nameindex()}
     for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
@@ -142,7 +142,7 @@ def interface_checks(environment: dict[str, str], *, hostname: str) -> Iterator[
     yield _address_check(hostname)
 
 
-def _address_check(hostname: str) -> Finding:
+def _address_check(hostname: str) -> Check:
     try:
         address = socket.gethostbyname(hostname)
     except OSError:

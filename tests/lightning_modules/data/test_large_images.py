@@ -16,7 +16,7 @@ from lightning_modules.data.augment import (
 )
 from lightning_modules.data.streaming import workers_for
 from lightning_modules.instantiate import build
-from sweeper.commands.overrides import config_folder
+from sweeper import CONFIG_FOLDER
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -226,7 +226,7 @@ def test_a_wrong_number_of_images_is_answered_with_the_right_one(folder_tree):
 
 
 def test_imagenet_is_as_its_challenge_had_it():
-    node = yaml.safe_load((config_folder() / "data/imagenet.yaml").read_text())
+    node = yaml.safe_load((CONFIG_FOLDER / "data/imagenet.yaml").read_text())
 
     assert (node["num_train_examples"], node["num_val_examples"]) == (1_281_167, 50_000)
     assert (node["num_classes"], node["size"], node["resize"]) == (1000, 224, 256)

@@ -11,7 +11,7 @@ from pictures import encoded, noise_image
 
 from lightning_modules.data.augment import shifted_and_flipped
 from lightning_modules.instantiate import build
-from sweeper.commands.overrides import config_folder
+from sweeper import CONFIG_FOLDER
 
 CIFAR10 = Path(__file__).parents[3] / "../shared/data/cifar10"
 
@@ -271,7 +271,7 @@ def test_without_a_network_a_download_is_answered_with_what_to_put_there(tmp_pat
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion_mnist"])
 def test_each_configured_set_says_what_is_missing(name, tmp_path):
-    node = yaml.safe_load((config_folder() / "data" / f"{name}.yaml").read_text())
+    node = yaml.safe_load((CONFIG_FOLDER / "data" / f"{name}.yaml").read_text())
 
     for source in ("parquet", "torchvision"):
         with pytest.raises(ValueError, match=r"data\.root must hold"):
@@ -280,7 +280,7 @@ def test_each_configured_set_says_what_is_missing(name, tmp_path):
 
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs CIFAR-10 in ../shared/data/cifar10")
 def test_cifar_10_has_the_mean_and_deviation_that_its_config_states():
-    node = yaml.safe_load((config_folder() / "data/cifar10.yaml").read_text())
+    node = yaml.safe_load((CONFIG_FOLDER / "data/cifar10.yaml").read_text())
     data = build({**node, "root": str(CIFAR10), "padding": 0, "flip": False})
     data.set_epoch(0, 0)
 

@@ -3,7 +3,8 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
-from sweeper.commands.overrides import CONFIG_NAME, config_folder, plain
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import CONFIG_NAME, plain
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -27,7 +28,7 @@ def test_a_grid_is_the_product_of_its_axes_in_order(grid):
     ids=" ".join,
 )
 def test_a_point_is_what_hydra_itself_would_compose(grid, words):
-    with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         hydras = plain(compose(CONFIG_NAME, words))
 
     assert grid(*words) == [hydras]

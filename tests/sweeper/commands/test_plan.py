@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sweeper.commands.plan import plan_lines, planned_grid, show
+from sweeper.commands.plan import plan_grid, plan_lines, show
 from sweeper.spec.memory import CPU
 from sweeper.store.memory_cache import Probes
 
@@ -17,7 +17,7 @@ def planned(tmp_path):
     """The lines of a grid's plan, and what is printed of it."""
 
     def make(*words):
-        plan, ledger = planned_grid([*WORDS, *words, f"results={tmp_path}"], config_dir=None)
+        plan, ledger = plan_grid([*WORDS, *words, f"results={tmp_path}"], config_dir=None)
         lines = plan_lines(plan, ledger)
         console = Console(width=200, file=StringIO())
         show(plan, lines, console)

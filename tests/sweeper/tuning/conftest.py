@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 from hydra import compose, initialize_config_dir
 
-from sweeper.commands.overrides import config_folder, expand, plain, resolved
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import expand, plain, resolved
+from sweeper.commands.refusals import refuse
 from sweeper.commands.tune import run_tuning
-from sweeper.commands.tuning_overrides import axes
+from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.tuning.design import Design
@@ -30,9 +32,9 @@ def tune(loader, results) -> Callable[..., int]:
         ours = [word for word in words if not word.startswith("hydra")]
         given = {word.partition("=")[0] for word in ours}
         base = [word for word in QUICK if word.partition("=")[0] not in given] if quick else []
-        found = axes([*base, *ours], loader)
+        found = sort_overrides([*base, *ours], loader)
         named = [word for word in words if word.startswith(("hydra", "n_trials", "retry"))]
-        with initialize_config_dir(version_base="1.3", config_dir=str(config_folder())):
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
             composed = compose(
                 "config",
                 ["hydra/sweeper=optuna", f"results={results}", *found.fixed, *named],
@@ -40,13 +42,16 @@ def tune(loader, results) -> Callable[..., int]:
             )
         settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})
         fixed = [word for word in found.fixed if not word.startswith(("n_trials", "retry"))]
-        return run_tuning(
-            list(found.points()),
-            Design.of(settings, found.space, found.averaged),
-            {**plain(composed), **settings},
-            lambda more: expand(loader, [*fixed, *found.averaged, *more]),
-            lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
-        )
+        try:
+            return run_tuning(
+                list(found.points()),
+                Design.of(settings, found.space, found.averaged),
+                {**plain(composed), **settings},
+                lambda more: expand(loader, [*fixed, *found.averaged, *more]),
+                lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
+            )
+        except ValueError as error:
+            return refuse(error)
 
     return run
 

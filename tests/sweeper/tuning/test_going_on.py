@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sweeper.commands.overrides import expand
-from sweeper.commands.tuning_overrides import axes
+from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.planning.tasks import End, Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.ledger import Ledger
@@ -112,7 +112,7 @@ def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
 
 def test_a_place_that_takes_all_there_is_gets_no_more_trials_than_may_be_under_way(loader, results):
     """A launcher that does not run them: six tasks of two studies, then none until some end."""
-    found = axes(QUICK, loader)
+    found = sort_overrides(QUICK, loader)
     settings = {
         "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0, "in_order": False,
         "sampler": {"_target_": "optuna.samplers.RandomSampler"},

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sweeper.commands.tuning_overrides import axes
+from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
 
@@ -45,11 +45,13 @@ RATES = "base_lr=tag(log, interval(0.01, 1))"
 )  # fmt: skip
 def test_words_that_cannot_be_tuned(loader, words, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        axes(words, loader)
+        sort_overrides(words, loader)
 
 
 def test_whole_numbers_stay_whole_and_ranges_exclude_their_stop(loader):
-    space = axes(["warmup=tag(tune, range(0, 21))", "seed=int(interval(1, 4))"], loader).space
+    space = sort_overrides(
+        ["warmup=tag(tune, range(0, 21))", "seed=int(interval(1, 4))"], loader
+    ).space
 
     assert (space["warmup"].low, space["warmup"].high, space["warmup"].step) == (0, 20, 1)
     assert (space["seed"].low, space["seed"].high) == (1, 4)
@@ -98,7 +100,7 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit(loader, settings, sentence):
-    space = axes([RATES], loader).space
+    space = sort_overrides([RATES], loader).space
     pruner = {"_target_": settings.pop("pruner", "optuna.pruners.NopPruner")}
     given = {
         "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,

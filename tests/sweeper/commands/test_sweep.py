@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.commands import run
-from sweeper.commands.plan import planned_grid
+from sweeper.commands import sweep
+from sweeper.commands.plan import plan_grid
 from sweeper.planning.tasks import End, Event, Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.ledger import Ledger
@@ -19,9 +19,9 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At no time are there more small files than the limit, and no row is lost."""
-    monkeypatch.setattr(run, "_COMPACT_FROM", FILES)
+    monkeypatch.setattr(sweep, "_COMPACT_FROM", FILES)
     words = ["batch=3840", "seed=range(10)", f"results={tmp_path}"]
-    planned, _ = planned_grid(words, config_dir=None)
+    planned, _ = plan_grid(words, config_dir=None)
     settings = {"results": str(tmp_path), "retry": None, "rerun": None}
     most = 0
 
@@ -34,7 +34,7 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
             end = End(run_id=task.spec.run_id, outcome=Outcome.FINISHED, reason="trained")
             yield Event(ended=[end])
 
-    assert run.run_sweep([spec.config for spec in planned.specs], settings, place) == 0
+    assert sweep.run_sweep([spec.config for spec in planned.specs], settings, place) == 0
     assert most == FILES
     assert Ledger(tmp_path).num_small_files() == 10 % FILES
     runs, curves = (pd.read_parquet(tmp_path / table) for table in ("runs", "curves"))

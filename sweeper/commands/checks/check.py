@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How bad it is."""
 
     GOOD = "good"
@@ -13,32 +13,32 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One thing that was looked at.
 
     Attributes:
-        verdict: how bad it is.
+        severity: how bad it is.
         what: was looked at.
         found: in a few words.
         do: what to do about it; empty if nothing.
     """
 
-    verdict: Verdict
+    severity: Severity
     what: str
     found: str
     do: str = ""
 
 
-def good(what: str, found: str) -> Finding:
+def good(what: str, found: str) -> Check:
     """Nothing to do."""
-    return Finding(Verdict.GOOD, what, found)
+    return Check(Severity.GOOD, what, found)
 
 
-def warning(what: str, found: str, do: str) -> Finding:
+def warning(what: str, found: str, do: str) -> Check:
     """May go wrong."""
-    return Finding(Verdict.WARNING, what, found, do)
+    return Check(Severity.WARNING, what, found, do)
 
 
-def broken(what: str, found: str, do: str) -> Finding:
+def broken(what: str, found: str, do: str) -> Check:
     """Will go wrong."""
-    return Finding(Verdict.BROKEN, what, found, do)
+    return Check(Severity.BROKEN, what, found, do)

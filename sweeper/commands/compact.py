@@ -1,0 +1,23 @@
+"""`sweeper compact`: merge many small parquet files into one, while others read and write."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeper.spec.exit_codes import BAD_INPUT, DONE
+from sweeper.store.compaction import compact
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Merge the small files of a results folder; return the exit code."""
+    parser = argparse.ArgumentParser(prog="sweeper compact", description=__doc__)
+    parser.add_argument("results", nargs="?", default="results", help="folder of the tables")
+    results = Path(parser.parse_args(arguments).results)
+    if not (results / "runs").is_dir():
+        sys.stderr.write(
+            f"results must be a folder with runs; got results={results}. Name another.\n"
+        )
+        return BAD_INPUT
+    print(f"{compact(results)} runs merged in {results}")  # noqa: T201
+    return DONE

@@ -1,0 +1,154 @@
+"""A sweep: check every point, skip runs that have a result, make the others, show the outcomes."""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import CONFIG_NAME, plain
+from sweeper.commands.refusals import refuse
+from sweeper.console.live_table import LiveTable, live_table
+from sweeper.planning.plan import Plan, plan, tasks
+from sweeper.planning.tasks import Event, Task, Tasks
+from sweeper.spec import exit_codes
+from sweeper.store.ledger import Ledger
+from sweeper.store.pending_runs import list_pending
+
+Launch = Callable[[Tasks, Ledger], Iterator[Event]]
+
+#: As soon as there are this many small files of settled runs, a sweep merges them.
+_COMPACT_FROM = 500
+
+
+def run_command_line() -> None:
+    """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return _run_hydra()
+    from sweeper.launch.torchrun.launcher import lead_or_follow
+
+    return lead_or_follow(_run_hydra)
+
+
+def _run_hydra() -> None:
+    try:
+        _run_one()
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        sys.exit(refuse(error))
+
+
+@hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
+def _run_one(config: DictConfig) -> None:
+    """One run: without `-m`, or as a job of one of Hydra's own launchers."""
+    if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; unknown to workers
+        multiprocessing.set_start_method("forkserver", force=True)
+    settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
+    try:
+        code = run_sweep([settings], settings, _launch)
+    except ValueError as error:
+        if is_job:
+            raise
+        sys.exit(refuse(error))  # here: Hydra would say more than that
+    if not is_job:
+        sys.exit(code)
+    if code:  # leaving would take the jobs after it down
+        msg = f"the run has no result, see {settings['results']}"
+        raise RuntimeError(msg)
+
+
+def _launch(to_do: Tasks, ledger: Ledger) -> Iterator[Event]:
+    """Where the launcher says that was chosen; a job of one of Hydra's own makes its run itself."""
+    launcher = hydra.utils.instantiate(HydraConfig.get().launcher)
+    if hasattr(launcher, "launch_runs"):
+        return launcher.launch_runs(to_do, ledger)
+    from sweeper.launch.local.launcher import run_here
+    from sweeper.launch.local.slots import this_machine
+
+    return run_here(to_do, ledger, this_machine(jobs=1, runs_per_gpu=1))
+
+
+def run_sweep(
+    configs: Iterable[Mapping[str, Any]], settings: Mapping[str, Any], launch: Launch
+) -> int:
+    """Run a grid.
+
+    Args:
+        configs: the resolved config of every point.
+        settings: `results`, `retry` and `rerun` of the command.
+        launch: makes attempts at some place.
+
+    Returns:
+        The exit code: 0 if every run has a result, 1 if any has none.
+
+    Raises:
+        ValueError: if a point is impossible; nothing was started then.
+    """
+    ledger = Ledger(Path(settings["results"]))
+    planned = plan(configs, ledger)
+    ledger.prepare()
+    to_do = tasks(planned, ledger, retry=settings["retry"], rerun=settings["rerun"])
+    with live_table(planned.specs, ledger) as table:
+        _introduce(planned, to_do, table)
+        return guard(lambda: _follow(to_do, launch, ledger, table), table, ledger)
+
+
+def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
+    """Follow runs to the end; say in a sentence why that ended early.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        return follow()
+    except KeyboardInterrupt:
+        table.say("Stopped. What was trained is kept; repeat the command to go on from there.")
+        return exit_codes.INTERRUPTED
+    except OSError as error:
+        table.say(
+            f"{ledger.results} could not be written: {error.strerror}. What is there is kept; "
+            "make room or give back the permission, and repeat the command."
+        )
+        return exit_codes.RUN_FAILED
+
+
+def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTable) -> int:
+    small_files = ledger.num_small_files()
+    attempts = [(task.spec, task.number) for task in to_do]
+    with list_pending(attempts, ledger.results):
+        for event in launch(to_do, ledger) if to_do else ():
+            table.update(event)
+            if event.is_detached:
+                return exit_codes.DONE
+            small_files += sum(end.outcome.is_result for end in event.ended)
+            if small_files >= _COMPACT_FROM:
+                from sweeper.store.compaction import compact  # pyarrow: 0.2 s
+
+                compact(ledger.results)
+                small_files = 0
+    return exit_codes.DONE if table.all_have_results else exit_codes.RUN_FAILED
+
+
+def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
+    for warning in planned.distinct_warnings:
+        table.say(f"Warning: {warning}")
+    if planned.repeats:
+        table.say(
+            f"{planned.repeats} points of the grid are the same run as another: they differ only "
+            "in where they run. Each run happens once, as its first point says."
+        )
+    to_run = {task.spec.run_id for task in to_do}
+    skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
+    if settled := sum(row.outcome.is_result for row in skipped):
+        table.say(f"{settled} of {len(planned.specs)} runs already have a result.")
+    if failed := len(skipped) - settled:
+        table.say(f"{failed} failed runs are left as they are; retry=failed tries them again.")

@@ -1,0 +1,107 @@
+"""One entry: subcommands, help, version, completion; and sentences for what is none of these."""
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sweeper.cli import COMMANDS
+
+
+def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sweeper", *arguments],
+        env={**os.environ, **environment},
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def complete(line: str) -> list[str]:
+    """What the shell is offered for the last word of a line."""
+    return call("-sc", "query=bash", COMP_LINE=line).stdout.split()
+
+
+def test_the_script_and_the_module_are_the_same_function():
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="sweeper")
+
+    assert script.value == "sweeper.cli:main"
+
+
+def test_the_help_names_every_command_and_every_group_with_its_options():
+    said = call("--help")
+
+    assert said.returncode == 0
+    for name, (_, text) in COMMANDS.items():
+        assert f"  {name:<12} {text}\n" in said.stdout
+    assert "  lr_rule              adascale, legw, linear," in said.stdout
+    assert "  +recipe              goyal2017," in said.stdout
+    assert "  hydra/launcher       local, slurm, slurm_summit\n" in said.stdout
+    assert max(map(len, said.stdout.splitlines())) <= 100
+
+
+def test_the_version_is_that_of_the_package():
+    assert call("--version").stdout == f"sweeper {importlib.metadata.version('sweeper')}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_help_of_its_own(command):
+    said = call(command, "--help")
+
+    assert said.returncode == 0
+    assert said.stdout.startswith("usage: ")
+
+
+def test_the_help_waits_for_neither_hydra_nor_torch():
+    script = (
+        "import sys\nfrom sweeper.cli import main\nsys.argv = ['sweeper', '--help']\n"
+        "try: main()\nexcept SystemExit: print(sorted({'hydra', 'torch'} & {*sys.modules}))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True)
+
+    assert done.stdout.endswith("\n[]\n")
+
+
+def test_a_mistyped_command_gets_a_sentence():
+    refused = call("stats", "results")
+
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "A command must be one of plan, status, doctor, compact, equivalence, analysis; got stats. "
+        "Did you mean status?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "choices"),
+    [
+        ("sweeper st", ["status"]),
+        ("sweeper lr_r", ["lr_rule.", "lr_rule="]),
+        ("sweeper -m batch=3840,7680 lr_rule=s", [f"lr_rule={n}" for n in ("saturating", "sqrt", "surge")]),
+        ("sweeper plan lr_r", ["lr_rule.", "lr_rule="]),
+        ("sweeper plan --json seed=0,1 optimizer.mom", ["optimizer.momentum="]),
+        ("sweeper status res", []),  # the shell then completes file names
+        ("sweeper plan --js", []),
+    ],
+)  # fmt: skip
+def test_tab_completes_commands_keys_groups_and_options(line, choices):
+    assert complete(line) == choices
+
+
+def test_the_first_word_may_be_a_command_a_key_or_a_group():
+    choices = complete("sweeper ")
+
+    assert {*COMMANDS, "batch=", "warmup=", "lr_rule=", "optimizer."} <= {*choices}
+
+
+@pytest.mark.parametrize("order", [("--json", "batch=3840"), ("batch=3840", "--json")])
+def test_flags_may_stand_before_and_between_overrides(order, tmp_path):
+    said = call("plan", *order, "warmup=0", f"results={tmp_path}")
+
+    assert said.returncode == 0, said.stderr
+    assert '"global_batch": 3840' in said.stdout
