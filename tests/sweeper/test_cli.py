@@ -62,7 +62,9 @@ def test_the_help_waits_for_neither_hydra_nor_torch():
         "try: main()\nexcept SystemExit: print(sorted({'hydra', 'torch'} & {*sys.modules}))"
     )
 
-    done = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], text=True, stdout=subprocess.PIPE, check=True
+    )
 
     assert done.stdout.endswith("\n[]\n")
 
@@ -82,13 +84,13 @@ def test_a_mistyped_command_gets_a_sentence():
     [
         ("sweeper st", ["status"]),
         ("sweeper lr_r", ["lr_rule.", "lr_rule="]),
-        ("sweeper -m batch=3840,7680 lr_rule=s", [f"lr_rule={n}" for n in ("saturating", "sqrt", "surge")]),
+        ("sweeper -m batch=3840,7680 lr_rule=sq", ["lr_rule=sqrt"]),
         ("sweeper plan lr_r", ["lr_rule.", "lr_rule="]),
         ("sweeper plan --json seed=0,1 optimizer.mom", ["optimizer.momentum="]),
         ("sweeper status res", []),  # the shell then completes file names
         ("sweeper plan --js", []),
     ],
-)  # fmt: skip
+)
 def test_tab_completes_commands_keys_groups_and_options(line, choices):
     assert complete(line) == choices
 
