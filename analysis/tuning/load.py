@@ -15,7 +15,14 @@ from optuna.study import Study
 from analysis.tables.load import load_runs
 from sweeper.tuning.space import Space, edge, from_json
 from sweeper.tuning.storage import close_storage, open_storage
-from sweeper.tuning.study import OUTCOME_KEY, POINT_KEY, REASON_KEY, RUNS_KEY, SPACE_KEY
+from sweeper.tuning.study import (
+    OUTCOME_KEY,
+    POINT_KEY,
+    REASON_KEY,
+    RUNS_KEY,
+    SETTINGS_KEY,
+    SPACE_KEY,
+)
 
 #: Studies that differ in these compared words alone are replicates of each other.
 REPLICATES = ("seed",)
@@ -27,7 +34,7 @@ class Tuned:
     """Studies that differ in batch and seed alone.
 
     Attributes:
-        trials: one row per trial: `study`, `point` (compared words without seed), `trial`,
+        trials: one row per trial: `study`, `point` (compared overrides without seed), `trial`,
             `outcome`, `reason`, `value`, `loss` (lower is better; inf if it diverged), the tuned
             keys, and of its first run `run_id`, `global_batch`, `base_batch`, `peak_lr`,
             `base_lr`, `seed`.
@@ -79,9 +86,9 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     sets: dict[str, dict[str, Study]] = {}
     for name in names:
         study = optuna.load_study(study_name=name, storage=kept)
-        design = study.user_attrs.get("design", {})
-        if len(study.directions) == 1 and design:
-            key = json.dumps([study.user_attrs[SPACE_KEY], design["hydra.sweeper.objectives"]])
+        settings = study.user_attrs.get(SETTINGS_KEY, {})
+        if len(study.directions) == 1 and settings:
+            key = json.dumps([study.user_attrs[SPACE_KEY], settings["hydra.sweeper.objectives"]])
             sets.setdefault(key, {})[name] = study
     tuned = [_tuned(studies, runs) for studies in sets.values()]
     return sorted(tuned, key=lambda one: -len(one.trials))
@@ -105,7 +112,7 @@ def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
     of_runs = runs.reindex(frame["run_id"]).reset_index(drop=True)
     known = [name for name in _FROM_RUNS if name not in frame]
     first = next(iter(studies.values()))
-    objective = json.loads(first.user_attrs["design"]["hydra.sweeper.objectives"])[0]
+    objective = json.loads(first.user_attrs[SETTINGS_KEY]["hydra.sweeper.objectives"])[0]
     return Tuned(
         trials=frame.join(of_runs[known]),
         space=from_json(first.user_attrs[SPACE_KEY]),
@@ -115,15 +122,15 @@ def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
 
 
 def _trial_rows(name: str, study: Study) -> list[dict[str, object]]:
-    words = [str(word) for word in study.user_attrs[POINT_KEY]]
-    point = " ".join(word for word in words if word.partition("=")[0] not in REPLICATES)
+    overrides = [str(one) for one in study.user_attrs[POINT_KEY]]
+    point = " ".join(one for one in overrides if one.partition("=")[0] not in REPLICATES)
     sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
     return [
         {
             "study": name,
             "point": point,
             "trial": trial.number,
-            "outcome": trial.user_attrs.get(OUTCOME_KEY, "under way"),
+            "outcome": trial.user_attrs.get(OUTCOME_KEY, "running"),
             "reason": trial.user_attrs.get(REASON_KEY, ""),
             "value": trial.value if trial.value is not None else np.nan,
             "loss": sign * trial.value if trial.value is not None else np.nan,

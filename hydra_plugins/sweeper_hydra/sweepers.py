@@ -54,7 +54,7 @@ class GridSweeper(RunSweeper):
     """Makes a run at every combination of the overrides."""
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the grid and leave with its exit code."""
+        """Run the grid and exit with its code."""
         from sweeper.commands.overrides import expand, plain, with_preset
         from sweeper.commands.sweep import run_sweep
 
@@ -66,21 +66,21 @@ class OptunaSweeper(RunSweeper):
     """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml says what the settings are."""
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the studies and leave with the exit code."""
+        """Run the studies and exit with their code."""
         from sweeper.commands.overrides import expand, plain, resolved, with_preset
         from sweeper.commands.tune import run_tuning
         from sweeper.commands.tuning_overrides import sort_overrides
-        from sweeper.tuning.design import Design
+        from sweeper.tuning.study_settings import StudySettings
 
         loader = self._context.config_loader
         overrides = with_preset(self._params, arguments)
         found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
         ours = resolved(self._settings)
-        design = Design.of(ours, found.space, found.averaged)
+        settings = StudySettings.from_config(ours, found.space, found.averaged)
 
         def configs_of(chosen: Sequence[str]) -> Any:
             return expand(loader, [*found.fixed, *found.averaged, *chosen])
 
-        settings = {**plain(self._config), **ours}
+        options = {**plain(self._config), **ours}
         points = list(found.points())
-        sys.exit(run_tuning(points, design, settings, configs_of, self._launch()))
+        sys.exit(run_tuning(points, settings, options, configs_of, self._launch()))

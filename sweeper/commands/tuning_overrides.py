@@ -42,7 +42,7 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
     is averaged over; every other list of values is compared.
 
     Raises:
-        ValueError: if an override cannot be understood, a range is bad, a key comes twice, or
+        ValueError: if an override cannot be parsed, a range is bad, a key comes twice, or
             nothing is tuned.
     """
     overrides = parse(given, loader)

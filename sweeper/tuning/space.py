@@ -1,4 +1,4 @@
-"""What a study may choose: a distribution of Optuna's for each tuned word."""
+"""The search space of a study: an Optuna distribution for each tuned key."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def interval(key: str, low: float, high: float, *, log: bool, given: str) -> Bas
         low: end of the range, included.
         high: end of the range, included.
         log: whether to choose evenly in its logarithm.
-        given: the word as it was typed, for errors.
+        given: the override as it was typed, for errors.
 
     Raises:
         ValueError: if the range is empty, or has no logarithm.
@@ -48,7 +48,7 @@ def steps(key: str, values: Sequence[float], *, log: bool, given: str) -> BaseDi
         key: config key.
         values: the numbers.
         log: whether to choose evenly in the logarithm; whole numbers one apart only.
-        given: the word as it was typed, for errors.
+        given: the override as it was typed, for errors.
 
     Raises:
         ValueError: if there are fewer than two, or the logarithm cannot be had.
@@ -69,23 +69,23 @@ def steps(key: str, values: Sequence[float], *, log: bool, given: str) -> BaseDi
     return FloatDistribution(low, high, step=step)
 
 
-def choice(key: str, words: Sequence[str], *, log: bool, given: str) -> BaseDistribution:
-    """One of several words, without an order.
+def choice(key: str, values: Sequence[str], *, log: bool, given: str) -> BaseDistribution:
+    """One of several values, without an order.
 
     Args:
         key: config key or group.
-        words: the choices, as they are typed.
+        values: the choices, as they are typed.
         log: refused; choices have no scale.
-        given: the word as it was typed, for errors.
+        given: the override as it was typed, for errors.
 
     Raises:
-        ValueError: if there is one choice alone, one comes twice, or it is tagged log.
+        ValueError: if there is only one choice, one comes twice, or it is tagged log.
     """
-    if len(set(words)) < 2 or len(set(words)) < len(words):
+    if len(set(values)) < 2 or len(set(values)) < len(values):
         _refuse(key, "a choice of two or more different values", given)
     if log:
         _refuse(key, "an interval() or range() to be tagged log", given)
-    return CategoricalDistribution(tuple(words))
+    return CategoricalDistribution(tuple(values))
 
 
 def _check_log(key: str, low: float, *, log: bool, given: str) -> None:
@@ -98,18 +98,18 @@ def _refuse(key: str, rule: str, given: str) -> None:
     raise ValueError(msg)
 
 
-def word(key: str, value: Any) -> str:
-    """The word of the command line that gives a key this value."""
+def override(key: str, value: Any) -> str:
+    """The override that gives a key this value."""
     return f"{key}={value if isinstance(value, str) else repr(value)}"
 
 
-def short(key: str, value: Any) -> str:
-    """A value as people read it."""
-    return f"{key}={value:.4g}" if isinstance(value, float) else word(key, value)
+def short_override(key: str, value: Any) -> str:
+    """The same, rounded for people to read."""
+    return f"{key}={value:.4g}" if isinstance(value, float) else override(key, value)
 
 
 def ends(key: str, distribution: BaseDistribution) -> str:
-    """A word that sweeps over the ends of a range, or over every choice."""
+    """An override that sweeps over the ends of a range, or over every choice."""
     if isinstance(distribution, FloatDistribution | IntDistribution):
         return f"{key}={distribution.low!r},{distribution.high!r}"
     assert isinstance(distribution, CategoricalDistribution)
@@ -119,7 +119,7 @@ def ends(key: str, distribution: BaseDistribution) -> str:
 def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
     """Advice to widen a range, if a value lies at its edge.
 
-    A choice has no edge, and 0 at the low end is taken for the end of what makes sense.
+    A choice has no edge, and a range that begins at 0 cannot sensibly be widened below it.
 
     Args:
         key: config key.
@@ -134,12 +134,12 @@ def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
     low, high, at = float(distribution.low), float(distribution.high), float(value)
     if distribution.log:
         low, high, at = math.log(low), math.log(high), math.log(at)
-    place = (at - low) / (high - low)
+    fraction = (at - low) / (high - low)
     is_continuous = distribution.step is None or distribution.log
     margin = EDGE if is_continuous else 1e-9
-    if place <= margin and distribution.low != 0:
+    if fraction <= margin and distribution.low != 0:
         end, direction = "low", "down"
-    elif place >= 1 - margin:
+    elif fraction >= 1 - margin:
         end, direction = "high", "up"
     else:
         return None

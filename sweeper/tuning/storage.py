@@ -38,7 +38,7 @@ def open_storage(storage: str | None, results: Path) -> BaseStorage:
 
 
 def _end_last_line(path: Path) -> None:
-    """Cut off what a writer killed in the middle of a line left; nobody has read it."""
+    """Cut off the part of a line that a killed writer left; no reader has accepted it."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -70,14 +70,14 @@ def _database(url: str) -> BaseStorage:
 
 
 def close_storage(storage: BaseStorage) -> None:
-    """Let go of a database's connections; studies of it can be used no more."""
+    """Close a database's connections; its studies cannot be used afterwards."""
     if isinstance(storage, RDBStorage):
         storage.remove_session()
         storage.engine.dispose()
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """What a database raises that can be reached no more."""
+    """What a database that cannot be reached any more raises."""
     alchemy = sys.modules.get("sqlalchemy.exc")  # there is none without a database
     return (StorageInternalError, *([alchemy.SQLAlchemyError] if alchemy else []))
 

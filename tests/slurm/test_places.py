@@ -131,7 +131,7 @@ def test_trials_of_a_tuned_sweep_are_jobs(sweeps):
     """Two studies of three trials; a trial does not wait for those of the other study."""
     said = sweeps.run(
         "hydra/sweeper=optuna", "batch=3840,7680", "base_lr=interval(0.01,0.1)", "n_trials=3",
-        "hydra.sweeper.at_once=1", "epochs=1", timeout=600,
+        "hydra.sweeper.max_concurrent=1", "epochs=1", timeout=600,
     )  # fmt: skip
 
     rows = sweeps.rows()

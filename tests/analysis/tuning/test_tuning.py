@@ -12,10 +12,10 @@ from analysis.tuning.figures import draw_rates, draw_space, draw_steps, draw_tri
 from analysis.tuning.load import best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.tuned_rates import regret, tuned_optima
 from sweeper.store.parquet import write_curves, write_runs
-from sweeper.tuning.design import Design
 from sweeper.tuning.objectives import objectives
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import RUNS_KEY, PointStudy
+from sweeper.tuning.study_settings import StudySettings
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 10, log=True), "warmup": IntDistribution(0, 20)}
 BATCHES, BEND, RULE_FACTOR = (256, 512, 1024, 2048, 4096), 1024, 2.0
@@ -34,17 +34,17 @@ def loss(batch, base_lr, warmup) -> float:
 
 def simulate(results, seeds=(0, 1, 2, 3), n_trials=16, space=SPACE, batches=BATCHES) -> None:
     """Studies whose trials are told from `loss`; runs that pass base_lr=4 diverge."""
-    design = Design(
+    settings = StudySettings(
         space=space, objectives=objectives(["val_loss"]), constraints={}, sampler_seed=0,
-        sampler={"_target_": "sweeper.tuning.designs.QuasiRandom"},
-        pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[], lag=None,
+        sampler={"_target_": "sweeper.tuning.samplers.QuasiRandomSampler"},
+        pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
     )  # fmt: skip
     storage, rng = open_storage(None, results), np.random.default_rng(7)
     rows, curves = [], []
     for batch in batches:
         for seed in seeds:
             words = [f"batch={batch}", f"seed={seed}"]
-            study = PointStudy(" ".join(words), words, design, storage)
+            study = PointStudy(" ".join(words), words, settings, storage)
             for number in range(n_trials):
                 trial = study.ask()
                 rate, run_id = trial.params["base_lr"], f"{batch:05d}{seed:03d}{number:04d}"

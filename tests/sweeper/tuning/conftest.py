@@ -15,8 +15,8 @@ from sweeper.commands.tune import run_tuning
 from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
+from sweeper.tuning.study_settings import StudySettings
 
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
@@ -26,7 +26,7 @@ QUICK = [
 
 @pytest.fixture
 def tune(loader, results) -> Callable[..., int]:
-    """Run the studies that words stand for; the exit code."""
+    """Run the studies that overrides ask for; the exit code."""
 
     def run(*words: str, jobs: int = 2, quick: bool = True) -> int:
         ours = [word for word in words if not word.startswith("hydra")]
@@ -45,7 +45,7 @@ def tune(loader, results) -> Callable[..., int]:
         try:
             return run_tuning(
                 list(found.points()),
-                Design.of(settings, found.space, found.averaged),
+                StudySettings.from_config(settings, found.space, found.averaged),
                 {**plain(composed), **settings},
                 lambda more: expand(loader, [*fixed, *found.averaged, *more]),
                 lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),

@@ -19,7 +19,7 @@ WORDS = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=300",
     "batch=256,512", "base_lr=tag(log, interval(0.01, 1))", "warmup=tag(tune, choice(0, 1))",
     "hydra/sweeper/sampler=quasi_random", "hydra.sweeper.objectives=[val_loss]", "n_trials=3",
-    "hydra.sweeper.tries=9",
+    "hydra.sweeper.max_attempts=9",
 ]  # fmt: skip
 
 

@@ -53,15 +53,15 @@ def test_a_study_in_a_database_is_the_one_in_a_journal(tune, results, studies, u
         LOSS, "hydra.sweeper.constraints={peak_memory_gib: {max: 1000}}", "batch=256",
     ]  # fmt: skip
     in_journal = tune(*words)
-    in_database = tune(*words, f"hydra.sweeper.storage={url}", "hydra.sweeper.study=kept")
-    again = tune(*words, f"hydra.sweeper.storage={url}", "hydra.sweeper.study=kept")
+    in_database = tune(*words, f"hydra.sweeper.storage={url}", "hydra.sweeper.study_name=kept")
+    again = tune(*words, f"hydra.sweeper.storage={url}", "hydra.sweeper.study_name=kept")
 
     assert (in_journal, in_database, again) == (0, 0, 0)
     (journal,) = studies()
     with named(url, "kept") as (database,):
-        attributes, name, told = database.user_attrs, database.study_name, database.trials
+        attributes, name, kept = database.user_attrs, database.study_name, database.trials
     assert attributes == journal.user_attrs
-    for there, here in zip(told, journal.trials, strict=True):
+    for there, here in zip(kept, journal.trials, strict=True):
         assert (there.number, there.state, there.params) == (here.number, here.state, here.params)
         assert there.value == here.value
         assert there.user_attrs == here.user_attrs
@@ -75,7 +75,7 @@ def test_a_server_that_is_cut_off_ends_the_command_with_a_sentence(server, tmp_p
     results = tmp_path / "results"
     command = [
         sys.executable, "-m", "sweeper", "-m", "hydra/sweeper=optuna", *WORDS, LOSS,
-        f"results={results}", f"hydra.sweeper.storage={server.url}", "hydra.sweeper.study=cut",
+        f"results={results}", f"hydra.sweeper.storage={server.url}", "hydra.sweeper.study_name=cut",
     ]  # fmt: skip
     process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 300
@@ -88,13 +88,13 @@ def test_a_server_that_is_cut_off_ends_the_command_with_a_sentence(server, tmp_p
     last = subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
 
     assert process.returncode == 1, said
-    assert "hydra.sweeper.storage could be reached no more: " in said
+    assert "hydra.sweeper.storage cannot be reached any more: " in said
     assert "Traceback" not in said
     assert "secret" not in said
     assert last.returncode == 0, last.stdout + last.stderr
     with named(server.url, "cut") as found:
-        told = [[(t.number, t.state.name) for t in study.trials] for study in found]
-    assert told == [[(number, "COMPLETE") for number in range(3)]] * 2
+        trials = [[(t.number, t.state.name) for t in study.trials] for study in found]
+    assert trials == [[(number, "COMPLETE") for number in range(3)]] * 2
 
 
 def test_a_database_that_is_not_there(server, tune, capsys):

@@ -1,19 +1,18 @@
-"""Trials in parallel, in order, stopped early, tried again; killed ones are in test_killed.py."""
+"""Trials in parallel, pruned, retried; killed ones are in test_killed.py."""
 
 import itertools
 from collections import Counter
 
 import pandas as pd
-import pytest
 
 from sweeper.commands.overrides import expand
 from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.planning.tasks import End, Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.ledger import Ledger
-from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
+from sweeper.tuning.study_settings import StudySettings
 from sweeper.tuning.tuner import Tuner
 
 RATES = "base_lr=tag(log, interval(0.01, 1))"
@@ -39,48 +38,20 @@ def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     assert [len(study.trials) for study in studies()] == [2, 2, 2]
 
 
-def test_in_order_the_number_of_places_changes_nothing(tune, studies):
-    """On two places, then on one, where the runs that are asked for are there already."""
+def test_a_pruned_trial_stays_pruned(tune, studies, rows):
+    """The trial at base_lr=0.001 learns too slowly to keep up with the one at 0.3."""
     words = [
-        RATES, "hydra.sweeper.in_order=true", "hydra.sweeper.at_once=2", LOSS, "n_trials=6",
-        "hydra.sweeper.sampler.n_startup_trials=2",
-    ]  # fmt: skip
-    tune(*words, jobs=2)
-    tune(*words, "hydra.sweeper.study=again", jobs=1)
-
-    again, first = sorted(studies(), key=lambda study: not study.study_name.startswith("again"))
-    assert [trial.params for trial in again.trials] == [trial.params for trial in first.trials]
-    assert len(first.trials) == 6
-
-
-def test_a_study_cannot_be_put_in_order_later(tune, capsys):
-    tune(RATES, LOSS, "n_trials=1")
-    code = tune(RATES, LOSS, "n_trials=1", "hydra.sweeper.in_order=true")
-
-    assert code == 2
-    assert "hydra.sweeper.in_order must be what it was when study" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "pruner",
-    [
-        ["hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1"],
-        ["hydra/sweeper/pruner=successive_halving"],
-        ["hydra/sweeper/pruner=hyperband"],
-    ],
-    ids=lambda words: words[0].partition("=")[2],
-)
-def test_a_trial_that_lags_is_stopped_and_stays_so(tune, studies, rows, pruner):
-    """The trial at base_lr=0.001 trains too slowly to keep up with the one at 0.3."""
-    words = [
-        "base_lr=tag(tune, choice(0.3, 0.25, 0.2, 0.001))", "epochs=300", "n_trials=4", LOSS,
-        "data.num_train_examples=256", "hydra/sweeper/sampler=grid", *pruner,
+        "base_lr=tag(tune, choice(0.3, 0.001))", "epochs=300", "n_trials=2", LOSS,
+        "data.num_train_examples=256", "hydra/sweeper/sampler=grid",
+        "hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1",
     ]  # fmt: skip
     code = tune(*words, jobs=1)
-    last = studies()[0].trials[3]
+    first, last = studies()[0].trials
     again = tune(*words, jobs=1)
 
     assert (code, again) == (0, 0)
+    assert first.state.name == "COMPLETE"
+    assert len(first.intermediate_values) == 300
     assert last.state.name == "PRUNED"
     assert last.user_attrs["outcome"] == "pruned"
     run = rows().loc[last.user_attrs["run_ids"][0]]
@@ -88,8 +59,6 @@ def test_a_trial_that_lags_is_stopped_and_stays_so(tune, studies, rows, pruner):
     assert run.reason.startswith("pruned after epoch ")
     assert 0 < run.epochs_completed < 300
     assert run.attempt == 1
-    assert studies()[0].trials[0].state.name == "COMPLETE"
-    assert len(studies()[0].trials[0].intermediate_values) == 300
 
 
 def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
@@ -110,18 +79,21 @@ def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
     assert first.params == second.params
 
 
-def test_a_place_that_takes_all_there_is_gets_no_more_trials_than_may_be_under_way(loader, results):
+def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_time(
+    loader, results
+):
     """A launcher that does not run them: six tasks of two studies, then none until some end."""
     found = sort_overrides(QUICK, loader)
-    settings = {
-        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0, "in_order": False,
+    config = {
+        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
         "sampler": {"_target_": "optuna.samplers.RandomSampler"},
         "pruner": {"_target_": "optuna.pruners.NopPruner"},
     }  # fmt: skip
-    design, storage = Design.of(settings, found.space, []), open_storage(None, results)
+    settings = StudySettings.from_config(config, found.space, [])
+    storage = open_storage(None, results)
     tuner = Tuner(
-        studies=[PointStudy(" ".join(p), p, design, storage) for p in found.points()],
-        n_trials=30, at_once=3, tries=1, ledger=Ledger(results),
+        studies=[PointStudy(" ".join(p), p, settings, storage) for p in found.points()],
+        n_trials=30, max_concurrent=3, max_attempts=1, ledger=Ledger(results),
         configs_of=lambda more: expand(loader, [*found.fixed, *more]),
         expect=lambda spec, status: None, say=lambda text: None,
     )  # fmt: skip
@@ -132,6 +104,6 @@ def test_a_place_that_takes_all_there_is_gets_no_more_trials_than_may_be_under_w
     assert Counter(task.spec.config["batch"] for task in first[:6]) == {256: 3, 512: 3}
 
     failed = End(run_id=first[0].spec.run_id, outcome=Outcome.FAILED, reason="made up")
-    tuner.take_in(Event(ended=[failed]))
+    tuner.handle(Event(ended=[failed]))
     assert next(tasks).spec.config["batch"] == first[0].spec.config["batch"]
     assert next(tasks) is None

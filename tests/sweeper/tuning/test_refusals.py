@@ -5,8 +5,8 @@ import re
 import pytest
 
 from sweeper.commands.tuning_overrides import sort_overrides
-from sweeper.tuning.design import Design
 from sweeper.tuning.storage import open_storage
+from sweeper.tuning.study_settings import StudySettings
 
 LOSS = "hydra.sweeper.objectives=[val_loss]"
 RATES = "base_lr=tag(log, interval(0.01, 1))"
@@ -88,13 +88,10 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
         ({"objectives": ["accuracy"]}, "hydra.sweeper.objectives must be a list of different"),
         ({"objectives": ["val_loss", "train_s"], "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner must be none with several objectives, which Optuna cannot compare "
-         "half way; got val_loss, train_s."),
+         "before the end; got val_loss, train_s."),
         ({"objectives": ["train_s"], "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
          "val_accuracy or val_loss; got train_s. Use hydra/sweeper/pruner=none."),
-        ({"in_order": True, "pruner": "optuna.pruners.MedianPruner"},
-         "hydra/sweeper/pruner must be none with hydra.sweeper.in_order=true: what a pruner stops "
-         "depends on how far the other trials are at that moment."),
         ({"constraints": {"peak_memory_gib": 12}},
          "hydra.sweeper.constraints must give min or max of columns among"),
     ],
@@ -105,11 +102,11 @@ def test_settings_that_do_not_fit(loader, settings, sentence):
     given = {
         "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
         "sampler": {"_target_": "optuna.samplers.RandomSampler"}, "pruner": pruner,
-        "in_order": False, "at_once": 2, **settings,
+        **settings,
     }  # fmt: skip
 
     with pytest.raises(ValueError, match="hydra") as refused:
-        Design.of(given, space, [])
+        StudySettings.from_config(given, space, [])
 
     assert str(refused.value).startswith(sentence)
 
@@ -146,9 +143,9 @@ def test_a_study_whose_space_has_changed(tune, capsys):
 
     sentences = capsys.readouterr().err
     assert code == 2
-    assert "the space must be what it was when study" in sentences
+    assert "the search space must be what it was when study" in sentences
     assert "it was base_lr {step: None, low: 0.01, high: 1.0, log: True}, and now is" in sentences
-    assert "begin another study with hydra.sweeper.study=NAME" in sentences
+    assert "begin another study with hydra.sweeper.study_name=NAME" in sentences
 
 
 def test_a_study_whose_sampler_has_changed(tune, capsys):

@@ -1,18 +1,19 @@
-"""Every sampler goes on after a cut as if there had been none; designs cover the space."""
+"""Every sampler goes on after an interruption as if there had been none."""
 
 import math
-import random
 import zlib
 
 import optuna
 import pytest
+from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from sweeper.tuning.design import Design
-from sweeper.tuning.designs import Grid, value_at
+from sweeper.commands.overrides import config_folder
 from sweeper.tuning.objectives import objectives
+from sweeper.tuning.samplers import GridSampler, value_at
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
+from sweeper.tuning.study_settings import StudySettings
 
 NUMBERS = {"base_lr": FloatDistribution(1e-3, 1, log=True), "warmup": IntDistribution(0, 20)}
 CHOICES = {**NUMBERS, "lr_rule": CategoricalDistribution(("none", "linear", "sqrt"))}
@@ -20,19 +21,21 @@ SAMPLERS = {
     "tpe": ({"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 3}, CHOICES),
     "gp": ({"_target_": "optuna.samplers.GPSampler", "n_startup_trials": 3}, CHOICES),
     "cmaes": ({"_target_": "optuna.samplers.CmaEsSampler", "n_startup_trials": 1}, NUMBERS),
-    "quasi_random": ({"_target_": "sweeper.tuning.designs.QuasiRandom"}, CHOICES),
+    "quasi_random": ({"_target_": "sweeper.tuning.samplers.QuasiRandomSampler"}, CHOICES),
     "random": ({"_target_": "optuna.samplers.RandomSampler"}, CHOICES),
-    "grid": ({"_target_": "sweeper.tuning.designs.Grid", "levels": 3}, CHOICES),
+    "grid": ({"_target_": "sweeper.tuning.samplers.GridSampler", "levels": 3}, CHOICES),
 }
 
 
-def open_study(folder, sampler, space, seed=0, lag=None) -> PointStudy:
-    design = Design(
+NO_PRUNER = {"_target_": "optuna.pruners.NopPruner"}
+
+
+def open_study(folder, sampler, space, seed=0, pruner=NO_PRUNER) -> PointStudy:
+    settings = StudySettings(
         space=space, objectives=objectives(["val_loss"]), constraints={}, sampler=sampler,
-        sampler_seed=seed, pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
-        lag=lag,
+        sampler_seed=seed, pruner=pruner, averaged=[],
     )  # fmt: skip
-    return PointStudy("batch=256", ["batch=256"], design, open_storage(None, folder))
+    return PointStudy("batch=256", ["batch=256"], settings, open_storage(None, folder))
 
 
 def loss(trial) -> float:
@@ -51,17 +54,6 @@ def tell(study, trial) -> None:
     study.tell(trial, [{"outcome": outcome, "reason": "made up", "val_loss": loss(trial)}])
 
 
-def make_in_parallel(study, count, places, luck) -> None:
-    """Trials end in an order that luck decides, up to this many under way."""
-    under_way = []
-    while under_way or len(study.trials()) < count:
-        may_begin = len(study.trials()) < count and len(under_way) < places and study.knows_enough
-        if may_begin and (not under_way or luck.random() < 0.7):
-            under_way.append(study.ask())
-        else:
-            tell(study, under_way.pop(luck.randrange(len(under_way))))
-
-
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_study_cut_after_every_trial_chooses_as_one_that_was_not(tmp_path, name):
     sampler, space = SAMPLERS[name]
@@ -75,42 +67,6 @@ def test_a_study_cut_after_every_trial_chooses_as_one_that_was_not(tmp_path, nam
     assert [trial.params for trial in cut.trials()] == chosen
     assert len({str(params) for params in chosen}) == 8
     assert [trial.number for trial in cut.trials()] == list(range(8))
-
-
-@pytest.mark.parametrize("name", ["tpe", "gp", "cmaes"])
-def test_in_order_a_study_does_not_depend_on_which_trials_end_first(tmp_path, name):
-    """On 1, 2 or 3 places, by whatever luck: each trial rests on those 3 and more before it."""
-    sampler, space = SAMPLERS[name]
-    chosen = []
-    for places, luck in ((1, 0), (3, 1), (2, 2)):
-        study = open_study(tmp_path / str(luck), sampler, space, lag=3)
-        make_in_parallel(study, 7, places, random.Random(luck))
-        chosen.append([trial.params for trial in study.trials()])
-
-    assert chosen[1:] == [chosen[0]] * 2
-
-
-def test_not_in_order_a_study_does_depend_on_it(tmp_path):
-    """So that the test above can fail."""
-    sampler, space = SAMPLERS["tpe"]
-    chosen = []
-    for luck in (1, 2):
-        study = open_study(tmp_path / str(luck), sampler, space)
-        make_in_parallel(study, 10, 3, random.Random(luck))
-        chosen.append([trial.params for trial in study.trials()])
-
-    assert chosen[0] != chosen[1]
-
-
-def test_in_order_a_study_learns_from_trials_that_have_ended(tmp_path):
-    """Its trials are those of a sampler that knows them, not those of one that knows none."""
-    sampler, space = SAMPLERS["tpe"]
-    in_order = open_study(tmp_path / "in_order", sampler, space, lag=1)
-    plain = open_study(tmp_path / "plain", sampler, space)
-    make_trials(in_order, 10)
-    make_trials(plain, 10)
-
-    assert [t.params for t in in_order.trials()] == [t.params for t in plain.trials()]
 
 
 def test_seeds_and_versions_that_chose_the_trials_are_recorded(tmp_path):
@@ -143,7 +99,7 @@ def test_a_trial_that_was_begun_and_cut_off_keeps_its_number_and_parameters(tmp_
 
     study = open_study(tmp_path, sampler, space)
     (frozen,) = study.trials(optuna.trial.TrialState.RUNNING)
-    resumed = study.resumed(frozen)
+    resumed = study.resume(frozen.number)
 
     assert (resumed.number, resumed.params) == (begun.number, begun.params)
     assert len(study.trials()) == 1
@@ -156,10 +112,32 @@ def test_a_trial_killed_before_it_had_its_parameters_gets_the_ones_it_would_have
     study.optuna.ask({"base_lr": space["base_lr"]})  # killed before the others were chosen
 
     study = open_study(tmp_path / "cut", sampler, space)
-    resumed = study.resumed(study.trials()[0])
+    resumed = study.resume(0)
 
     assert resumed.params.keys() == undisturbed.params.keys()
     assert resumed.params["base_lr"] == study.trials()[0].params["base_lr"]
+
+
+@pytest.mark.parametrize("name", ["median", "hyperband", "successive_halving"])
+def test_every_pruner_stops_some_of_ten_trials_each_worse_than_the_one_before(tmp_path, name):
+    pruner = OmegaConf.load(config_folder() / f"hydra/sweeper/pruner/{name}.yaml")
+    config = OmegaConf.create({"epochs": 30, "pruner": pruner})
+    OmegaConf.resolve(config)
+    study = open_study(tmp_path, *SAMPLERS["random"], pruner=OmegaConf.to_container(config.pruner))
+    stopped = []
+    for badness in range(10):
+        trial = study.ask()
+        for epoch in range(1, 31):
+            study.report(trial, badness + 1 / epoch, epoch)
+            if study.should_prune(trial):
+                stopped.append(badness)
+                study.tell_pruned(trial, "worse than others")
+                break
+        else:
+            tell(study, trial)
+
+    assert stopped
+    assert 0 not in stopped
 
 
 def test_quasi_random_points_fill_the_range_more_evenly_than_chance(tmp_path):
@@ -174,7 +152,7 @@ def test_quasi_random_points_fill_the_range_more_evenly_than_chance(tmp_path):
 
 
 def test_a_grid_is_every_combination_once():
-    points = Grid(CHOICES, levels=3, seed=0).points()
+    points = GridSampler(CHOICES, seed=0, levels=3).points()
 
     assert len(points) == 3 * 21 * 3
     assert len({str(point) for point in points}) == len(points)
@@ -182,7 +160,7 @@ def test_a_grid_is_every_combination_once():
 
 
 @pytest.mark.parametrize(
-    ("distribution", "place", "value"),
+    ("distribution", "fraction", "value"),
     [
         (FloatDistribution(1e-4, 1, log=True), 0.5, 1e-2),
         (FloatDistribution(2, 4), 0.25, 2.5),
@@ -193,7 +171,7 @@ def test_a_grid_is_every_combination_once():
         (CategoricalDistribution(("a", "b")), 0.5, "b"),
     ],
 )
-def test_places_along_a_distribution(distribution, place, value):
-    assert value_at(distribution, place) == (
+def test_values_at_fractions_of_a_distribution(distribution, fraction, value):
+    assert value_at(distribution, fraction) == (
         value if isinstance(value, str) else pytest.approx(value)
     )

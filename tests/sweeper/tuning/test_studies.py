@@ -1,4 +1,4 @@
-"""A study at each compared point: budgets, identity of runs, what is told of each end."""
+"""A study at each compared point: budgets, identity of runs, the result of each outcome."""
 
 import math
 
@@ -60,9 +60,9 @@ def test_a_point_that_was_compared_with_others_goes_on_alone(tune, studies):
     }  # fmt: skip
 
 
-def test_a_point_already_trained_is_told_and_not_trained_again(tune, studies, rows):
+def test_a_run_in_the_ledger_gives_its_trial_a_result_and_is_not_trained_again(tune, studies, rows):
     tune("warmup=tag(tune, choice(0, 0.5))", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
-    again = ("hydra.sweeper.study=again", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
+    again = ("hydra.sweeper.study_name=again", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
     tune("warmup=tag(tune, choice(0, 0.5))", *again)
 
     named, first = sorted(studies(), key=lambda study: not study.study_name.startswith("again"))
@@ -82,7 +82,7 @@ def test_a_diverged_trial_is_a_bad_result_with_its_reason(tune, studies):
     assert "became non-finite" in trial.user_attrs["reason"]
 
 
-def test_a_failing_run_is_tried_again_and_then_given_up(tune, studies, rows):
+def test_a_failing_run_is_retried_and_then_given_up(tune, studies, rows):
     model = ("model._target_=provoked.Raising", "~model.channels", "~model.hidden")
     code = tune(*model, "batch=7680", "epochs=1", "warmup=0", RATES, "n_trials=2", quick=False)
 

@@ -1,0 +1,141 @@
+"""Samplers whose n-th trial is fixed from the start: quasi-random points, and a grid.
+
+Optuna's own QMCSampler and GridSampler keep a counter in the storage, so that a trial killed
+between counter and parameters loses its point; these go by the trial's number alone.
+"""
+
+import itertools
+from abc import abstractmethod
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+from scipy.stats import qmc
+
+from sweeper.tuning.space import Space
+
+
+class FixedSampler(BaseSampler):
+    """A fixed list of points.
+
+    Args:
+        space: what is tuned.
+        seed: of the points.
+    """
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space, self._seed = space, seed
+
+    @abstractmethod
+    def point(self, number: int) -> dict[str, Any]:
+        """The parameters of a trial."""
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """The whole space."""
+        del study, trial
+        return self._space
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The point of this trial's number."""
+        del study, search_space
+        return self.point(trial.number)
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """For a trial that was killed before it had this parameter."""
+        del study, param_distribution
+        return self.point(trial.number)[param_name]
+
+
+class QuasiRandomSampler(FixedSampler):
+    """Scrambled Halton points.
+
+    Source:
+        Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy.
+    """
+
+    def point(self, number: int) -> dict[str, Any]:
+        """The parameters of a trial."""
+        points = qmc.Halton(len(self._space), scramble=True, rng=self._seed)
+        points.fast_forward(number)
+        fractions = points.random(1)[0]
+        return {
+            key: value_at(distribution, float(fraction))
+            for (key, distribution), fraction in zip(self._space.items(), fractions, strict=True)
+        }
+
+
+class GridSampler(FixedSampler):
+    """Every combination of the values, in order; intervals are cut into levels.
+
+    Args:
+        space: what is tuned.
+        seed: does not matter here.
+        levels: of an interval [count].
+    """
+
+    def __init__(self, space: Space, seed: int, levels: int) -> None:
+        super().__init__(space, seed)
+        self._levels = levels
+
+    def point(self, number: int) -> dict[str, Any]:
+        """The parameters of a trial."""
+        points = self.points()
+        return points[number % len(points)]
+
+    def points(self) -> list[dict[str, Any]]:
+        """Every combination."""
+        values = [_levels(distribution, self._levels) for distribution in self._space.values()]
+        return [dict(zip(self._space, point, strict=True)) for point in itertools.product(*values)]
+
+
+def value_at(distribution: BaseDistribution, fraction: float) -> Any:
+    """The value at a fraction, from 0 to below 1, of a distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(fraction * len(distribution.choices))]
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    low, high = float(distribution.low), float(distribution.high)
+    if isinstance(distribution, IntDistribution) and distribution.log:
+        # Each whole number owns the half unit on either side of it.
+        value = round(_between(low - 0.5, high + 0.5, fraction, log=True))
+        return min(max(value, distribution.low), distribution.high)
+    if distribution.step is not None:
+        count = round((high - low) / distribution.step) + 1
+        return distribution.low + int(fraction * count) * distribution.step
+    return _between(low, high, fraction, log=distribution.log)
+
+
+def _levels(distribution: BaseDistribution, levels: int) -> list[Any]:
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    if distribution.step is not None and not distribution.log:
+        count = round((distribution.high - distribution.low) / distribution.step) + 1
+        return [distribution.low + i * distribution.step for i in range(count)]
+    low, high = float(distribution.low), float(distribution.high)
+    fractions = [i / (levels - 1) for i in range(levels)]
+    values = [_between(low, high, fraction, log=distribution.log) for fraction in fractions]
+    is_whole = isinstance(distribution, IntDistribution)
+    return sorted({round(value) for value in values}) if is_whole else values
+
+
+def _between(low: float, high: float, fraction: float, *, log: bool) -> float:
+    """The value at a fraction from 0 to 1 of a range, which rounding must not leave."""
+    value = low * (high / low) ** fraction if log else low + fraction * (high - low)
+    return min(max(value, low), high)

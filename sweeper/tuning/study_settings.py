@@ -1,0 +1,134 @@
+"""The settings of a study: recorded with it, and compared with the command's when it goes on."""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from optuna.pruners import BasePruner, NopPruner
+from optuna.samplers import BaseSampler
+
+from sweeper.spec.import_path import imported
+from sweeper.tuning.objectives import Objective, check_constraints, objectives
+from sweeper.tuning.samplers import FixedSampler, GridSampler
+from sweeper.tuning.space import Space, to_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """How studies choose and judge their trials.
+
+    Attributes:
+        space: what is tuned.
+        objectives: what a trial is judged by.
+        constraints: bounds on columns of the runs table.
+        sampler: `_target_` and options of the sampler.
+        sampler_seed: its seed.
+        pruner: `_target_` and options of the pruner.
+        averaged: overrides over whose values each trial is a mean.
+    """
+
+    space: Space
+    objectives: Sequence[Objective]
+    constraints: Mapping[str, Mapping[str, float]]
+    sampler: Mapping[str, Any]
+    sampler_seed: int
+    pruner: Mapping[str, Any]
+    averaged: Sequence[str]
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], space: Space, averaged: Sequence[str]
+    ) -> "StudySettings":
+        """The settings that `hydra.sweeper` describes.
+
+        Raises:
+            ValueError: if a setting is wrong or settings do not fit together.
+        """
+        constraints = config["constraints"] or {}
+        check_constraints(constraints)
+        settings = cls(
+            space=space,
+            objectives=objectives(config["objectives"]),
+            constraints=constraints,
+            sampler=config["sampler"],
+            sampler_seed=config["sampler_seed"],
+            pruner=config["pruner"],
+            averaged=averaged,
+        )
+        settings.new_sampler(0)
+        if settings.is_pruned:
+            _check_prunable(settings.objectives)
+        return settings
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether trials may be stopped before their end."""
+        return not isinstance(self.new_pruner(), NopPruner)
+
+    @property
+    def num_grid_points(self) -> int | None:
+        """How many trials a grid has; None for other samplers."""
+        sampler = self.new_sampler(0)
+        return len(sampler.points()) if isinstance(sampler, GridSampler) else None
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the runs table, that judge a trial."""
+        return list(dict.fromkeys([*(o.column for o in self.objectives), *self.constraints]))
+
+    def new_sampler(self, number: int) -> BaseSampler:
+        """The sampler of a trial, which depends only on the seed and the trials before it.
+
+        A study that was interrupted thus goes on as if it had not been.
+
+        Args:
+            number: of the trial, 0-based.
+        """
+        kind, options = _target(self.sampler, "hydra.sweeper.sampler")
+        if issubclass(kind, FixedSampler):
+            return kind(**options, seed=self.sampler_seed, space=self.space)
+        return kind(**options, seed=self.seed(number))
+
+    def seed(self, number: int) -> int:
+        """The seed of a trial's sampler."""
+        return zlib.crc32(f"{self.sampler_seed} {number}".encode())
+
+    def new_pruner(self) -> BasePruner:
+        """The pruner."""
+        kind, options = _target(self.pruner, "hydra.sweeper.pruner")
+        return kind(**options)
+
+    def record(self) -> dict[str, str]:
+        """Each setting as JSON, under the name that users know it by."""
+        parts = {
+            "the search space": to_json(self.space),
+            "hydra.sweeper.objectives": [o.column for o in self.objectives],
+            "hydra.sweeper.constraints": self.constraints,
+            "hydra/sweeper/sampler": self.sampler,
+            "hydra.sweeper.sampler_seed": self.sampler_seed,
+            "hydra/sweeper/pruner": self.pruner,
+            "the overrides tagged mean": list(self.averaged),
+        }
+        return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
+
+
+def _target(node: Mapping[str, Any], key: str) -> tuple[Any, dict[str, Any]]:
+    options = {str(name): value for name, value in node.items() if name != "_target_"}
+    return imported(node["_target_"], key), options
+
+
+def _check_prunable(several: Sequence[Objective]) -> None:
+    if len(several) > 1:
+        msg = (
+            "hydra/sweeper/pruner must be none with several objectives, which Optuna cannot "
+            f"compare before the end; got {', '.join(o.column for o in several)}."
+        )
+        raise ValueError(msg)
+    if several[0].curve is None:
+        msg = (
+            "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
+            f"val_accuracy or val_loss; got {several[0].column}. Use hydra/sweeper/pruner=none."
+        )
+        raise ValueError(msg)
