@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from sweeper.commands.overrides import config_folder
+from  import config_folder
 from sweeper.tuning.objectives import objectives
 from sweeper.tuning.samplers import GridSampler, value_at
 from sweeper.tuning.storage import open_storage
