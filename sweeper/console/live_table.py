@@ -91,7 +91,7 @@ class LiveTable:
         self._refresh()
 
     def print_summary(self) -> None:
-        """The table of the runs, what failed, and where the results are."""
+        """Print the runs, which failed and why, and where the results are."""
         states = list(self._states.values())
         if len(states) <= _ROWS_IN_SUMMARY:
             self._fill_in_from_ledger()
@@ -103,13 +103,13 @@ class LiveTable:
         seconds = duration(time.monotonic() - self._started)
         self.say(f"{self._counts()} in {seconds}. Results: {self._ledger.results}")
 
-    def _note_start(self, attempt: Attempt, status: str, word: str) -> None:
+    def _note_start(self, attempt: Attempt, status: str, label: str) -> None:
         state = self._states[attempt.spec.run_id]
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
             self._to_do += state.spec.most_epochs  # a run tried again
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
         self._running[state.spec.run_id] = state
-        self._say_line(f"{word:<8} {attempt.spec.point}")
+        self._say_line(f"{label:<8} {attempt.spec.point}")
 
     def _refresh(self) -> None:
         now = time.monotonic()

@@ -1,1 +1,1 @@
-"""What the doctor looks at; each check looks and changes nothing that stays."""
+"""What the doctor checks; no check leaves anything behind."""

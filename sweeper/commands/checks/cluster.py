@@ -1,4 +1,4 @@
-"""What SLURM is here: whether jobs can be submitted, and what a job was given."""
+"""SLURM: whether jobs can be submitted from here, and what this job was given."""
 
 import os
 import shutil
@@ -11,30 +11,30 @@ _DEFAULT_KILL_WAIT_S = 30
 
 
 def cluster_checks(*, devices: int) -> Iterator[Check]:
-    """Look at SLURM, from a login node or from inside a job.
+    """Check SLURM, from a login node or from inside a job.
 
     Args:
-        devices: ranks on each node that runs are to have [count].
+        devices: ranks per node that runs will have [count].
     """
     if "SLURM_JOB_ID" in os.environ:
         yield from job_checks(os.environ, devices=devices)
     missing = [name for name in ("sbatch", "squeue", "srun", "scontrol") if not shutil.which(name)]
     if len(missing) == 4:
-        yield good("SLURM", "is not here: use hydra/launcher=local")
+        yield good("SLURM", "is not installed here: use hydra/launcher=local")
         return
     if missing:
         yield warning(
             "SLURM",
             f"{', '.join(missing)} not on PATH",
-            "Without sbatch and squeue nothing is submitted from here; without srun runs have one "
-            "node; without scontrol a job cannot requeue itself: repeat the command instead.",
+            "Without sbatch and squeue nothing can be submitted; without srun a run has one node; "
+            "without scontrol a job cannot requeue itself: repeat the command instead.",
         )
     config = ask("scontrol", "show", "config")
     if config is None:
         yield warning(
             "SLURM",
-            "its controller does not answer",
-            "Nothing can be submitted now: see `scontrol ping`.",
+            "the controller does not answer",
+            "Nothing can be submitted now; see `scontrol ping`.",
         )
         return
     yield from config_checks(config)
@@ -42,31 +42,29 @@ def cluster_checks(*, devices: int) -> Iterator[Check]:
 
 
 def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Check]:
-    """What SLURM announces of this job, against the devices asked."""
+    """What SLURM says of this job, against the devices asked for."""
     tasks = environment.get("SLURM_NTASKS")
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
     if tasks is not None and int(tasks) != devices * nodes:
         yield warning(
             "ranks",
-            f"SLURM announces ntasks={tasks} nodes={nodes}, devices={devices} asked",
-            "sweeper makes its ranks itself and is not misled; other Lightning programs train "
-            "another batch here without a word. Take --ntasks out of the job's header.",
+            f"SLURM says ntasks={tasks} nodes={nodes}; devices={devices} asked for",
+            "sweeper starts its own ranks and is not misled; other Lightning programs would "
+            "silently train another batch here. Remove --ntasks from the job's header.",
         )
     else:
-        yield good(
-            "ranks", f"ntasks={tasks or 'none'} nodes={nodes} announced, devices={devices} asked"
-        )
+        yield good("ranks", f"ntasks={tasks or 'none'} nodes={nodes}; devices={devices} asked for")
     cpus = environment.get("SLURM_CPUS_ON_NODE")
     if cpus and cpus.isdigit() and int(cpus) < devices:
         yield warning(
-            "CPUs", f"{cpus} on this node for devices={devices}", "Ask for one a rank at least."
+            "CPUs", f"{cpus} on this node for devices={devices}", "Ask for at least one per rank."
         )
 
 
 def config_checks(config: str) -> Iterator[Check]:
-    """What of the cluster's settings matters to sweeps."""
+    """The settings of the cluster that matter to sweeps."""
     largest = setting("MaxArraySize", config) or "unknown"
-    yield good("MaxArraySize", f"{largest}: larger sweeps become several arrays")
+    yield good("MaxArraySize", f"{largest}: larger sweeps are split into several arrays")
     accounting = setting("AccountingStorageType", config) or ""
     keeps = "none" not in accounting and accounting
     yield good("accounting", "is kept" if keeps else "is not kept (no sacct): not needed")
@@ -74,7 +72,7 @@ def config_checks(config: str) -> Iterator[Check]:
         yield warning(
             "requeue",
             "is off by default (JobRequeue=0)",
-            "Jobs ask for it themselves; if they still do not come back, repeat the command.",
+            "Our jobs request it; if they are still not requeued, repeat the command.",
         )
     wait = (setting("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
     if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
@@ -93,4 +91,4 @@ def partition_checks(listed: str | None) -> Iterator[Check]:
         if available == "up":
             yield good(f"partition {name}", about)
         else:
-            yield warning(f"partition {name}", f"is {available}", "Choose another for now.")
+            yield warning(f"partition {name}", f"is {available}", "Choose another one for now.")

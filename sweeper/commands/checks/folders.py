@@ -1,4 +1,4 @@
-"""Whether the results folder keeps the promises that the ledger builds on."""
+"""Whether the file system of the results folder does what the ledger relies on."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _NETWORK_FILE_SYSTEMS = ("nfs", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fus
 
 
 def folder_checks(results: Path) -> Iterator[Check]:
-    """Look at the results folder, or at the folder that it would be made in."""
+    """Check the results folder, or the folder that it would be created in."""
     folder = results.resolve()
     while not folder.exists():
         folder = folder.parent
@@ -37,7 +37,7 @@ def folder_checks(results: Path) -> Iterator[Check]:
         yield broken(
             "results",
             f"{folder} cannot be used: {error.strerror}",
-            "Make room there, or choose another folder.",
+            "Free some space there, or choose another folder.",
         )
     finally:
         shutil.rmtree(probe, ignore_errors=True)
@@ -46,27 +46,27 @@ def folder_checks(results: Path) -> Iterator[Check]:
 
 
 def rename_check(folder: Path) -> Iterator[Check]:
-    """A file is replaced at once by a rename, and is there for a listing."""
+    """A rename replaces a file atomically, and listings show it."""
     first, second = folder / "first", folder / "second"
     first.write_text("new")
     second.write_text("old")
     first.replace(second)
     if second.read_text() == "new" and [path.name for path in folder.iterdir()] == ["second"]:
-        yield good("rename", "replaces a file at once")
+        yield good("rename", "replaces a file atomically")
     else:
         yield broken(
             "rename",
-            "does not replace a file at once",
-            "Rows could be torn: use another file system.",
+            "does not replace a file atomically",
+            "Readers could see half a row: use another file system.",
         )
 
 
 def claim_check(folder: Path) -> Iterator[Check]:
-    """Only one process can make a folder or link a file: that is how runs are claimed."""
+    """Only one process can create a folder or link a file: that is how runs are claimed."""
     first, linked = folder / "file", folder / "linked"
     first.touch()
     claims = {
-        "a folder can be made twice": (folder / "claim").mkdir,
+        "a folder can be created twice": (folder / "claim").mkdir,
         "a file can be linked twice": lambda: os.link(first, linked),
     }
     for trouble, claim in claims.items():
@@ -75,11 +75,11 @@ def claim_check(folder: Path) -> Iterator[Check]:
             claim()
             yield broken("claims", trouble, "Use another file system.")
             return
-    yield good("claims", "a folder is made once, a file linked once")
+    yield good("claims", "a folder is created once, a file linked once")
 
 
 def clock_check(folder: Path) -> Iterator[Check]:
-    """Modification times move on: they are the heartbeats."""
+    """Modification times advance: they are the heartbeats."""
     beat = folder / "beat"
     beat.touch()
     before = beat.stat().st_mtime
@@ -89,16 +89,18 @@ def clock_check(folder: Path) -> Iterator[Check]:
     difference = after - time.time()
     if after <= before:
         yield broken(
-            "heartbeats", "modification times stand still", "Use another file system for results."
+            "heartbeats",
+            "modification times do not advance",
+            "Use another file system for results.",
         )
     elif abs(difference) > _LARGEST_CLOCK_DIFFERENCE_S:
         yield warning(
             "heartbeats",
             f"the file system's clock differs by {difference:.0f} s",
-            "Heartbeats use its clock alone, so runs are safe; times in the tables may confuse.",
+            "Heartbeats use only that clock, so runs are safe; times in the tables may be off.",
         )
     else:
-        yield good("heartbeats", "modification times move on")
+        yield good("heartbeats", "modification times advance")
 
 
 def nodes_check(folder: Path) -> Iterator[Check]:
@@ -127,9 +129,13 @@ def disk_check(folder: Path) -> Check:
     free_gib = shutil.disk_usage(folder).free / _GIB
     files = os.statvfs(folder)
     if files.f_files and files.f_favail < _FEWEST_FILES:
-        return warning("disk", f"{files.f_favail} more files in {folder}", "Make room for files.")
+        return warning(
+            "disk", f"room for {files.f_favail} more files in {folder}", "Delete some files."
+        )
     if free_gib < _SMALLEST_DISK_GIB:
-        return warning("disk", f"{free_gib:.2f} GiB free in {folder}", "Make room before a sweep.")
+        return warning(
+            "disk", f"{free_gib:.2f} GiB free in {folder}", "Free some space before a sweep."
+        )
     return good("disk", f"{free_gib:.0f} GiB free in {folder}")
 
 
@@ -140,13 +146,13 @@ def shared_check(folder: Path, mounts: Path) -> Check:
         return good("file system", kind or "unknown")
     return warning(
         "file system",
-        f"{kind}, which is usually of this machine alone",
-        "For hydra/launcher=slurm, results= must be a folder that all nodes see under this path.",
+        f"{kind}, which is usually local to one machine",
+        "For hydra/launcher=slurm, results must be a folder that all nodes see under this path.",
     )
 
 
 def file_system(folder: Path, mounts: Path) -> str | None:
-    """The kind of file system that a folder lies on; None if it cannot be told."""
+    """The kind of file system that a folder lies on; None if it is unknown."""
     if not mounts.exists():
         return None
     lines = [line.split() for line in mounts.read_text().splitlines()]

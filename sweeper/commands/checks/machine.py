@@ -24,26 +24,26 @@ _ASK_TORCH = (
 
 
 def machine_checks(*, devices: int) -> Iterator[Check]:
-    """Look at this machine.
+    """Check this machine.
 
     Args:
-        devices: ranks on each node that runs are to have [count].
+        devices: ranks per node that runs will have [count].
     """
     yield python_check(sys.version_info[:2])
-    yield from torch_checks(asked_torch(), devices=devices, driver=driver_version())
+    yield from torch_checks(ask_torch(), devices=devices, driver=driver_version())
     yield shared_memory_check(Path("/dev/shm"))
     yield from interface_checks(dict(os.environ), hostname=socket.gethostname())
 
 
 def python_check(version: tuple[int, int]) -> Check:
     """Python 3.11 to 3.13: Hydra 1.3 breaks on 3.14."""
-    words = ".".join(map(str, version))
+    text = ".".join(map(str, version))
     if (3, 11) <= version < (3, 14):
-        return good("Python", words)
-    return broken("Python", words, "Use Python 3.11, 3.12 or 3.13.")
+        return good("Python", text)
+    return broken("Python", text, "Use Python 3.11, 3.12 or 3.13.")
 
 
-def asked_torch() -> dict[str, Any] | str:
+def ask_torch() -> dict[str, Any] | str:
     """What torch says of itself, in a process of its own; its last line if it does not start."""
     done = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
@@ -54,7 +54,7 @@ def asked_torch() -> dict[str, Any] | str:
     )
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])
-    return (done.stderr.strip().splitlines() or ["it died without a word"])[-1]
+    return (done.stderr.strip().splitlines() or ["it exited without a message"])[-1]
 
 
 def driver_version() -> str | None:
@@ -77,47 +77,51 @@ def torch_checks(
 ) -> Iterator[Check]:
     """Whether torch starts, sees the GPUs that the driver has, and enough of them."""
     if isinstance(torch, str):
-        yield broken("torch", f"does not start: {torch}", "Install it anew for this machine.")
+        yield broken("torch", f"does not start: {torch}", "Reinstall it for this machine.")
         return
     yield good("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'none'}")
     if not torch["gloo"]:
-        yield broken("gloo", "is not in this torch", "Ranks need it: install another build.")
+        yield broken(
+            "gloo", "is not in this build of torch", "Ranks need it: install another build."
+        )
     if driver is None:
-        yield good("GPUs", "no NVIDIA driver here: runs train on the CPU")
+        yield good("GPUs", "no NVIDIA driver: runs train on the CPU")
         return
     if not torch["available"]:
         yield broken(
             "GPUs",
-            f"driver {driver} is here, but this torch cannot use it",
-            "Install a torch whose CUDA the driver carries (see nvidia-smi's CUDA Version).",
+            f"driver {driver} is installed, but this torch cannot use it",
+            "Install a torch whose CUDA version the driver supports (see nvidia-smi).",
         )
         return
     if torch["count"] < devices:
         yield broken(
             "GPUs",
-            f"{torch['count']} here, devices={devices} asked",
+            f"{torch['count']} here; devices={devices} asked for",
             "Ask for fewer devices, or for a node (or a job) with more GPUs.",
         )
     else:
         yield good("GPUs", f"{torch['count']}, driver {driver}")
     if not torch["nccl"]:
         yield broken(
-            "NCCL", "is not in this torch", "Ranks on GPUs need it: install another build."
+            "NCCL", "is not in this build of torch", "Ranks on GPUs need it: install another build."
         )
 
 
 def shared_memory_check(folder: Path) -> Check:
-    """Room in memory for the arrays that runs share."""
+    """Shared memory, for the data sets that runs share."""
     if not folder.is_dir():
         return warning(
-            str(folder), "is not there", "Runs share arrays through a temporary folder: slower."
+            str(folder),
+            "does not exist",
+            "Runs then share data sets through a temporary folder, which is slower.",
         )
     free_gib = shutil.disk_usage(folder).free / _GIB
     if free_gib < _SMALLEST_SHM_GIB:
         return warning(
             str(folder),
             f"{free_gib:.2f} GiB free",
-            "Data sets that runs share may not fit. In a container: --shm-size or --ipc=host.",
+            "Shared data sets may not fit. In a container: --shm-size or --ipc=host.",
         )
     return good(str(folder), f"{free_gib:.1f} GiB free")
 
@@ -132,13 +136,11 @@ def interface_checks(environment: dict[str, str], *, hostname: str) -> Iterator[
         if absent:
             yield broken(
                 variable,
-                f"names {', '.join(absent)}, which is not here (here: {', '.join(sorted(known))})",
+                f"names {', '.join(absent)}; this machine has {', '.join(sorted(known))}",
                 f"Unset {variable} or name an interface that every node has.",
             )
         elif "lo" in names:
-            yield broken(
-                variable, "names lo: ranks of other nodes cannot be reached", f"Unset {variable}."
-            )
+            yield broken(variable, "names lo, which cannot reach other nodes", f"Unset {variable}.")
     yield _address_check(hostname)
 
 
@@ -149,10 +151,9 @@ def _address_check(hostname: str) -> Check:
         return warning(
             "host name",
             f"{hostname} has no address",
-            "Runs over several nodes use the address that srun tells; NCCL may need "
-            "NCCL_SOCKET_IFNAME.",
+            "Runs over several nodes use the address from srun; NCCL may need NCCL_SOCKET_IFNAME.",
         )
     if address.startswith("127."):
-        alone = "to itself; torchrun over several machines needs --local-addr=ADDRESS"
-        return good("host name", f"{hostname} is {address} {alone}")
+        remark = "on itself; torchrun over several machines needs --local-addr=ADDRESS"
+        return good("host name", f"{hostname} is {address} {remark}")
     return good("host name", f"{hostname} is {address}")
