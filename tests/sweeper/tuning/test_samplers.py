@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from  import config_folder
+from sweeper import CONFIG_FOLDER
 from sweeper.tuning.objectives import objectives
 from sweeper.tuning.samplers import GridSampler, value_at
 from sweeper.tuning.storage import open_storage
@@ -120,7 +120,7 @@ def test_a_trial_killed_before_it_had_its_parameters_gets_the_ones_it_would_have
 
 @pytest.mark.parametrize("name", ["median", "hyperband", "successive_halving"])
 def test_every_pruner_stops_some_of_ten_trials_each_worse_than_the_one_before(tmp_path, name):
-    pruner = OmegaConf.load(config_folder() / f"hydra/sweeper/pruner/{name}.yaml")
+    pruner = OmegaConf.load(CONFIG_FOLDER / f"hydra/sweeper/pruner/{name}.yaml")
     config = OmegaConf.create({"epochs": 30, "pruner": pruner})
     OmegaConf.resolve(config)
     study = open_study(tmp_path, *SAMPLERS["random"], pruner=OmegaConf.to_container(config.pruner))
