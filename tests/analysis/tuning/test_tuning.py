@@ -111,6 +111,7 @@ def test_the_batch_where_the_rule_bends_is_recovered(tuned, rng):
     assert bend.value == pytest.approx(BEND, rel=0.25)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_about_as_often_as_they_say(tmp_path):
     """Of 30 intervals of 95 %, 25 or more hold the truth with probability 0.997."""
     held = 0
