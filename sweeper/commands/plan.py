@@ -15,7 +15,7 @@ from rich.table import Table
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.refusals import refuse
-from sweeper.console.runs_table import LAYOUT, duration
+from sweeper.console.runs import LAYOUT, duration
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE

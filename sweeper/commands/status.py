@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.console.runs_table import RunState, counted, runs_table
+from sweeper.console.runs import RunState, counted, runs_table
 from sweeper.launch.slurm.queue import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.outcomes import Outcome
