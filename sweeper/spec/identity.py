@@ -44,6 +44,7 @@ SCIENTIFIC = frozenset(
 INCIDENTAL = frozenset(
     {
         "devices",
+        "experiment",
         "accelerator",
         "keep_checkpoint",
         "logger",

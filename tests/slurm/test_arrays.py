@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slurm_all
 
 
 @pytest.mark.parametrize("devices", [1, 2])

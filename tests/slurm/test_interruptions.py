@@ -6,7 +6,7 @@ import time
 import pandas as pd
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slurm_all
 
 MEASURED = [
     "run_id",

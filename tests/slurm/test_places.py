@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster
 from conftest import Sweeps
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slurm_all
 
 
 def test_one_run_without_m_goes_to_slurm_too(sweeps):

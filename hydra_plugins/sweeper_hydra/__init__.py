@@ -1,0 +1,1 @@
+"""Our sweepers and launchers, where Hydra looks for them; the work is in sweeper/."""
