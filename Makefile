@@ -1,43 +1,49 @@
-# make demo: from nothing to figures.   make test: from nothing to a tested checkout.
-# Both make the environment in .venv once; a second call does not install again.
+# `make demo` and `make test` make the environment in .venv once; a second call does not install again.
 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.11 python3 python; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
 BIN := .venv/bin
+# The tests of a file stay together, since they share what the file trains.
+PYTEST := $(BIN)/python -m pytest --dist loadfile
+# The slow tests mostly wait: for SLURM, for runs to be killed, for servers.
+TEST_PROCESSES ?= 2
+SLOW_TEST_PROCESSES ?= 4
 
-.PHONY: demo test soak test-all test-slurm check format clean
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-all soak check format clean
 
-demo: .venv/.installed
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
+
+demo: .venv/.installed ## from nothing to figures: an 8-run sweep of the embedded data set
 	$(BIN)/python -m sweeper -m batch=3840,30720 warmup=0,5,10,20
 	$(BIN)/python -m analysis figures
 	@echo
 	@echo "Results: $(CURDIR)/results (pandas.read_parquet(\"results/runs\")). Figures: $(CURDIR)/figures"
 
-test: .venv/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not slurm_all"
+test: .venv/.installed-dev ## every test that needs no minutes
+	$(PYTEST) -n $(TEST_PROCESSES) -m "not slow"
 
-test-all: .venv/.installed-dev
-	$(BIN)/python -m pytest
+test-slow: .venv/.installed-dev ## the others: end to end, SLURM, soak, coverage of intervals
+	$(PYTEST) -n $(SLOW_TEST_PROCESSES) --no-loadscope-reorder -m slow
 
-soak: .venv/.installed-dev
+test-all: test test-slow ## all tests
+
+soak: .venv/.installed-dev ## sweeps killed 30 times each
 	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py tests/sweeper/tuning/test_killed.py
 
-test-slurm: .venv/.installed-dev
-	.ci/install-slurm
-	$(BIN)/python -m pytest tests/slurm
-
-check: .venv/.installed-dev
+check: .venv/.installed-dev ## lint, format, import directions, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-format: .venv/.installed-dev
+format: .venv/.installed-dev ## format and repair what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:
+clean: ## remove the environment
 	rm -rf .venv
 
 .venv/.installed: pyproject.toml

@@ -67,7 +67,7 @@ def _run(ranks: int, steps: int, is_reproducible: str) -> tuple[float, float]:
         planned, _ = plan_grid(words, config_dir=None)
         context = multiprocessing.get_context("forkserver")
         receive, send = context.Pipe(duplex=False)
-        arguments = (send, dict(planned.specs[0].config), folder, ranks)
+        arguments = (send, planned.specs[0].config.resolved, folder, ranks)
         processes = [context.Process(target=train_rank, args=(*arguments, r)) for r in range(ranks)]
         for process in processes:
             process.start()

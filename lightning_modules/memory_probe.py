@@ -67,6 +67,6 @@ def _with_the_ranks_workers(config: Mapping[str, Any]) -> dict[str, Any]:
 def _from_the_start(comm_hook: Mapping[str, Any]) -> dict[str, Any]:
     """A communication hook on one rank, without the plain all-reduce that it begins with."""
     if comm_hook["name"] == "hierarchical":
-        return {"name": "all_reduce"}
+        return {"name": "all_reduce", "nccl_algo": None}
     sooner = {"start_step": 2, "start_epoch": 1, "workers": 1}
     return {key: sooner.get(key, value) for key, value in comm_hook.items()}

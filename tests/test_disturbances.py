@@ -52,6 +52,7 @@ def can_be_another_machine() -> bool:
     )
 
 
+@pytest.mark.slow
 def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
     """Two of them on another machine, where names can be had for one."""
     words = [*TINY, "seed=range(40)"]
@@ -69,6 +70,7 @@ def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
     assert sum(text.count("start    batch=") for text in said) == 40
 
 
+@pytest.mark.slow
 def test_a_sweep_takes_over_what_a_killed_one_had_begun(results):
     words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
     first = start(results, *words)
@@ -115,6 +117,7 @@ def test_a_sweep_takes_over_from_a_machine_that_has_gone_silent(results):
     assert superseded.reason.startswith("its launcher was gone after epoch")
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
     words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
     sweep = start(results, *words)
@@ -145,6 +148,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk):
     results = small_disk / "results"
     assert finished(start(results, *TINY))
@@ -169,6 +173,7 @@ def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk):
     assert set(runs.outcome) == {"finished"}
 
 
+@pytest.mark.slow
 def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results):
     words = ["epochs=40", "warmup=0", "schedule=constant", "batch=3840"]
     sweep = start(results, *words, as_mortal=True)

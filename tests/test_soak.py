@@ -1,6 +1,6 @@
 """Killed at any instant, a sweep loses nothing and does nothing twice.
 
-`make test` kills a few times; `make soak` (SWEEPER_SOAK_KILLS=30) many times.
+`make test-all` kills a few times; `make soak` (SWEEPER_SOAK_KILLS=30) many times.
 """
 
 import os
@@ -45,6 +45,7 @@ def wait_for_moment(process: subprocess.Popen, results: Path, luck: random.Rando
         time.sleep(0 if pattern else 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers through /proc")
 def test_a_sweep_killed_at_random_ends_as_an_undisturbed_one(tmp_path):
     calm, stormy = tmp_path / "calm", tmp_path / "stormy"

@@ -112,6 +112,7 @@ def test_the_figures_are_drawn_from_the_tables(done, tmp_path):
     assert suffixes.count(".png") == suffixes.count(".pdf") >= 3
 
 
+@pytest.mark.slow
 def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(results):
     """A second rank repeats nothing (with Lightning's own launcher it repeats the sweep)."""
     words = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840"]

@@ -21,9 +21,9 @@ class Adaptive:
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
-        self._adascale = _adascale(spec) if spec.config["lr_rule"]["name"] == "adascale" else None
-        schedule = spec.config["schedule"]
-        self._grows = schedule.get("growth") == "measured"
+        self._adascale = _adascale(spec) if spec.config.lr_rule.name == "adascale" else None
+        schedule = spec.config.schedule
+        self._grows = getattr(schedule, "growth", None) == "measured"
         self._growths_allowed = growths_allowed(schedule, spec.split.global_batch)
 
     def layout(self, epoch: int) -> tuple[BatchSplit, int]:

@@ -26,7 +26,7 @@ class Mirror:
         if node["_target_"] is None or rank > 0:
             return
         filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point}
-        self._try(lambda: self._open(node, filled, spec.config))
+        self._try(lambda: self._open(node, filled, spec.config.resolved))
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Show an epoch's row of the curve."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.span_ranks import SpanRanks, normalised_together
 
-PlainBatchNorm = nn.modules.batchnorm._BatchNorm  # pyright: ignore[reportPrivateUsage]
+PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 class SpanBatchNorm(nn.Module):

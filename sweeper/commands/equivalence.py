@@ -23,6 +23,7 @@ from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import plan, tasks
 from sweeper.spec.batch import BatchSplit
+from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
     try:
         planned, _ = plan_grid(options.overrides, config_dir=options.config_dir)
-        config = dict(planned.specs[0].config) | {"epochs": 1, "warmup": 0, "num_nodes": 1}
+        config = planned.specs[0].config.replaced(epochs=1, warmup=0, num_nodes=1)
         layouts, left_out = _feasible(config, options.layouts)
     except ValueError as error:
         return refuse(error)
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def compare(
-    config: dict[str, Any], layouts: Sequence[dict[str, int]], precision: str
+    config: RunConfig, layouts: Sequence[dict[str, int]], precision: str
 ) -> Iterator[Trained]:
     """Train one epoch on each layout and compare with the first.
 
@@ -114,9 +115,8 @@ def compare(
         rows: list[dict[str, Any]] = []
         for index, layout in enumerate(layouts):
             results = Path(folder) / str(index)
-            spec, row = _train(
-                {**config, **layout, "precision": precision, "keep_checkpoint": True}, results
-            )
+            changes = {**layout, "precision": precision, "keep_checkpoint": True}
+            spec, row = _train(config.replaced(**changes), results)
             specs.append(spec)
             rows.append(row)
         checkpoints = [
@@ -131,18 +131,18 @@ def compare(
                 difference=difference,
                 # AdaScale's rates follow the gradients, rounding included; the weights tell.
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
-                or config["lr_rule"]["name"] == "adascale",
+                or config.lr_rule.name == "adascale",
                 steps=row["steps"],
                 val_loss=row["val_loss"],
                 has_batchnorm=has_batchnorm,
-                is_reproducible=bool(config["reproducible"]),
+                is_reproducible=bool(config.reproducible),
             )
 
 
-def _train(config: dict[str, Any], results: Path) -> tuple[RunSpec, dict[str, Any]]:
+def _train(config: RunConfig, results: Path) -> tuple[RunSpec, dict[str, Any]]:
     ledger = Ledger(results)
     ledger.prepare()
-    planned = plan([config], ledger)
+    planned = plan([config.resolved], ledger)
     (spec,) = planned.specs
     to_do = tasks(planned, ledger, retry=None, rerun=None)
     for _ in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
@@ -174,17 +174,17 @@ def _compare_there(send: Connection, checkpoints: Sequence[Path]) -> None:
     send.send((relative_differences(checkpoints), has_batchnorm(checkpoints[0])))
 
 
-def _feasible(config: dict[str, Any], layouts: str) -> tuple[list[dict[str, int]], list[str]]:
+def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], list[str]]:
     """The layouts that make the batch exactly, and why others cannot."""
     feasible: list[dict[str, int]] = []
     left_out: list[str] = []
     for layout in layouts.split(","):
         changes = _changes(config, layout)
         if changes is None:
-            left_out.append(f"{layout}: batch={config['batch']} does not split into so many.")
+            left_out.append(f"{layout}: batch={config.batch} does not split into so many.")
         elif changes not in feasible:
             try:
-                run_spec({**config, **changes})
+                run_spec(config.replaced(**changes))
             except ValueError as error:
                 left_out.append(f"{layout}: {error}")
             else:
@@ -195,15 +195,15 @@ def _feasible(config: dict[str, Any], layouts: str) -> tuple[list[dict[str, int]
     return feasible, left_out
 
 
-def _changes(config: dict[str, Any], layout: str) -> dict[str, int] | None:
+def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
     """What makes a layout of ranks x accumulation steps; None if the batch does not split so."""
     world_size, accumulation_steps = (int(part) for part in layout.split("x"))
-    if config["reproducible"] or gradient_span(config) is not None:
+    if config.reproducible or gradient_span(config) is not None:
         return {"devices": world_size}  # the micro-batch is given, whatever the accumulation
     parts = world_size * accumulation_steps
-    if config["batch"] % parts:
+    if config.batch % parts:
         return None
-    return {"devices": world_size, "micro_batch": config["batch"] // parts}
+    return {"devices": world_size, "micro_batch": config.batch // parts}
 
 
 def _show(rows: Sequence[Trained], console: Console) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.refusals import refuse
-from sweeper.console.runs_table import LAYOUT, duration
+from sweeper.console.runs import LAYOUT, duration
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE
@@ -69,14 +69,14 @@ def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
 def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
     config, split = spec.config, spec.split
     examples = spec.phases.examples_before(spec.epochs)
-    speed = speeds.get(_model(config))
+    speed = speeds.get(_model(config.resolved))
     ended = planned.ended.get(spec.run_id)
     return {
         "run_id": spec.run_id,
         "global_batch": split.global_batch,
         "warmup_epochs": spec.schedule.warmup_epochs,
-        "lr_rule": config["lr_rule"]["name"],
-        "seed": config["seed"],
+        "lr_rule": config.lr_rule.name,
+        "seed": config.seed,
         "world_size": split.world_size,
         "micro_batch": split.micro_batch,
         "micro_batch_from": planned.fits[spec.run_id].source,
@@ -153,13 +153,13 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
 def _course(spec: RunSpec) -> str:
     """What changes in the course of a run, or what will be measured; empty for most runs."""
     config, batch = spec.config, f"batch {spec.split.global_batch:,}"
-    if config["lr_rule"]["name"] == "adascale":
+    if config.lr_rule.name == "adascale":
         return (
             f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
             f"{spec.split.global_batch / config['base_batch']:g} times the rate, as the noise of "
             "the gradient allows; the numbers above are those of the shortest."
         )
-    if config["schedule"].get("growth") == "measured":
+    if getattr(config.schedule, "growth", None) == "measured":
         return (
             f"{batch}: times {config['schedule']['factor']} after each epoch whose noise scale is "
             f"above it, up to {config['schedule']['max_batch']:,}; the numbers above are without."

@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.console.runs_table import RunState, counted, runs_table
+from sweeper.console.runs import RunState, counted, runs_table
 from sweeper.launch.slurm.queue import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, standing
 from sweeper.store.ledger import Ledger
 
@@ -86,7 +86,7 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
         attempt = Attempt.found(ledger, run_id, number)
         if attempt is None:
             continue
-        config, curve = dict(attempt.spec.config), attempt.curve()
+        config, curve = attempt.spec.config.resolved, attempt.curve()
         attempts.append(
             {
                 "attempt": number,
@@ -123,7 +123,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
     num_running = len(states)
     waiting_lines = found["waiting"]
     known = [line for line in waiting_lines if line["state"] != "outdated"]
-    states += [RunState(stored_run_spec(line["config"]), status=line["state"]) for line in known]
+    states += [RunState(run_spec(line["config"]), status=line["state"]) for line in known]
     if states:
         console.print(runs_table(states[:_STATES_SHOWN], title="Under way"), soft_wrap=False)
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import CONFIG_NAME, plain
 from sweeper.commands.refusals import refuse
-from sweeper.console.live_table import LiveTable, live_table
+from sweeper.console.runs import LiveTable, live_table
 from sweeper.planning.plan import Plan, plan, tasks
 from sweeper.planning.tasks import Event, Task, Tasks
 from sweeper.spec import exit_codes

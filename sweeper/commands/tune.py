@@ -10,7 +10,7 @@ import optuna
 from optuna.storages import BaseStorage
 
 from sweeper.commands.sweep import Launch, guard
-from sweeper.console.live_table import LiveTable, live_table
+from sweeper.console.runs import LiveTable, live_table
 from sweeper.planning.plan import plan
 from sweeper.spec import exit_codes
 from sweeper.spec.identity import scientific_part

@@ -6,6 +6,7 @@ from typing import Any
 
 from sweeper.planning.measured_noise import with_measured_noise
 from sweeper.planning.tasks import Task
+from sweeper.spec.config import run_config
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -14,9 +15,6 @@ from sweeper.store.attempt import recover, standing, tidy
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, Probes
 from sweeper.store.row_file import Ended
-
-RETRY_CHOICES = (None, "failed")
-RERUN_CHOICES = (None, "all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +60,12 @@ def plan(
     repeats = 0
     for config in configs:
         try:
-            spec = run_spec(with_measured_noise(config, ledger))
+            spec = run_spec(with_measured_noise(run_config(config), ledger))
             repeats += spec.run_id in specs
             specs.setdefault(spec.run_id, spec)
         except ValueError as error:
-            mistakes[str(error)] = mistakes.get(str(error), 0) + 1
+            for line in str(error).splitlines():
+                mistakes[line] = mistakes.get(line, 0) + 1
     if mistakes:
         raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
     ended = ledger.ended()
@@ -93,12 +92,7 @@ def tasks(planned: Plan, ledger: Ledger, *, retry: str | None, rerun: str | None
         ledger: where its runs stand.
         retry: failed, or None.
         rerun: all, or None.
-
-    Raises:
-        ValueError: if retry or rerun is an unknown word.
     """
-    _check_word("retry", retry, RETRY_CHOICES)
-    _check_word("rerun", rerun, RERUN_CHOICES)
     tidy(ledger)
     if rerun:
         ledger.supersede({spec.run_id for spec in planned.specs})
@@ -130,13 +124,6 @@ def _task(
 
 def _is_settled(outcome: Outcome, retry: str | None) -> bool:
     return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
-
-
-def _check_word(name: str, value: str | None, choices: Sequence[str | None]) -> None:
-    if value not in choices:
-        words = " or ".join(str(choice or "null") for choice in choices)
-        msg = f"{name} must be {words}; got {name}={value}."
-        raise ValueError(msg)
 
 
 def _counted(text: str, times: int) -> str:

@@ -1,13 +1,12 @@
 """The batch of each epoch: the one asked for, or multiplied at whole epochs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from sweeper.spec.batch import BatchSplit, steps_per_epoch
-
-GROWTHS = ("measured", "milestones")
+from sweeper.spec.config import RunConfig
+from sweeper.spec.schedules import GrowingBatch, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,84 +61,61 @@ class Phases:
         return start + (step - self.steps_before(start)) / self.steps_at(start)
 
 
-def factor_of(schedule: Mapping[str, Any]) -> int:
+def factor_of(schedule: Schedule) -> int:
     """What a growth multiplies the batch by; 1 for schedules whose batch does not grow."""
-    return schedule["factor"] if schedule["name"] == "growing_batch" else 1
+    return schedule.factor if isinstance(schedule, GrowingBatch) else 1
 
 
-def growths_allowed(schedule: Mapping[str, Any], global_batch: int) -> int:
+def growths_allowed(schedule: Schedule, global_batch: int) -> int:
     """How often the batch may be multiplied before it would pass `max_batch` [count]."""
-    allowed, factor = 0, factor_of(schedule)
-    while factor > 1 and global_batch * factor ** (allowed + 1) <= schedule["max_batch"]:
-        allowed += 1
+    allowed = 0
+    if isinstance(schedule, GrowingBatch):
+        while global_batch * schedule.factor ** (allowed + 1) <= schedule.max_batch:
+            allowed += 1
     return allowed
 
 
-def planned_growths(schedule: Mapping[str, Any], global_batch: int) -> tuple[int, ...]:
+def planned_growths(schedule: Schedule, global_batch: int) -> tuple[int, ...]:
     """The epochs at which the batch is planned to grow; none where growth is measured."""
-    if schedule["name"] != "growing_batch" or schedule["growth"] == "measured":
+    if not isinstance(schedule, GrowingBatch) or schedule.growth == "measured":
         return ()
-    allowed = growths_allowed(schedule, global_batch)
-    return tuple(int(milestone) for milestone in schedule["milestones"][:allowed])
+    return schedule.milestones[: growths_allowed(schedule, global_batch)]
 
 
-def check_growth(config: Mapping[str, Any], warmup_epochs: float) -> None:
+def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     """Refuse a growing batch that cannot be trained.
 
     Args:
-        config: the resolved config.
+        config: of the run.
         warmup_epochs: length of the warmup at this batch [epochs].
 
     Raises:
         ValueError: in the users' words.
     """
-    schedule = config["schedule"]
-    if schedule["name"] != "growing_batch":
+    schedule = config.schedule
+    if not isinstance(schedule, GrowingBatch):
         return
-    if schedule["growth"] not in GROWTHS:
+    early = [milestone for milestone in schedule.milestones if milestone < warmup_epochs]
+    if early:
         msg = (
-            f"schedule.growth must be one of {', '.join(GROWTHS)}; "
-            f"got schedule.growth={schedule['growth']!r}."
+            "schedule.milestones must come after the warmup, during which the batch stays; "
+            f"got a milestone of {early[0]}, {warmup_epochs:g} warmup epochs. Move it."
         )
         raise ValueError(msg)
-    _check_whole("factor", schedule["factor"], 2, "the accumulation steps are multiplied by it")
-    _check_whole("max_batch", schedule["max_batch"], config["batch"], "the batch it starts with")
-    for milestone in schedule["milestones"]:
-        _check_whole("milestones", milestone, 1, "the batch changes between two epochs")
-        if milestone < warmup_epochs:
-            msg = (
-                "schedule.milestones must come after the warmup, during which the batch stays; "
-                f"got a milestone of {milestone}, {warmup_epochs:g} warmup epochs. Move it."
-            )
-            raise ValueError(msg)
-    _check_beside(config)
-
-
-def _check_whole(name: str, value: Any, lowest: int, why: str) -> None:
-    is_whole = isinstance(value, int | float) and value == int(value)
-    if isinstance(value, bool) or not is_whole or value < lowest:
+    size = config.data.num_train_examples
+    if not config.batch <= schedule.max_batch <= size:
         msg = (
-            f"schedule.{name} must hold whole numbers, {lowest} or more ({why}); "
-            f"got schedule.{name}={value!r}."
+            f"schedule.max_batch must be from batch={config.batch} to the epoch's {size} examples; "
+            f"got schedule.max_batch={schedule.max_batch}. Change it."
         )
         raise ValueError(msg)
-
-
-def _check_beside(config: Mapping[str, Any]) -> None:
-    size, cap = config["data"]["num_train_examples"], config["schedule"]["max_batch"]
-    if cap > size:
-        msg = (
-            f"schedule.max_batch must not exceed the epoch's {size} examples; "
-            f"got schedule.max_batch={cap}. Lower it."
-        )
-        raise ValueError(msg)
-    if config["comm_hook"]["name"] == "post_local_sgd":
+    if config.comm_hook.name == "post_local_sgd":
         msg = (
             "schedule=growing_batch must be with gradients exchanged at every step; got "
             "comm_hook=post_local_sgd. Use comm_hook=all_reduce."
         )
         raise ValueError(msg)
-    if config["lr_rule"]["name"] == "adascale":
+    if config.lr_rule.name == "adascale":
         msg = (
             "schedule=growing_batch must be with a rate that does not follow the batch while "
             "training; got lr_rule=adascale. Use one of the two."

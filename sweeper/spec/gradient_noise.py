@@ -1,23 +1,26 @@
 """The noise of a gradient: measured from the gradients of parts of a batch. Pure arithmetic."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from sweeper.spec.config import RunConfig
+from sweeper.spec.schedules import GrowingBatch
 
 
-def noise_span(config: Mapping[str, Any]) -> Any:
+def noise_span(config: RunConfig) -> int | None:
     """Examples of each gradient that the noise is measured from; None if it is not measured.
 
     Like the BatchNorm span it belongs to the run and not to its layout [examples].
     """
-    stated = config.get("noise_span")
-    return config["base_batch"] if stated is None and needs_noise(config) else stated
+    is_needed = config.noise_span is None and needs_noise(config)
+    return config.base_batch if is_needed else config.noise_span
 
 
-def needs_noise(config: Mapping[str, Any]) -> bool:
+def needs_noise(config: RunConfig) -> bool:
     """Whether something in the training follows the measured noise."""
-    return config["lr_rule"]["name"] == "adascale" or config["schedule"].get("growth") == "measured"
+    schedule = config.schedule
+    is_measured = isinstance(schedule, GrowingBatch) and schedule.growth == "measured"
+    return is_measured or config.lr_rule.name == "adascale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

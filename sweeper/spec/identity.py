@@ -44,7 +44,6 @@ SCIENTIFIC = frozenset(
 INCIDENTAL = frozenset(
     {
         "devices",
-        "experiment",
         "accelerator",
         "keep_checkpoint",
         "logger",

@@ -1,6 +1,5 @@
 """One run, decided: everything a worker needs and a table row says, checked and derived once."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,23 +14,20 @@ from sweeper.spec.batch import (
     steps_per_epoch,
 )
 from sweeper.spec.batch_growth import Phases, check_growth, factor_of, planned_growths
+from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.lr_rules import peak_lr, warmup_epochs
-from sweeper.spec.method_checks import check_switches, gradient_span
-from sweeper.spec.reproducible import check_reproducible
-from sweeper.spec.schedule import LRSchedule, build_decay
+from sweeper.spec.method_checks import check_methods, gradient_span
+from sweeper.spec.schedule import LRSchedule
 from sweeper.spec.schedules import Training
-from sweeper.spec.warmup import WARMUP_STARTS, warmup
-
-PRECISIONS = ("16-mixed", "32-true", "64-true", "bf16-mixed")
-ACCELERATORS = ("auto", "cpu", "gpu")
+from sweeper.spec.warmup import warmup
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One training run: the resolved config and what follows from it.
+    """One training run: its config and what follows from it.
 
     Attributes:
-        config: the resolved config in the users' words; plain values only.
+        config: in the users' words.
         split: micro-batch, accumulation steps and ranks of one optimizer step.
         bn_span: examples normalised together by BatchNorm [examples].
         steps_per_epoch: whole global batches in an epoch, the first one [steps].
@@ -39,7 +35,7 @@ class RunSpec:
         phases: the batch of each epoch, as far as it is known.
     """
 
-    config: Mapping[str, Any]
+    config: RunConfig
     split: BatchSplit
     bn_span: int
     steps_per_epoch: int
@@ -49,12 +45,12 @@ class RunSpec:
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        return identity.run_id({**self.config, "bn_span": self.bn_span})
+        return identity.run_id({**self.config.resolved, "bn_span": self.bn_span})
 
     @property
     def epochs(self) -> int:
         """Length of the training [epochs]."""
-        return self.config["epochs"]
+        return self.config.epochs
 
     @property
     def total_steps(self) -> int:
@@ -68,7 +64,7 @@ class RunSpec:
     @property
     def most_epochs(self) -> int:
         """The longest that the training can take: with AdaScale, at a gain of 1 [epochs]."""
-        if self.config["lr_rule"]["name"] != "adascale":
+        if self.config.lr_rule.name != "adascale":
             return self.epochs
         return math.ceil(self.schedule.steps_per_epoch * self.epochs / self.steps_per_epoch)
 
@@ -76,26 +72,28 @@ class RunSpec:
     def point(self) -> str:
         """Batch, warmup, rule and seed in a few words, for tables and job names."""
         c = self.config
-        words = f"batch={c['batch']} warmup={c['warmup']:g} {c['lr_rule']['name']} seed={c['seed']}"
-        return words + (f" devices={c['devices']}" if self.split.world_size > 1 else "")
+        words = f"batch={c.batch} warmup={c.warmup:g} {c.lr_rule.name} seed={c.seed}"
+        return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
 
 
-def run_spec(config: Mapping[str, Any]) -> RunSpec:
-    """Check a resolved config and derive the run from it.
+def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
+    """Check a config and derive the run from it.
 
     Args:
-        config: the resolved config in the users' words; plain values only.
+        config: of the run; as a mapping, resolved and in the users' words.
 
     Raises:
         ValueError: if a value is wrong or the values do not fit together; in the users' words.
     """
-    _check_values(config)
-    steps = steps_per_epoch(config["data"]["num_train_examples"], config["batch"])
+    if not isinstance(config, RunConfig):
+        config = run_config(config)
+    check_methods(config)
+    steps = steps_per_epoch(config.data.num_train_examples, config.batch)
     split, bn_span = _solve_batch(config)
     phases = Phases(
         split=split,
-        num_train_examples=config["data"]["num_train_examples"],
-        factor=factor_of(config["schedule"]),
+        num_train_examples=config.data.num_train_examples,
+        factor=factor_of(config.schedule),
     )
     spec = RunSpec(
         config=config,
@@ -106,7 +104,7 @@ def run_spec(config: Mapping[str, Any]) -> RunSpec:
         phases=phases,
     )
     check_growth(config, spec.schedule.warmup_epochs)
-    grown = planned_growths(config["schedule"], config["batch"])
+    grown = planned_growths(config.schedule, config.batch)
     return with_growths(spec, grown) if grown else spec
 
 
@@ -122,24 +120,22 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     Raises:
         ValueError: if micro-batches of this size do not make the batch.
     """
-    return replace(run_spec({**spec.config, "micro_batch": micro_batch}), config=spec.config)
+    return replace(run_spec(spec.config.replaced(micro_batch=micro_batch)), config=spec.config)
 
 
-def _lr_schedule(config: Mapping[str, Any], phases: Phases) -> LRSchedule:
-    base_lr, batch, base_batch = float(config["base_lr"]), config["batch"], config["base_batch"]
-    peak = peak_lr(config["lr_rule"], base_lr=base_lr, global_batch=batch, base_batch=base_batch)
-    length = warmup_epochs(
-        config["lr_rule"], warmup=config["warmup"], batch_ratio=batch / base_batch
-    )
+def _lr_schedule(config: RunConfig, phases: Phases) -> LRSchedule:
+    base_lr, batch, base_batch = float(config.base_lr), config.batch, config.base_batch
+    peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
+    length = warmup_epochs(config.lr_rule, warmup=config.warmup, batch_ratio=batch / base_batch)
     _check_warmup_length(length, config)
     climb = warmup(
-        config["warmup_start"], base_lr=base_lr, peak_lr=peak, workers=config["warmup_workers"]
+        config.warmup_start, base_lr=base_lr, peak_lr=peak, workers=config.warmup_workers
     )
     steps = phases.steps_at(0)
-    if config["lr_rule"]["name"] == "adascale":
+    if config.lr_rule.name == "adascale":
         steps = steps_per_epoch(phases.num_train_examples, base_batch)
     training = Training(
-        epochs=config["epochs"],
+        epochs=config.epochs,
         warmup_epochs=length,
         steps_per_epoch=steps,
         peak_lr=peak,
@@ -151,102 +147,38 @@ def _lr_schedule(config: Mapping[str, Any], phases: Phases) -> LRSchedule:
         peak_lr=peak,
         warmup_epochs=length,
         steps_per_epoch=steps,
-        decay=build_decay(config["schedule"], training),
+        decay=config.schedule.decay(training),
         phases=phases if phases.grown else None,
     )
 
 
-def _solve_batch(config: Mapping[str, Any]) -> tuple[BatchSplit, int]:
-    world_size = config["devices"] * config["num_nodes"]
-    micro_batch, bn_span = config["micro_batch"], config["bn_span"]
-    span_unit = 1 if bn_span == "micro" else bn_span
-    span = gradient_span(config)
-    if span is not None and micro_batch == "auto":
-        micro_batch = span
+def _solve_batch(config: RunConfig) -> tuple[BatchSplit, int]:
+    span_unit = 1 if config.bn_span == "micro" else config.bn_span
+    micro_batch = config.micro_batch
     if micro_batch == "auto":
-        micro_batch = choose_micro_batch(
-            config["batch"],
-            world_size=world_size,
-            limit=config["micro_batch_limit"],
+        micro_batch = gradient_span(config) or choose_micro_batch(
+            config.batch,
+            world_size=config.world_size,
+            limit=config.micro_batch_limit,
             bn_span=span_unit,
         )
     split = split_global_batch(
-        config["batch"], world_size=world_size, micro_batch=micro_batch, bn_span=span_unit
+        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=span_unit
     )
-    return split, micro_batch if bn_span == "micro" else bn_span
+    return split, micro_batch if config.bn_span == "micro" else config.bn_span
 
 
-def _check_values(config: Mapping[str, Any]) -> None:
-    for name in ("batch", "base_batch", "epochs", "devices", "num_nodes", "micro_batch_limit"):
-        _check_count(name, config[name])
-    _check_count("data.num_train_examples", config["data"]["num_train_examples"])
-    if config["micro_batch"] != "auto":
-        _check_count("micro_batch", config["micro_batch"], or_word="auto")
-    if config["bn_span"] != "micro":
-        _check_count("bn_span", config["bn_span"], or_word="micro")
-    if not _is_int(config["seed"]) or config["seed"] < 0:
-        msg = f"seed must be a whole number, 0 or more; got seed={config['seed']!r}."
-        raise ValueError(msg)
-    _check_number("base_lr", config["base_lr"], above=0)
-    for name in ("loss_ceiling", "timeout_s", "memory_limit_gib"):
-        if config.get(name) is not None:  # the last one is younger than some results folders
-            _check_number(name, config[name], above=0)
-    _check_one_of("precision", config["precision"], PRECISIONS)
-    _check_one_of("accelerator", config["accelerator"], ACCELERATORS)
-    _check_one_of("warmup_start", config["warmup_start"], WARMUP_STARTS)
-    _check_warmup_settings(config["warmup"], config["warmup_workers"])
-    check_switches(config)
-    check_reproducible(config)
-
-
-def _check_warmup_settings(warmup: Any, workers: Any) -> None:
-    if not _is_number(warmup) or warmup < 0:
-        msg = f"warmup must be a number of epochs, 0 or more; got warmup={warmup!r}."
-        raise ValueError(msg)
-    if workers is not None:
-        _check_count("warmup_workers", workers)
-
-
-def _check_warmup_length(warmup_epochs: float, config: Mapping[str, Any]) -> None:
-    if warmup_epochs < config["epochs"]:
+def _check_warmup_length(warmup_epochs: float, config: RunConfig) -> None:
+    if warmup_epochs < config.epochs:
         return
     scaled = (
-        f", which lr_rule={config['lr_rule']['name']} scales to {warmup_epochs:g} epochs at "
-        f"batch={config['batch']},"
-        if warmup_epochs != config["warmup"]
+        f", which lr_rule={config.lr_rule.name} scales to {warmup_epochs:g} epochs at "
+        f"batch={config.batch},"
+        if warmup_epochs != config.warmup
         else ""
     )
     msg = (
-        f"warmup must be shorter than the training; got warmup={config['warmup']:g}{scaled} of "
-        f"epochs={config['epochs']}. Train longer or warm up for fewer epochs."
+        f"warmup must be shorter than the training; got warmup={config.warmup:g}{scaled} of "
+        f"epochs={config.epochs}. Train longer or warm up for fewer epochs."
     )
     raise ValueError(msg)
-
-
-def _check_count(name: str, value: Any, *, or_word: str | None = None) -> None:
-    if not _is_int(value) or value < 1:
-        alternative = f", or {or_word}" if or_word else ""
-        msg = f"{name} must be a whole number, 1 or more{alternative}; got {name}={value!r}."
-        raise ValueError(msg)
-
-
-def _check_number(name: str, value: Any, *, above: float) -> None:
-    if not _is_number(value) or not above < value < float("inf"):
-        msg = f"{name} must be a number above {above}; got {name}={value!r}."
-        raise ValueError(msg)
-
-
-def _check_one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
-        hint = f" Did you mean {name}={close[0]}?" if close else ""
-        msg = f"{name} must be one of {', '.join(choices)}; got {name}={value!r}.{hint}"
-        raise ValueError(msg)
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

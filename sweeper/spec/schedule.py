@@ -3,13 +3,11 @@
 No hidden counter: any step can be asked for, on any layout, after any resume.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from sweeper.spec.batch_growth import Phases
-from sweeper.spec.import_path import imported
-from sweeper.spec.schedules import SCHEDULES, Decay, Training
+from sweeper.spec.schedules import Decay
 from sweeper.spec.warmup import Shape, gradual
 
 
@@ -77,44 +75,3 @@ class LRSchedule:
             return self.peak_lr
         climbed = self.shape(step, self.warmup_steps)
         return self.start_lr + (self.peak_lr - self.start_lr) * climbed
-
-
-def build_decay(schedule: Mapping[str, Any], training: Training) -> Decay:
-    """The decay that a `schedule` group describes.
-
-    Args:
-        schedule: the group: `name` and its settings; with `_target_`, the dotted path of a
-            function like those in decay.py, the schedule is the user's own.
-        training: what the decay may depend on.
-
-    Raises:
-        ValueError: if the schedule is unknown or its settings do not fit.
-    """
-    name = schedule["name"]
-    if "_target_" in schedule:
-        make = imported(schedule["_target_"], "schedule._target_")
-    elif name in SCHEDULES:
-        make = SCHEDULES[name]
-    else:
-        msg = (
-            f"schedule must be one of {', '.join(sorted(SCHEDULES))}; got schedule={name!r}. "
-            "Add a schedule in sweeper/spec/schedules.py, or name your own with schedule._target_."
-        )
-        raise ValueError(msg)
-    settings = {
-        key: _frozen(value) for key, value in schedule.items() if key not in {"name", "_target_"}
-    }
-    try:
-        return make(training, **settings)
-    except TypeError as error:
-        msg = f"schedule={name} must be given its own settings; {error}."
-        raise ValueError(msg) from error
-
-
-def silent_milestones(schedule: Mapping[str, Any], epochs: float) -> list[float]:
-    """Milestones at or past the end of training: they never fire (McCord & Dash's 90 of 90)."""
-    return [m for m in schedule.get("milestones", ()) if m >= epochs]
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

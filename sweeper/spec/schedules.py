@@ -1,8 +1,26 @@
 """Decay schedules: the factor on the learning rate at a position in training."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from sweeper.spec.import_path import imported
+from sweeper.spec.values import (
+    LARGEST,
+    OWN,
+    Count,
+    Milestones,
+    NotNegative,
+    Positive,
+    Rule,
+    Settings,
+    Text,
+    WholeMilestones,
+    tag,
+)
 
 #: The factor at a position in training [epochs -> dimensionless].
 Decay = Callable[[float], float]
@@ -27,143 +45,190 @@ class Training:
     grown: tuple[float, ...] = ()
 
 
-def constant(training: Training) -> Decay:
+class Constant(Settings):
     """Never decay: ``factor = 1``."""
-    del training
-    return lambda epoch: 1.0
+
+    name: Literal["constant"]
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training."""
+        del training
+        return lambda epoch: 1.0
 
 
-def periodic_decay(training: Training, *, milestones: tuple[float, ...], factor: float) -> Decay:
+class PeriodicDecay(Settings):
     """Multiply by ``factor`` at each milestone reached: ``factor ** #{milestones <= epoch}``.
 
     A milestone of 30 takes effect at the first step of 0-based epoch 30.
 
-    Args:
-        training: does not matter here.
+    Attributes:
         milestones: positions in training, ascending [epochs].
         factor: what each milestone multiplies the learning rate by [dimensionless].
 
     Source:
         McCord & Dash 2021 ("periodic decay", 1/10 at 30, 60, 90); Goyal et al. 2017 (30, 60, 80).
-
-    Raises:
-        ValueError: if the milestones are not ascending.
     """
-    del training
-    _check_milestones(milestones)
-    return lambda epoch: factor ** sum(milestone <= epoch for milestone in milestones)
+
+    name: Literal["periodic_decay"]
+    milestones: Milestones
+    factor: Positive
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training."""
+        del training
+        return lambda epoch: self.factor ** sum(m <= epoch for m in self.milestones)
 
 
-def growing_batch(
-    training: Training, *, milestones: tuple[float, ...], factor: int, growth: str, max_batch: int
-) -> Decay:
+class GrowingBatch(Settings):
     """Multiply the batch at milestones instead of dividing the rate, as far as the batch may grow.
 
     The rate is divided by ``factor`` at each milestone that no growth of the batch stands for:
     ``factor ** -max(0, #{milestones <= epoch} - #{grown <= epoch})``.
 
-    Args:
-        training: when the batch grew.
+    Attributes:
         milestones: positions in training, ascending [epochs].
         factor: what a growth multiplies the batch by, and what a decay divides the rate by [count].
-        growth: what decides when the batch grows; its epochs are in `training`.
+        growth: what decides when the batch grows.
         max_batch: the largest batch [examples].
 
     Source:
         Smith et al. 2017, arXiv:1711.00489: the noise of SGD is as ``lr / global_batch``, so both
         ways lower it alike.
     """
-    del growth, max_batch
-    _check_milestones(milestones)
 
-    def decay(epoch: float) -> float:
-        reached = sum(milestone <= epoch for milestone in milestones)
-        grown = sum(first <= epoch for first in training.grown)
-        return float(factor) ** -max(0, reached - grown)
+    name: Literal["growing_batch"]
+    milestones: WholeMilestones
+    factor: Annotated[
+        int,
+        Field(ge=2, le=LARGEST),
+        Rule("a whole number, 2 or more, as the accumulation steps are multiplied by it"),
+    ]
+    growth: Literal["measured", "milestones"]
+    max_batch: Count
 
-    return decay
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training."""
+
+        def decay(epoch: float) -> float:
+            reached = sum(milestone <= epoch for milestone in self.milestones)
+            grown = sum(first <= epoch for first in training.grown)
+            return float(self.factor) ** -max(0, reached - grown)
+
+        return decay
 
 
-def polynomial(
-    training: Training, *, power: float, end_lr: float, clock: str, extra_steps: float
-) -> Decay:
+class _ToTheEnd(Settings):
+    """A decay that ends with the training.
+
+    Attributes:
+        end_lr: learning rate at the end [dimensionless].
+        clock: `start`: progress counts from the start of training, warmup included; `warmup`: from
+            the end of the warmup.
+    """
+
+    end_lr: NotNegative
+    clock: Annotated[
+        Literal["start", "warmup"],
+        Rule(
+            "one of start, warmup",
+            "Count the decay from the start of training, or from the end of the warmup.",
+        ),
+    ]
+
+    def _end(self, training: Training) -> float:
+        """The factor at the end."""
+        if self.end_lr <= training.peak_lr:
+            return self.end_lr / training.peak_lr
+        msg = (
+            f"schedule.end_lr must be from 0 to the peak rate; got schedule.end_lr={self.end_lr}, "
+            f"peak rate {training.peak_lr:g}. Lower schedule.end_lr."
+        )
+        raise ValueError(msg)
+
+    def _progress(self, training: Training, extra_steps: float = 0) -> Callable[[float], float]:
+        """The part of the decay that is behind, from 0 to 1, at a position in training [epochs]."""
+        start = training.warmup_epochs if self.clock == "warmup" else 0.0
+        length = training.epochs - start + extra_steps / training.steps_per_epoch
+        return lambda epoch: min(1.0, max(0.0, (epoch - start) / length))
+
+
+class Polynomial(_ToTheEnd):
     """Fall along a power to the end rate.
 
     ``lr = end_lr + (peak_lr - end_lr) * (1 - progress)**power``
 
-    Args:
-        training: its length, warmup and peak.
+    Attributes:
         power: 1 is a straight line, 2 LARS's parabola [dimensionless].
-        end_lr: learning rate at the end [dimensionless].
-        clock: `start`: progress counts from the start of training, warmup included; `warmup`: from
-            the end of the warmup.
         extra_steps: the end lies this far past the last step [steps]; MLPerf's is 1.
 
     Source:
         You et al. 2017, arXiv:1708.03888 (power 2); mlcommons/training
         image_classification/tensorflow2/lars_util.py (clock `warmup`, one extra step).
     """
-    _check_end_lr(end_lr, training.peak_lr)
-    progress = _progress(training, clock=clock, extra_steps=extra_steps)
-    end = end_lr / training.peak_lr
-    return lambda epoch: end + (1 - end) * (1 - progress(epoch)) ** power
+
+    name: Literal["polynomial"]
+    power: NotNegative
+    extra_steps: NotNegative
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training."""
+        end, progress = self._end(training), self._progress(training, self.extra_steps)
+        return lambda epoch: end + (1 - end) * (1 - progress(epoch)) ** self.power
 
 
-def cosine(training: Training, *, end_lr: float, clock: str) -> Decay:
+class Cosine(_ToTheEnd):
     """Fall along half a cosine to the end rate.
 
     ``lr = end_lr + (peak_lr - end_lr) * (1 + cos(pi * progress)) / 2``
 
-    Args:
-        training: its length, warmup and peak.
-        end_lr: learning rate at the end [dimensionless].
-        clock: as for `polynomial`.
-
     Source:
         Loshchilov & Hutter 2016, arXiv:1608.03983, without restarts.
     """
-    _check_end_lr(end_lr, training.peak_lr)
-    progress = _progress(training, clock=clock, extra_steps=0)
-    end = end_lr / training.peak_lr
-    return lambda epoch: end + (1 - end) * (1 + math.cos(math.pi * progress(epoch))) / 2
+
+    name: Literal["cosine"]
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training."""
+        end, progress = self._end(training), self._progress(training)
+        return lambda epoch: end + (1 - end) * (1 + math.cos(math.pi * progress(epoch))) / 2
 
 
-SCHEDULES: Mapping[str, Callable[..., Decay]] = {
-    "constant": constant,
-    "growing_batch": growing_batch,
-    "periodic_decay": periodic_decay,
-    "polynomial": polynomial,
-    "cosine": cosine,
-}
+class OwnSchedule(Settings, extra="allow"):
+    """A function of the users' own: it gets a `Training` and its settings, and gives a `Decay`.
+
+    Attributes:
+        target: its dotted path.
+    """
+
+    name: Text
+    target: Text = Field(alias=OWN)
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training.
+
+        Raises:
+            ValueError: if the function cannot be imported or does not take these settings.
+        """
+        make, settings = imported(self.target, f"schedule.{OWN}"), self.model_extra or {}
+        frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+        try:
+            return make(training, **frozen)
+        except TypeError as error:
+            msg = f"schedule={self.name} must be given its own settings; {error}."
+            raise ValueError(msg) from error
 
 
-def _progress(training: Training, *, clock: str, extra_steps: float) -> Callable[[float], float]:
-    """The part of the decay that is behind, from 0 to 1, at a position in training [epochs]."""
-    starts = {"start": 0.0, "warmup": training.warmup_epochs}
-    if clock not in starts:
-        msg = (
-            f"schedule.clock must be one of start, warmup; got schedule.clock={clock!r}. "
-            "Count the decay from the start of training, or from the end of the warmup."
-        )
-        raise ValueError(msg)
-    start = starts[clock]
-    length = training.epochs - start + extra_steps / training.steps_per_epoch
-    return lambda epoch: min(1.0, max(0.0, (epoch - start) / length))
+Schedule = Annotated[
+    Annotated[Constant, Tag("constant")]
+    | Annotated[Cosine, Tag("cosine")]
+    | Annotated[GrowingBatch, Tag("growing_batch")]
+    | Annotated[PeriodicDecay, Tag("periodic_decay")]
+    | Annotated[Polynomial, Tag("polynomial")]
+    | Annotated[OwnSchedule, Tag(OWN)],
+    Discriminator(tag),
+]
 
 
-def _check_milestones(milestones: tuple[float, ...]) -> None:
-    if any(m <= 0 for m in milestones) or list(milestones) != sorted(set(milestones)):
-        msg = (
-            "schedule.milestones must be positive and ascending; "
-            f"got schedule.milestones={list(milestones)}. Sort them and remove repeats."
-        )
-        raise ValueError(msg)
-
-
-def _check_end_lr(end_lr: float, peak_lr: float) -> None:
-    if not 0 <= end_lr <= peak_lr:
-        msg = (
-            f"schedule.end_lr must be from 0 to the peak rate; got schedule.end_lr={end_lr}, "
-            f"peak rate {peak_lr:g}. Lower schedule.end_lr."
-        )
-        raise ValueError(msg)
+def silent_milestones(schedule: Schedule, epochs: float) -> list[float]:
+    """Milestones at or past the end of training: they never fire (McCord & Dash's 90 of 90)."""
+    return [m for m in getattr(schedule, "milestones", ()) if m >= epochs]

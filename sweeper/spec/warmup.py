@@ -49,10 +49,6 @@ def flat(step: int, steps: float) -> float:
     return 0.0
 
 
-#: The words of the config key `warmup_start`.
-WARMUP_STARTS = ("base", "constant", "horovod", "zero")
-
-
 def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -> Warmup:
     """The warmup that a `warmup_start` names.
 
@@ -63,7 +59,7 @@ def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -
       here the number is stated with the experiment, so that the layout changes nothing.
 
     Args:
-        start: one of `WARMUP_STARTS`.
+        start: one of these words.
         base_lr: learning rate tuned at the base batch [dimensionless].
         peak_lr: learning rate at the end of the warmup [dimensionless].
         workers: Horovod's number of workers, stated for `horovod` alone [count].

@@ -7,7 +7,7 @@ from sweeper.spec.batch import is_slow, nearest_splitting_well, usable_micro_bat
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedule import silent_milestones
+from sweeper.spec.schedules import silent_milestones
 
 _LISTED = 6
 
@@ -22,7 +22,7 @@ def cautions(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict[str,
     found = {
         spec.run_id: list(_of_run(spec, known.get(spec.run_id, NOTHING_KNOWN))) for spec in specs
     }
-    follow = [spec for spec in specs if spec.config["bn_span"] == "micro"]
+    follow = [spec for spec in specs if spec.config.bn_span == "micro"]
     if varying := _varying(follow):
         for spec in follow:
             found[spec.run_id].append(varying)
@@ -31,12 +31,12 @@ def cautions(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict[str,
 
 def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
     config = spec.config
-    if silent := silent_milestones(config["schedule"], spec.epochs):
+    if silent := silent_milestones(config.schedule, spec.epochs):
         yield (
             f"schedule.milestones {silent} never fire: the training has {spec.epochs} epochs, "
             f"0 to {spec.epochs - 1}."
         )
-    if config["bn_span"] == "micro":
+    if config.bn_span == "micro":
         yield "bn_span=micro: BatchNorm follows the micro-batch, so the layout changes the results."
     if slow := slow_split(spec, known):
         yield slow
@@ -50,19 +50,19 @@ def slow_split(spec: RunSpec, known: Bounds) -> str:
         known: what is known of the micro-batches that fit.
     """
     config, ranks = spec.config, spec.split.world_size
-    span = 1 if config["bn_span"] == "micro" else spec.bn_span
+    span = 1 if config.bn_span == "micro" else spec.bn_span
     share = spec.split.rank_batch
     if gradient_span(config) is not None or share % span:
         return ""  # the method, or spans over several ranks, decide
-    limit = config["micro_batch_limit"] if known.fails is None else known.fails - 1
-    limit = min(limit, config["micro_batch_limit"])
+    limit = config.micro_batch_limit if known.fails is None else known.fails - 1
+    limit = min(limit, config.micro_batch_limit)
     usable = usable_micro_batches(share, limit=limit, bn_span=span)
     reach = min(share, limit)
     if not usable or not is_slow(usable[-1], reach=reach):
         return ""
-    nearest = ", ".join(f"batch={b}" for b in _nearest(config["batch"], ranks, limit, span))
+    nearest = ", ".join(f"batch={b}" for b in _nearest(config.batch, ranks, limit, span))
     return (
-        f"batch={config['batch']} is slow on {ranks} rank(s): its share of {share} only divides "
+        f"batch={config.batch} is slow on {ranks} rank(s): its share of {share} only divides "
         f"into micro-batches of {usable[-1]}, {share // usable[-1]} in each step, where up to "
         f"{reach} would be possible. Nearest that split well: {nearest}."
     )
@@ -78,7 +78,7 @@ def _varying(follow: Sequence[RunSpec]) -> str:
     runs: dict[int, dict[str, None]] = {}
     for spec in follow:
         ranks = spec.split.world_size
-        where = f"batch={spec.config['batch']}" + (f" on {ranks} ranks" if ranks > 1 else "")
+        where = f"batch={spec.config.batch}" + (f" on {ranks} ranks" if ranks > 1 else "")
         runs.setdefault(spec.split.micro_batch, {})[where] = None
     if len(runs) < 2:
         return ""

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import LEAVE_AFTER_STEP
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
@@ -49,7 +48,7 @@ class Attempt:
         if not claim(folder):
             return None
         ledger.mark_active(spec.run_id, number)
-        config = {**spec.config, "micro_batch": spec.split.micro_batch}
+        config = {**spec.config.resolved, "micro_batch": spec.split.micro_batch}
         publish_json(folder / "config.json", config)
         attempt = cls._of(spec, ledger, number, datetime.now(UTC))
         if from_scratch:
@@ -61,7 +60,7 @@ class Attempt:
         """An attempt that another process made; None if its config is not there or not known."""
         folder = ledger.attempt_folder(run_id, number)
         try:
-            spec = stored_run_spec(json.loads((folder / "config.json").read_text()))
+            spec = run_spec(json.loads((folder / "config.json").read_text()))
             started = (folder / "config.json").stat().st_mtime
         except (FileNotFoundError, ValueError):
             return None
@@ -116,7 +115,7 @@ class Attempt:
 
     def settle(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
         """After its row is published: remove what is not needed any more, and let go."""
-        is_last_use = outcome.is_result and not self.spec.config["keep_checkpoint"]
+        is_last_use = outcome.is_result and not self.spec.config.keep_checkpoint
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
         self.release(outcome, reason, ledger)

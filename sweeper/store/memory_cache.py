@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.batch import usable_micro_batches
+from sweeper.spec.config import RunConfig
 from sweeper.spec.memory import CPU, Device, memory_part
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds, largest_fitting, next_try
@@ -65,7 +66,7 @@ class Probes:
     def fit(self, spec: RunSpec) -> Fit:
         """The largest micro-batch that is known to fit, or what to try to find it."""
         if not self.is_probed(spec):
-            is_given = spec.config["micro_batch"] != "auto"
+            is_given = spec.config.micro_batch != "auto"
             return Fit(spec=spec, source="given" if is_given else "limit")
         usable, bounds = _usable(spec), self.bounds(spec)
         if (to_try := next_try(usable, bounds)) is not None:
@@ -81,13 +82,13 @@ class Probes:
         Where BatchNorm or the method looks at each micro-batch, its size is part of what is
         trained: the memory of a machine must not choose it.
         """
-        return spec.config["micro_batch"] == "auto" and self.has_limit(spec)
+        return spec.config.micro_batch == "auto" and self.has_limit(spec)
 
     def has_limit(self, spec: RunSpec) -> bool:
         """Whether there is a memory that a run's micro-batch, however chosen, must fit into."""
         config = spec.config
-        is_free = config["bn_span"] != "micro" and gradient_span(config) is None
-        return is_free and (self._on_gpu(config) or config.get("memory_limit_gib") is not None)
+        is_free = config.bn_span != "micro" and gradient_span(config) is None
+        return is_free and (self._on_gpu(config) or config.memory_limit_gib is not None)
 
     def share_of_gpu(self, spec: RunSpec) -> float | None:
         """The part of a GPU's memory that is a run's; None if it trains on a CPU."""
@@ -111,7 +112,7 @@ class Probes:
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
         """What a try may take of a stated limit; None if the device alone limits it [GiB]."""
-        limit = spec.config.get("memory_limit_gib")
+        limit = spec.config.memory_limit_gib
         return None if limit is None else limit * _PART_OF_LIMIT
 
     def note_took(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
@@ -161,7 +162,7 @@ class Probes:
 
     def memory(self, spec: RunSpec) -> str:
         """What a run must fit into, in words."""
-        limit = spec.config.get("memory_limit_gib")
+        limit = spec.config.memory_limit_gib
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
         if not self._on_gpu(spec.config):
             return stated
@@ -170,15 +171,15 @@ class Probes:
         gpu = f"the memory of {self._device.kind}{size}{shared}"
         return f"{stated} and {gpu}" if stated else gpu
 
-    def _on_gpu(self, config: Mapping[str, Any]) -> bool:
-        return self._device.kind != "cpu" and config["accelerator"] != "cpu"
+    def _on_gpu(self, config: RunConfig) -> bool:
+        return self._device.kind != "cpu" and config.accelerator != "cpu"
 
     def _trying(self, spec: RunSpec) -> Path:
         return self._folder / self.key(spec) / "trying"
 
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device if self._on_gpu(spec.config) else CPU
-        return {**memory_part(spec.config, device), "versions": _versions()}
+        return {**memory_part(spec.config.resolved, device), "versions": _versions()}
 
     def _note(self, spec: RunSpec, name: str, content: Mapping[str, Any]) -> None:
         folder = self._folder / self.key(spec)
@@ -199,7 +200,7 @@ class Probes:
 
 def _usable(spec: RunSpec) -> list[int]:
     return usable_micro_batches(
-        spec.split.rank_batch, limit=spec.config["micro_batch_limit"], bn_span=spec.bn_span
+        spec.split.rank_batch, limit=spec.config.micro_batch_limit, bn_span=spec.bn_span
     )
 
 

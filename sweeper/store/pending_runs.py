@@ -83,9 +83,9 @@ def _line(spec: RunSpec, number: int) -> dict[str, Any]:
         "attempt": number,
         "global_batch": spec.split.global_batch,
         "warmup_epochs": float(spec.schedule.warmup_epochs),
-        "lr_rule": config["lr_rule"]["name"],
-        "base_lr": float(config["base_lr"]),
+        "lr_rule": config.lr_rule.name,
+        "base_lr": float(config.base_lr),
         "peak_lr": spec.schedule.peak_lr,
-        "seed": config["seed"],
+        "seed": config.seed,
         "epochs": spec.epochs,
     }

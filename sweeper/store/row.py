@@ -19,22 +19,22 @@ def planned_row(spec: RunSpec) -> dict[str, Any]:
         "accumulation_steps": split.accumulation_steps,
         "steps_per_epoch": spec.steps_per_epoch,
         "warmup_epochs": float(spec.schedule.warmup_epochs),
-        "lr_rule": config["lr_rule"]["name"],
-        "base_lr": float(config["base_lr"]),
-        "base_batch": config["base_batch"],
+        "lr_rule": config.lr_rule.name,
+        "base_lr": float(config.base_lr),
+        "base_batch": config.base_batch,
         "peak_lr": spec.schedule.peak_lr,
-        "optimizer": _name(config["optimizer"]),
-        "schedule": config["schedule"]["name"],
-        "model": _name(config["model"]),
-        "data": _name(config["data"]),
-        "data_about": config["data"].get("about"),
-        "twin_of": config["twin_of"],
-        "num_train_examples": config["data"]["num_train_examples"],
+        "optimizer": config.optimizer.name,
+        "schedule": config.schedule.name,
+        "model": config.model.name,
+        "data": config.data.name,
+        "data_about": config.data.about,
+        "twin_of": config.twin_of,
+        "num_train_examples": config.data.num_train_examples,
         "bn_span": spec.bn_span,
-        "precision": config["precision"],
-        "seed": config["seed"],
+        "precision": config.precision,
+        "seed": config.seed,
         "epochs": spec.epochs,
-        "config_json": json.dumps(config, sort_keys=True),
+        "config_json": json.dumps(config.resolved, sort_keys=True),
     }
 
 
@@ -73,8 +73,3 @@ _FROM_RECORD = (
     "device_kind",
     "num_parameters",
 )
-
-
-def _name(node: Mapping[str, Any]) -> str:
-    """What a group calls its choice: its `name` where one class has many, else the class."""
-    return node.get("name") or node["_target_"].rpartition(".")[2]

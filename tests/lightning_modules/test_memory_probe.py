@@ -65,4 +65,4 @@ def test_it_is_of_the_same_kind_as_the_run(config, changes):
     """All that the memory depends on is as in the run."""
     run = config(**changes)
 
-    assert memory_part(brief(run, 256).config, CPU) == memory_part(run, CPU)
+    assert memory_part(brief(run, 256).config.resolved, CPU) == memory_part(run, CPU)

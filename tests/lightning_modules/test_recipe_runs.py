@@ -24,9 +24,14 @@ STATEFUL = {
     "reproducible": ("reproducible=true", "micro_batch=640"),
     "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
 }
+QUICK = ("vr_lamb and weight average", "powersgd", "reproducible")
+STATEFUL_RUNS = [
+    pytest.param(words, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, words in STATEFUL.items()
+]
 
 
-@pytest.mark.parametrize("words", STATEFUL.values(), ids=STATEFUL)
+@pytest.mark.parametrize("words", STATEFUL_RUNS)
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(run, words):
     whole = run(*words, name="whole")
     run(*words, name="stopped", stop_after=1)
@@ -36,7 +41,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(run, words):
     assert_same(resumed, whole)
 
 
-@pytest.mark.parametrize("words", STATEFUL.values(), ids=STATEFUL)
+@pytest.mark.parametrize("words", STATEFUL_RUNS)
 def test_a_run_that_was_left_after_each_step_goes_on_as_if_it_had_not_been(run, words):
     whole = run(*words, name="whole")
 

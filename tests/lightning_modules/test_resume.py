@@ -62,9 +62,9 @@ def test_on_the_same_layout_to_the_last_bit(train, tmp_path):
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        ({"devices": 2}, {"devices": 1}),
+        pytest.param({"devices": 2}, {"devices": 1}, marks=pytest.mark.slow),
         ({"devices": 1}, {"devices": 4}),
-        ({"micro_batch": 256}, {"micro_batch": 640}),
+        pytest.param({"micro_batch": 256}, {"micro_batch": 640}, marks=pytest.mark.slow),
     ],
     ids=["2 ranks to 1", "1 rank to 4", "another micro-batch"],
 )
@@ -101,6 +101,7 @@ def test_left_after_each_step_to_the_last_bit(train, tmp_path):
     assert (row.realised_batch_min, row.realised_batch_max) == (3840, 3840)
 
 
+@pytest.mark.slow
 def test_ranks_with_weights_of_their_own_are_left_when_they_have_averaged_them(train, tmp_path):
     local = {"name": "post_local_sgd", "workers": 2, "start_epoch": 0, "local_steps": 2}
     words = {**STEPS, "devices": 2, "comm_hook": local}
@@ -115,6 +116,7 @@ def test_ranks_with_weights_of_their_own_are_left_when_they_have_averaged_them(t
     pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
 
 
+@pytest.mark.slow
 def test_left_after_each_step_for_another_layout_up_to_rounding(train, tmp_path):
     layouts = [{"devices": 2}, {"devices": 1}, {"devices": 1, "micro_batch": 640}, {"devices": 3}]
     whole = train(tmp_path / "whole", **STEPS, precision="64-true")

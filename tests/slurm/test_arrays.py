@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.slurm_all
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("devices", [1, 2])

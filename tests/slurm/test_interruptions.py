@@ -6,7 +6,7 @@ import time
 import pandas as pd
 import pytest
 
-pytestmark = pytest.mark.slurm_all
+pytestmark = pytest.mark.slow
 
 MEASURED = [
     "run_id",

@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster
 from conftest import Sweeps
 
-pytestmark = pytest.mark.slurm_all
+pytestmark = pytest.mark.slow
 
 
 def test_one_run_without_m_goes_to_slurm_too(sweeps):

@@ -1,10 +1,12 @@
-"""The launcher on a real SLURM, the quick part: the straight line, refusals, two nodes."""
+"""The launcher on a real SLURM, the straight line, refusals, two nodes."""
 
 import re
 import signal
 import sys
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 STATUS = f"{sys.executable} -m sweeper status"
 

@@ -96,10 +96,10 @@ class Fitting:
             self._held.append(task)
             return False
         told = Try(
-            config=dict(spec.config),
+            config=spec.config.resolved,
             micro_batch=micro_batch,
             folder=str(self.probes.scratch(spec)),
-            threads=spec.config["threads"],
+            threads=spec.config.threads,
             environment={"GLOO_SOCKET_IFNAME": LOOPBACK, **place},
             limit_gib=self.probes.allowed_gib(spec),
             share_of_gpu=self.probes.share_of_gpu(spec),
@@ -136,7 +136,7 @@ class Fitting:
         spec = attempt.spec
         if not self.probes.has_limit(spec):
             return
-        micro, limit = spec.split.micro_batch, spec.config.get("memory_limit_gib")
+        micro, limit = spec.split.micro_batch, spec.config.memory_limit_gib
         peak = (attempt.record() or {}).get("peak_memory_gib")
         if outcome == Outcome.OUT_OF_MEMORY:
             self.probes.note_over(spec, micro, limit_gib=None, why="a run ran out of memory")

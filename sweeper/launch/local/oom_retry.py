@@ -21,12 +21,12 @@ class Halving:
         """What to make of a run that ran out of memory; None if its micro-batch must stay."""
         spec = attempt.spec
         smaller = smaller_micro_batch(spec.split, spec.bn_span)
-        fixed = spec.config["bn_span"] == "micro" or gradient_span(spec.config) is not None
-        if smaller is None or fixed or spec.config["reproducible"]:
+        fixed = spec.config.bn_span == "micro" or gradient_span(spec.config) is not None
+        if smaller is None or fixed or spec.config.reproducible:
             return None
         self._notes[spec.run_id] = (
             f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
             f"micro_batch={spec.split.micro_batch}"
         )
-        again = run_spec({**spec.config, "micro_batch": smaller})
+        again = run_spec(spec.config.replaced(micro_batch=smaller))
         return Task(spec=again, number=attempt.number + 1)

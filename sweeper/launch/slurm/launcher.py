@@ -171,7 +171,7 @@ class _Sweep:
     def _claim(self, task: Task, submission: str, index: int, known: dict[str, Ticket]) -> bool:
         ticket = Ticket(
             run_id=task.spec.run_id,
-            config=task.spec.config,
+            config=task.spec.config.resolved,
             number=task.number,
             from_scratch=task.from_scratch,
             submission=submission,

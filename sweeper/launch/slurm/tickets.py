@@ -17,8 +17,7 @@ from typing import Any
 
 from sweeper.launch.slurm.commands import Queued
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.stored_spec import stored_run_spec
+from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
@@ -55,7 +54,15 @@ class Ticket:
         Raises:
             ValueError: if another version of this code has submitted it and means another run.
         """
-        spec = stored_run_spec(self.config)
+        try:
+            spec = run_spec(self.config)
+        except ValueError as error:
+            msg = (
+                "a ticket's config must be one that this version of sweeper knows; got one of "
+                f"another version ({str(error).splitlines()[0]}). Repeat the command with this "
+                "version, or go on with that one."
+            )
+            raise ValueError(msg) from error
         if spec.run_id == self.run_id:
             return spec
         msg = (

@@ -108,7 +108,7 @@ def test_the_list_of_a_killed_sweep_is_not_shown_and_is_removed_by_the_next(ledg
 def test_a_run_submitted_to_slurm_is_queued(ledger, spec):
     ticket = Ticket(
         run_id=spec.run_id,
-        config=spec.config,
+        config=spec.config.resolved,
         number=1,
         from_scratch=False,
         submission="s",

@@ -25,6 +25,7 @@ def written(tmp_path):
     return re.search(r"    PYTHONPATH=\. python (-m sweeper --config-dir myconf .*)", page)[1]
 
 
+@pytest.mark.slow
 def test_the_page_trains_a_data_set_and_a_model_of_ones_own(written, tmp_path):
     environment = {**os.environ, "PYTHONPATH": "."}
 

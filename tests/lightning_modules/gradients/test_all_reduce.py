@@ -57,6 +57,7 @@ def test_each_further_step_exchanges_gradients_once(exchanges, micro_batch):
     assert more["gloo:all_reduce"] - few["gloo:all_reduce"] == 4
 
 
+@pytest.mark.slow
 def test_between_exchanges_two_ranks_do_not_talk(exchanges):
     """Lightning tells ranks before each of the 20 micro-batches of a step whether to go on."""
     few = exchanges(steps=3, micro_batch=96, ranks=2)

@@ -36,6 +36,7 @@ def layouts_of(config):
     return run
 
 
+@pytest.mark.slow
 def test_in_float64_with_batchnorm_they_agree_to_rounding_after_many_steps(layouts_of):
     trained = layouts_of("64-true", steps=6)
 

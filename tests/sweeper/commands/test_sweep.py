@@ -34,7 +34,8 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
             end = End(run_id=task.spec.run_id, outcome=Outcome.FINISHED, reason="trained")
             yield Event(ended=[end])
 
-    assert sweep.run_sweep([spec.config for spec in planned.specs], settings, place) == 0
+    configs = [spec.config.resolved for spec in planned.specs]
+    assert sweep.run_sweep(configs, settings, place) == 0
     assert most == FILES
     assert Ledger(tmp_path).num_small_files() == 10 % FILES
     runs, curves = (pd.read_parquet(tmp_path / table) for table in ("runs", "curves"))

@@ -98,13 +98,14 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
     [
         (
             ("schedule.factor=2.5",),
-            "schedule.factor must hold whole numbers, 2 or more (the accumulation steps are "
-            "multiplied by it); got schedule.factor=2.5.",
+            "schedule.factor must be a whole number, 2 or more, as the accumulation steps are "
+            "multiplied by it; got schedule.factor=2.5.",
         ),
         (
             ("schedule.milestones=[30.5]",),
-            "schedule.milestones must hold whole numbers, 1 or more (the batch changes between two "
-            "epochs); got schedule.milestones=30.5.",
+            "schedule.milestones must be whole numbers, positive and ascending, as the batch "
+            "changes between two epochs; got schedule.milestones=[30.5]. Sort them and remove "
+            "repeats.",
         ),
         (
             ("schedule.milestones=[3]",),
@@ -113,8 +114,8 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
         ),
         (
             ("schedule.max_batch=100000",),
-            "schedule.max_batch must not exceed the epoch's 64000 examples; got "
-            "schedule.max_batch=100000. Lower it.",
+            "schedule.max_batch must be from batch=64 to the epoch's 64000 examples; got "
+            "schedule.max_batch=100000. Change it.",
         ),
         (
             ("schedule.growth=seldom",),

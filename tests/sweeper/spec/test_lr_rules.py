@@ -5,8 +5,21 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from sweeper.spec.lr_rules import peak_lr, warmup_epochs
+from sweeper.spec import lr_rules
+from sweeper.spec.run_spec import run_spec
+
+READ = TypeAdapter(lr_rules.LRRule)
+
+
+def peak_lr(rule, **batches):
+    return lr_rules.peak_lr(READ.validate_python(rule), **batches)
+
+
+def warmup_epochs(rule, **lengths):
+    return lr_rules.warmup_epochs(READ.validate_python(rule), **lengths)
+
 
 # Goyal et al.'s reference: 0.1 at 256. Each row: the rule, the peak at 7,680 and at 30,720.
 TABLE = [
@@ -110,27 +123,37 @@ def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
         (
             {"name": "cubic"},
             "lr_rule must be one of adascale, legw, linear, linear_capped, none, power, "
-            "saturating, sqrt, surge; got lr_rule='cubic'. Add a rule in "
-            "sweeper/spec/lr_rules.py, or name your own with lr_rule._target_.",
+            "saturating, sqrt, surge; got lr_rule='cubic'. Name a function of your own with "
+            "lr_rule._target_.",
+        ),
+        (
+            {"name": "powr", "exponent": 1},
+            "lr_rule must be one of adascale, legw, linear, linear_capped, none, power, "
+            "saturating, sqrt, surge; got lr_rule='powr'. Did you mean lr_rule=power? Name a "
+            "function of your own with lr_rule._target_.",
         ),
         (
             {"name": "linear", "exponent": 1},
-            "lr_rule=linear must be given its own settings; got exponent: got an unexpected "
-            "keyword argument 'exponent'.",
+            "lr_rule.exponent must be a setting of lr_rule=linear; got lr_rule.exponent=1. Did you "
+            "mean lr_rule.warmup_exponent?",
         ),
         (
             {"name": "power"},
-            "lr_rule=power must be given its own settings; got none: missing a required",
+            "lr_rule.exponent must be given; write lr_rule.exponent=VALUE.",
         ),
         (
-            {"name": "linear_capped", "max_lr": 0.05},
-            "lr_rule.max_lr must be at least base_lr; got lr_rule.max_lr=0.05, base_lr=0.1. "
+            {"name": "linear_capped", "max_lr": 0.01},
+            "lr_rule.max_lr must be at least base_lr; got lr_rule.max_lr=0.01, base_lr=0.025. "
             "Raise the cap or lower base_lr.",
         ),
         (
             {"name": "saturating", "noise_scale": 0},
-            "lr_rule.noise_scale must be a number above 0 [examples]; got lr_rule.noise_scale=0. "
-            "Measure it, or use another rule.",
+            "lr_rule.noise_scale must be a number above 0, or measured; got lr_rule.noise_scale=0.",
+        ),
+        (
+            {"name": "saturating", "noise_scale": "measured"},
+            "lr_rule.noise_scale must be a number above 0 where no results folder is looked into; "
+            "got lr_rule.noise_scale=measured. Write the number.",
         ),
         (
             {"name": "mine", "_target_": "math.nothing"},
@@ -139,13 +162,13 @@ def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
             "Put its folder on PYTHONPATH.",
         ),
     ],
-    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+    ids=str,
 )
-def test_a_wrong_rule_is_refused_in_the_users_words(rule, message):
+def test_a_wrong_rule_is_refused_in_the_users_words(config, rule, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
-        peak_lr(rule, base_lr=0.1, global_batch=7680, base_batch=256)
+        run_spec(config(lr_rule=rule))
 
-    assert str(refused.value).startswith(message)
+    assert str(refused.value) == message
 
 
 def test_a_rule_that_gives_no_rate_is_refused(tmp_path, monkeypatch):

@@ -15,7 +15,10 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
             ("label_smoothing=1",),
             "label_smoothing must be a number from 0 to below 1; got label_smoothing=1.",
         ),
-        (("ema_decay=1.5",), "ema_decay must be a number from 0 to below 1; got ema_decay=1.5."),
+        (
+            ("ema_decay=1.5",),
+            "ema_decay must be a number from 0 to below 1, or null; got ema_decay=1.5.",
+        ),
         (
             ("gradient_clip=0",),
             "gradient_clip must be a number above 0, or null; got gradient_clip=0.",
@@ -78,9 +81,8 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         (
             (*LOCAL, "ema_decay=0.9"),
             "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, precision=16-mixed, optimizers with a gradient_span, "
-            "a measured noise (noise_span); got a setting of ema_decay. Remove it, or use "
-            "comm_hook=all_reduce.",
+            "ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured noise "
+            "(noise_span); got a setting of ema_decay. Remove it, or use comm_hook=all_reduce.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

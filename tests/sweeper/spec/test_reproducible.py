@@ -12,7 +12,7 @@ EXACT = {"reproducible": True, "micro_batch": 384}
     [
         (
             {"reproducible": "yes"},
-            r"^reproducible must be true or false; got reproducible='yes'\.$",
+            r"^reproducible must be true or false, or null; got reproducible='yes'\.$",
         ),
         ({"micro_batch": "auto"}, r"^micro_batch must be a number with reproducible=true"),
         ({"precision": "16-mixed"}, r"^reproducible=true must be without .*; got precision=16-mix"),

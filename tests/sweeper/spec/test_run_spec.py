@@ -25,7 +25,7 @@ from sweeper.spec.run_spec import run_spec
         ({"lr_rule": {"name": "sqr"}}, r"^lr_rule must be one of .*linear.*; got lr_rule='sqr'\."),
         ({"precision": "32"}, r"got precision='32'\. Did you mean precision=32-true\?$"),
         ({"micro_batch": 0}, r"^micro_batch must be a whole number, 1 or more, or auto; got"),
-        ({"timeout_s": -5}, r"^timeout_s must be a number above 0; got timeout_s=-5\.$"),
+        ({"timeout_s": -5}, r"^timeout_s must be a number above 0, or null; got timeout_s=-5\.$"),
     ],
     ids=str,
 )

@@ -6,12 +6,15 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from sweeper.spec.schedule import LRSchedule, build_decay, silent_milestones
-from sweeper.spec.schedules import Training
+from sweeper.spec.run_spec import run_spec
+from sweeper.spec.schedule import LRSchedule
+from sweeper.spec.schedules import Schedule, Training, silent_milestones
 from sweeper.spec.warmup import warmup
 
 IMAGENET = 1_281_167
+read = TypeAdapter(Schedule).validate_python
 
 
 def schedule(
@@ -38,7 +41,7 @@ def schedule(
         peak_lr=peak_lr,
         warmup_epochs=warmup_epochs,
         steps_per_epoch=steps_per_epoch,
-        decay=build_decay(decay or {"name": "constant"}, training),
+        decay=read(decay or {"name": "constant"}).decay(training),
     )
 
 
@@ -130,7 +133,7 @@ def test_the_milestone_of_90_in_90_epochs_never_fires():
     """McCord & Dash 2021: epochs 0 to 89, so two decays in truth."""
     decay = {"name": "periodic_decay", "milestones": [30, 60, 90], "factor": 0.1}
 
-    assert silent_milestones(decay, 90) == [90]
+    assert silent_milestones(read(decay), 90) == [90]
     assert schedule(decay=decay).lr(8999) == pytest.approx(0.032)
 
 
@@ -215,10 +218,8 @@ def test_a_schedule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
     [
         (
             {"name": "exponential"},
-            "schedule must be one of constant, cosine, growing_batch, periodic_decay, "
-            "polynomial; got "
-            "schedule='exponential'. Add a schedule in sweeper/spec/schedules.py, or name your own "
-            "with schedule._target_.",
+            "schedule must be one of constant, cosine, growing_batch, periodic_decay, polynomial; "
+            "got schedule='exponential'. Name a function of your own with schedule._target_.",
         ),
         (
             {"name": "periodic_decay", "milestones": [60, 30], "factor": 0.1},
@@ -233,14 +234,14 @@ def test_a_schedule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
         (
             {**POLYNOMIAL, "end_lr": 5.0},
             "schedule.end_lr must be from 0 to the peak rate; got schedule.end_lr=5.0, "
-            "peak rate 3.2. Lower schedule.end_lr.",
+            "peak rate 0.375. Lower schedule.end_lr.",
         ),
     ],
     ids=["unknown", "milestones", "clock", "end_lr"],
 )
-def test_a_wrong_schedule_is_refused_in_the_users_words(decay, message):
+def test_a_wrong_schedule_is_refused_in_the_users_words(config, decay, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
-        schedule(decay=decay)
+        run_spec(config(schedule=decay))
 
     assert str(refused.value) == message
 

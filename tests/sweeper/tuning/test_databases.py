@@ -70,6 +70,7 @@ def test_a_study_in_a_database_is_the_one_in_a_journal(tune, results, studies, u
     assert list(tuned.trials["outcome"]) == ["finished", "diverged"]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_cut_off_ends_the_command_with_a_sentence(server, tmp_path):
     """And once it is back, the command goes on from there: no number lost, no run made twice."""
     results = tmp_path / "results"

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 
 import pandas as pd
+import pytest
 
 from sweeper.commands.overrides import expand
 from sweeper.commands.tuning_overrides import sort_overrides
@@ -23,6 +24,7 @@ QUICK = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     """One long and several short trials on two places: the short ones pass the long one."""
     tune(

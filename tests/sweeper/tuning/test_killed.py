@@ -1,6 +1,6 @@
 """Studies killed at random and repeated, in every kind of storage: nothing lost, nothing double.
 
-`make test` kills a few times; `make soak` (SWEEPER_SOAK_KILLS=30) many times.
+`make test-all` kills a few times; `make soak` (SWEEPER_SOAK_KILLS=30) many times.
 """
 
 import itertools
@@ -15,9 +15,10 @@ from postgresql import Server
 
 KILLS = int(os.environ.get("SWEEPER_SOAK_KILLS", "3"))
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc").is_dir(), reason="finds the workers through /proc"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers through /proc"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,7 @@ def calm(tmp_path_factory) -> Path:
     return results
 
 
-@pytest.fixture(
-    params=[
-        "journal",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sqlite", "postgresql")),
-    ]
-)
+@pytest.fixture(params=["journal", "sqlite", "postgresql"])
 def storage(request, tmp_path):
     """The storage's words, and its URL."""
     if request.param == "journal":

@@ -67,6 +67,7 @@ def test_if_nothing_fits_the_row_says_what_to_do(launch, results):
     assert tried(results) == ["32-over"]
 
 
+@pytest.mark.slow
 def test_a_run_out_of_memory_lowers_what_is_remembered(launch, short, results):
     """The try is too short to see it: from its third epoch on the model takes too much with 768."""
     greedy = {"model": {"_target_": "provoked.GreedyAboveHalf"}, "epochs": 3, "bn_span": 384,

@@ -14,18 +14,6 @@ def ticket(config, /, **changes) -> Ticket:
     return Ticket(**{**known, **rest, **changes})
 
 
-def off_by_default(config) -> list[str]:
-    return [key for key, value in config.items() if value is None or value is False]
-
-
-def test_a_ticket_from_before_a_switch_existed_is_the_run_with_the_switch_off(default_config):
-    switches = off_by_default(default_config)
-    earlier = {key: value for key, value in default_config.items() if key not in switches}
-
-    assert len(switches) >= 10
-    assert ticket(default_config, config=earlier).spec.run_id == run_spec(default_config).run_id
-
-
 def test_a_ticket_without_a_needed_key_is_refused_in_words(default_config):
     earlier = {key: value for key, value in default_config.items() if key != "optimizer"}
 

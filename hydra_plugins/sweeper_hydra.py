@@ -1,14 +1,18 @@
-"""`hydra/launcher=local` and `=slurm`: they know runs, not Hydra's jobs.
+"""Our sweepers, which know the runs to make, and our launchers, which know a place to run.
 
-What they call is imported when it is called: Hydra imports its plugins at every start.
+Hydra looks for its plugins here and imports them at every start; so whatever they call is imported
+when it is called.
 """
 
+import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
@@ -91,3 +95,74 @@ class SlurmLauncher(RunLauncher):
 
         request = request_of(resolved(self._settings))
         return run_on_slurm(tasks, ledger, request, detach=self._detach, poll_s=self._poll_s)
+
+
+class RunSweeper(Sweeper):
+    """Knows which runs to make.
+
+    Args:
+        params: overrides of a preset by key, which those of the command line replace.
+        settings: all other settings of the sweeper.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        self._params, self._settings = dict(params or {}), settings
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        """Called by Hydra before `sweep`."""
+        self._context, self._config = hydra_context, config
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def _launch(self) -> Any:
+        """The launcher's way to make runs.
+
+        Raises:
+            ValueError: if it is one of Hydra's own, which know jobs, not runs.
+        """
+        if isinstance(self._launcher, RunLauncher):
+            return self._launcher.launch_runs
+        msg = (
+            "hydra/launcher must be local or slurm with this sweeper; got "
+            f"{type(self._launcher).__name__}. With Hydra's own launchers use hydra/sweeper=basic."
+        )
+        raise ValueError(msg)
+
+
+class GridSweeper(RunSweeper):
+    """Makes a run at every combination of the overrides."""
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the grid and exit with its code."""
+        from sweeper.commands.overrides import expand, plain, with_preset
+        from sweeper.commands.sweep import run_sweep
+
+        points = expand(self._context.config_loader, with_preset(self._params, arguments))
+        sys.exit(run_sweep(points, plain(self._config), self._launch()))
+
+
+class OptunaSweeper(RunSweeper):
+    """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml says what the settings are."""
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the studies and exit with their code."""
+        from sweeper.commands.overrides import expand, plain, resolved, with_preset
+        from sweeper.commands.tune import run_tuning
+        from sweeper.commands.tuning_overrides import sort_overrides
+        from sweeper.tuning.study_settings import StudySettings
+
+        loader = self._context.config_loader
+        overrides = with_preset(self._params, arguments)
+        found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
+        ours = resolved(self._settings)
+        settings = StudySettings.from_config(ours, found.space, found.averaged)
+
+        def configs_of(chosen: Sequence[str]) -> Any:
+            return expand(loader, [*found.fixed, *found.averaged, *chosen])
+
+        options = {**plain(self._config), **ours}
+        points = list(found.points())
+        sys.exit(run_tuning(points, settings, options, configs_of, self._launch()))

@@ -1,1 +1,0 @@
-"""Our sweepers and launchers, where Hydra looks for them; the work is in sweeper/."""

@@ -1,0 +1,64 @@
+"""Communication hooks: how ranks exchange gradients. Their settings; what they do is torch's."""
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from sweeper.spec.values import LARGEST, Count, Epochs, Rule, Settings, tag
+
+NcclAlgo = Literal["ring", "tree"]
+
+
+class AllReduce(Settings):
+    """The mean over ranks in the gradients' own precision; `nccl_algo` None lets NCCL choose."""
+
+    name: Literal["all_reduce"]
+    nccl_algo: NcclAlgo | None
+
+
+class BFloat16(Settings):
+    """Gradients travel as bfloat16."""
+
+    name: Literal["bf16"]
+
+
+class Float16(Settings):
+    """Gradients travel as float16."""
+
+    name: Literal["fp16"]
+
+
+class Hierarchical(Settings):
+    """Summed within nodes of so many ranks, all-reduced between them."""
+
+    name: Literal["hierarchical"]
+    ranks_per_node: Count
+    nccl_algo: NcclAlgo | None
+
+
+class PostLocalSGD(Settings):
+    """From `start_epoch` on, `workers` ranks step alone and average weights every `local_steps`."""
+
+    name: Literal["post_local_sgd"]
+    workers: Count
+    local_steps: Count
+    start_epoch: Epochs
+
+
+class PowerSGD(Settings):
+    """Low-rank gradients with error feedback, after a plain all-reduce before `start_step`."""
+
+    name: Literal["powersgd"]
+    rank: Count
+    start_step: Annotated[int, Field(ge=2, le=LARGEST), Rule("a whole number, 2 or more")]
+
+
+CommHook = Annotated[
+    Annotated[AllReduce, Tag("all_reduce")]
+    | Annotated[BFloat16, Tag("bf16")]
+    | Annotated[Float16, Tag("fp16")]
+    | Annotated[Hierarchical, Tag("hierarchical")]
+    | Annotated[PostLocalSGD, Tag("post_local_sgd")]
+    | Annotated[PowerSGD, Tag("powersgd")],
+    Discriminator(tag),
+]

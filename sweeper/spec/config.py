@@ -1,0 +1,175 @@
+"""The config of one run, typed: every key as users write it, checked once where it enters."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from sweeper.spec.comm_hooks import CommHook
+from sweeper.spec.lr_rules import LRRule
+from sweeper.spec.perturbations import Perturbation
+from sweeper.spec.schedules import Schedule
+from sweeper.spec.sentences import sentences
+from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settings, Switch, Text
+
+
+class Component(Settings, extra="allow"):
+    """A class or function, and what it is called with.
+
+    Attributes:
+        target: its dotted path.
+        choice: the name of this choice, where one class has many.
+    """
+
+    target: Text = Field(alias="_target_")
+    choice: Text | None = Field(alias="name", default=None)
+
+    @property
+    def name(self) -> str:
+        """What tables call it: its `name`, else its class."""
+        return self.choice or self.target.rpartition(".")[2]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of the constructor."""
+        return _arguments(self)
+
+
+class Logger(Settings, extra="allow"):
+    """A logger of Lightning's.
+
+    Attributes:
+        target: the dotted path of its class; None for no logger.
+    """
+
+    target: Text | None = Field(alias="_target_")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of the constructor."""
+        return _arguments(self)
+
+
+def _arguments(of: Settings, *, without: str = "about") -> dict[str, Any]:
+    settings = of.model_dump(by_alias=True, exclude_unset=True)
+    return {key: value for key, value in settings.items() if key not in {"_target_", without}}
+
+
+class Data(Component):
+    """The data set.
+
+    Attributes:
+        num_train_examples: in an epoch [examples].
+        about: what readers of a table should know of it; no argument.
+    """
+
+    num_train_examples: Count
+    about: Text | None = None
+
+
+class Optimizer(Component):
+    """The optimizer. Its name is no argument.
+
+    Attributes:
+        gradient_span: examples whose mean gradient it looks at on its own; None if it does not.
+    """
+
+    gradient_span: Count | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keyword arguments of the constructor, but for the parameters and the rate."""
+        return _arguments(self, without="name")
+
+
+class RunConfig(Settings):
+    """The config of one run; conf/config.yaml says what each key means."""
+
+    data: Data
+    model: Component
+    optimizer: Optimizer
+    lr_rule: LRRule
+    schedule: Schedule
+    logger: Logger
+    perturbation: Perturbation
+    comm_hook: CommHook
+
+    batch: Count
+    warmup: Epochs
+    warmup_start: Literal["base", "constant", "horovod", "zero"]
+    warmup_workers: Count | None
+    base_lr: Positive
+    base_batch: Count
+    epochs: Count
+    seed: Index
+    bn_span: Count | Literal["micro"]
+    precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
+    label_smoothing: Fraction
+    no_decay_on_norm_and_bias: Switch
+    zero_init_last_norm: Switch
+    gradient_clip: Positive | None
+    ema_decay: Fraction | None
+    noise_span: Count | None
+    loss_ceiling: Positive | None
+
+    devices: Count
+    num_nodes: Count
+    accelerator: Literal["auto", "cpu", "gpu"]
+    threads: Count
+    micro_batch: Count | Literal["auto"]
+    micro_batch_limit: Count
+    memory_limit_gib: Positive | None
+    reproducible: Switch | None
+    timeout_s: Positive | None
+    results: Text
+    twin_of: Text | None
+    keep_checkpoint: Switch
+    retry: Literal["failed"] | None
+    rerun: Literal["all"] | None
+    n_trials: Count
+
+    @property
+    def world_size(self) -> int:
+        """Data-parallel ranks [count]."""
+        return self.devices * self.num_nodes
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The plain mapping that this was read from, for files and for the identity."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
+
+    def replaced(self, **changes: Any) -> "RunConfig":
+        """The same config with some keys changed.
+
+        Raises:
+            ValueError: as of `run_config`.
+        """
+        return run_config({**self.resolved, **changes})
+
+    # Until every reader has converted to attributes.
+    def keys(self) -> Iterator[str]:
+        """The keys, as a mapping has them."""
+        return iter(self.resolved)
+
+    def __getitem__(self, key: str) -> Any:
+        """A value, as the plain mapping has it."""
+        return self.resolved[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value, as the plain mapping has it."""
+        return self.resolved.get(key, default)
+
+
+def run_config(resolved: Mapping[str, Any]) -> RunConfig:
+    """Read a resolved config.
+
+    Args:
+        resolved: in the users' words; plain values only.
+
+    Raises:
+        ValueError: with a line for each value that is wrong, unknown or missing.
+    """
+    try:
+        return RunConfig.model_validate(resolved)
+    except ValidationError as refused:
+        raise ValueError("\n".join(sentences(refused, resolved, RunConfig))) from None

@@ -1,0 +1,81 @@
+"""The kinds of values that a config may hold, each with the rule that a refusal quotes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+#: The largest whole number that a parquet column can hold.
+LARGEST = 2**63 - 1
+
+
+class Settings(BaseModel):
+    """A part of the config. It has no default values: those are in conf/ and nowhere else.
+
+    A setting that may be left out, and is then written with a `+`, is None without it.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a value must be, in the words of a refusal.
+
+    Attributes:
+        text: goes after "must be".
+        remedy: what to do about a value that is not.
+    """
+
+    text: str
+    remedy: str = ""
+
+
+_Finite = Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float  # a whole number stays one
+
+Count = Annotated[int, Field(ge=1, le=LARGEST), Rule("a whole number, 1 or more")]
+Index = Annotated[int, Field(ge=0, le=LARGEST), Rule("a whole number, 0 or more")]
+Number = Annotated[_Finite, Rule("a number")]
+Positive = Annotated[_Finite, Field(gt=0), Rule("a number above 0")]
+NotNegative = Annotated[_Finite, Field(ge=0), Rule("a number, 0 or more")]
+Epochs = Annotated[_Finite, Field(ge=0), Rule("a number of epochs, 0 or more")]
+Fraction = Annotated[_Finite, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]
+Switch = Annotated[bool, Rule("true or false")]
+Text = Annotated[str, Rule("a text")]
+
+
+def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
+    if list(values) != sorted(set(values)):
+        raise ValueError
+    return values
+
+
+Milestones = Annotated[
+    tuple[Positive, ...],
+    Field(strict=False),  # a list is a tuple
+    AfterValidator(_ascending),
+    Rule("positive and ascending", "Sort them and remove repeats."),
+]
+WholeMilestones = Annotated[
+    tuple[Count, ...],
+    Field(strict=False),
+    AfterValidator(_ascending),
+    Rule(
+        "whole numbers, positive and ascending, as the batch changes between two epochs",
+        "Sort them and remove repeats.",
+    ),
+]
+
+#: The tag of a choice that is a function of the users' own.
+OWN = "_target_"
+
+
+def tag(group: Any) -> str | None:
+    """Which of its variants a group is: by its name, or a function of the users' own."""
+    if isinstance(group, Settings):  # on its way out
+        return OWN if "target" in type(group).model_fields else getattr(group, "name", None)
+    if not isinstance(group, Mapping):
+        return None
+    name = OWN if OWN in group else group.get("name")
+    return name if isinstance(name, str) else None

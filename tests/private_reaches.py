@@ -1,0 +1,135 @@
+"""Every private name and message text of another library that the product relies on.
+
+Each has a test in test_private_reaches.py that fails once the library renames it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Something that a library may change without notice.
+
+    Attributes:
+        library: whose it is.
+        name: `module:attribute` of a name; otherwise the text itself.
+        used_in: our file.
+        mark: what our file spells of it, if not the last part of the name.
+        why: what it is needed for.
+    """
+
+    library: str
+    name: str
+    used_in: str
+    why: str
+    mark: str | None = None
+
+    @property
+    def spelled(self) -> str:
+        return self.mark or self.name.rpartition(":")[2].rpartition(".")[2]
+
+
+NAMES = (
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._broadcast_sigterm_tensor",
+        used_in="lightning_modules/callbacks/sigterm.py",
+        why="ranks exchange it before every micro-batch; the launcher handles SIGTERM instead",
+    ),
+    Reach(
+        library="torch",
+        name="torch:_C._current_graph_task_id",
+        used_in="lightning_modules/layers/keyed_dropout.py",
+        why="a layer called in a backward pass is refused: activation checkpointing draws anew",
+    ),
+    Reach(
+        library="Optuna",
+        name="optuna:Trial.__init__",
+        used_in="sweeper/tuning/study.py",
+        mark="optuna.Trial(self.optuna, trial_id)",
+        why="a trial that an earlier command began goes on under its number",
+    ),
+    Reach(
+        library="Hydra",
+        name="hydra.core.config_loader:ConfigLoader.load_configuration",
+        used_in="sweeper/commands/overrides.py",
+        why="composes once for each choice of groups, not once for each run",
+    ),
+    Reach(
+        library="Hydra",
+        name="hydra.core.config_loader:ConfigLoader.get_group_options",
+        used_in="sweeper/commands/overrides.py",
+        why="tells the choice of a group from a value",
+    ),
+    Reach(
+        library="Hydra",
+        name="hydra.core.override_parser.overrides_parser:OverridesParser.parse_overrides",
+        used_in="sweeper/commands/overrides.py",
+        why="Hydra's own grammar for grids and for what is tuned",
+    ),
+    Reach(
+        library="Hydra",
+        name="hydra.core.plugins:Plugins.instantiate_launcher",
+        used_in="hydra_plugins/sweeper_hydra/sweepers.py",
+        why="as in Hydra's example plugins; there is no public way",
+    ),
+    Reach(
+        library="timm",
+        name="timm.layers:DropPath",
+        used_in="lightning_modules/layers/keyed_dropout.py",
+        why="recognised by its name, since timm is optional",
+    ),
+)
+
+#: Functions of torch on lists of tensors, all private: a kernel for all instead of one for each.
+FOREACH = "_foreach_"
+
+HYDRA_TEXTS = (
+    Reach(
+        library="Hydra",
+        name="Could not override '",
+        used_in="sweeper/commands/refusals.py",
+        mark="Could not override '",
+        why="an unknown key gets a sentence of ours",
+    ),
+    Reach(
+        library="Hydra",
+        name="Could not find '",
+        used_in="sweeper/commands/refusals.py",
+        mark="Could not find '",
+        why="an unknown choice gets a sentence of ours",
+    ),
+    Reach(
+        library="Hydra",
+        name="Available options in",
+        used_in="sweeper/commands/refusals.py",
+        mark="Available options in",
+        why="the sentence lists the choices",
+    ),
+)
+
+ALLOCATOR_TEXT = Reach(
+    library="torch",
+    name="DefaultCPUAllocator",
+    used_in="lightning_modules/worker.py",
+    why="out of memory on a CPU is a RuntimeError with this text",
+)
+
+#: In SLURM's library (slurm_errno.c) or in slurmstepd; ours are in lower case.
+SLURM_TEXTS = (
+    "time limit is invalid",
+    "accounting/qos policy",
+    "invalid account",
+    "invalid qos",
+    "configuration is not available",
+    "node count",
+    "cpu count",
+    "memory specification",
+    "generic resource",
+    "feature specification",
+    "maxsubmit",
+    "maxwall",
+)
+SLURM_TEXTS_IN = "sweeper/launch/slurm/refusals.py"
+SLURM_NOTES = ("CANCELLED AT", "DUE TO")
+SLURM_NOTES_IN = "sweeper/launch/slurm/commands.py"

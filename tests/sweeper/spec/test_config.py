@@ -1,0 +1,142 @@
+"""The typed config: what it refuses, in which words, and that nothing is lost on the way."""
+
+import json
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from sweeper.spec import comm_hooks, config, lr_rules, perturbations, schedules
+from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.identity import INCIDENTAL, SCIENTIFIC
+
+#: Settings that no file of conf/ has for every choice, written with a `+`; None without it.
+OPTIONAL = {"about", "choice", "gradient_span", "measured_in", "warmup_exponent"}
+
+
+def variants(union):
+    return [get_args(member)[0] for member in get_args(get_args(union)[0])]
+
+
+MODELS = [
+    *(RunConfig, config.Component, config.Data, config.Logger, config.Optimizer),
+    *variants(lr_rules.LRRule),
+    *variants(schedules.Schedule),
+    *variants(comm_hooks.CommHook),
+    *variants(perturbations.Perturbation),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_defaults_live_in_conf_only(model: type[BaseModel]):
+    has_default = {name for name, field in model.model_fields.items() if not field.is_required()}
+
+    assert has_default <= OPTIONAL
+    assert all(model.model_fields[name].default is None for name in has_default)
+
+
+def test_every_key_is_known_to_the_identity():
+    assert set(RunConfig.model_fields) == SCIENTIFIC | INCIDENTAL
+
+
+def test_what_was_read_is_given_back_in_every_detail(default_config):
+    text = json.dumps(run_config(default_config).resolved, sort_keys=True)
+
+    assert text == json.dumps(default_config, sort_keys=True)
+
+
+def test_a_config_is_read_again_from_its_own_text(default_config):
+    once = run_config(default_config)
+
+    assert run_config(json.loads(json.dumps(once.resolved))) == once
+
+
+def test_a_component_has_a_name_and_the_arguments_of_its_constructor(grid):
+    (resolved,) = grid("data=cifar10", "model=small_cnn", "optimizer=vr_sgd", "batch=2500")
+
+    read = run_config(resolved)
+
+    assert (read.data.name, read.model.name, read.optimizer.name) == (
+        "CIFAR10",
+        "SmallCNN",
+        "vr_sgd",
+    )
+    assert read.data.settings["name"] == "CIFAR10"
+    assert read.model.settings == {"channels": [16, 32], "hidden": 64}
+    assert set(read.optimizer.settings) == {"momentum", "weight_decay", "floor", "gradient_span"}
+
+
+HUGE = 2**63
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"seed": HUGE},
+            f"seed must be a whole number, 0 or more, and at most {HUGE - 1}, the largest that a "
+            f"table holds; got seed={HUGE}.",
+        ),
+        ({"seed": True}, "seed must be a whole number, 0 or more; got seed=true."),
+        ({"twin_of": 1}, "twin_of must be a text, or null; got twin_of=1."),
+        ({"results": None}, "results must be a text; got results=null."),
+        ({"threads": 0}, "threads must be a whole number, 1 or more; got threads=0."),
+        ({"base_lr": float("inf")}, "base_lr must be a number above 0; got base_lr=inf."),
+        (
+            {"bn_span": "macro"},
+            "bn_span must be a whole number, 1 or more, or micro; got bn_span='macro'. Did you "
+            "mean bn_span=micro?",
+        ),
+        ({"retry": "all"}, "retry must be failed, or null; got retry='all'."),
+        (
+            {"accelerator": "gpus"},
+            "accelerator must be one of auto, cpu, gpu; got accelerator='gpus'. Did you mean "
+            "accelerator=gpu?",
+        ),
+        ({"model": None}, "model must be a group; got model=null."),
+        ({"optimizer": {"name": "x"}}, "optimizer._target_ must be given; write "
+            "optimizer._target_=VALUE."),
+        (
+            {"comm_hook": {"name": "powersgd", "rnk": 2, "rank": 2, "start_step": 2}},
+            "comm_hook.rnk must be a setting of comm_hook=powersgd; got comm_hook.rnk=2. Did you "
+            "mean comm_hook.rank?",
+        ),
+        (
+            {"comm_hook": {"name": "bf16", "precise": True}},
+            "comm_hook.precise must be a setting of comm_hook=bf16; got comm_hook.precise=true. "
+            "It has no settings.",
+        ),
+        (
+            {"lr_rules": "linear"},
+            "lr_rules must be a config key; got lr_rules='linear'. Did you mean lr_rule?",
+        ),
+        ({"schedule": "cosine"}, "schedule must be one of constant, cosine, growing_batch, "
+            "periodic_decay, polynomial; got schedule='cosine'. Name a function of your own with "
+            "schedule._target_."),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_value_gets_a_sentence(default_config, changes, sentence):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
+        run_config({**default_config, **changes})
+
+    assert str(refused.value) == sentence
+
+
+def test_a_key_that_is_missing_is_named(default_config):
+    without = {key: value for key, value in default_config.items() if key != "precision"}
+
+    with pytest.raises(ValueError, match=r"^precision must be given; write precision=VALUE\.$"):
+        run_config(without)
+
+
+def test_each_mistake_has_a_line_of_its_own(default_config):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
+        run_config({**default_config, "seed": -1, "batch": 0.5, "precision": 32})
+
+    assert str(refused.value).splitlines() == [
+        "batch must be a whole number, 1 or more; got batch=0.5.",
+        "seed must be a whole number, 0 or more; got seed=-1.",
+        "precision must be one of 16-mixed, 32-true, 64-true, bf16-mixed; got precision=32. "
+        "Did you mean precision=32-true?",
+    ]

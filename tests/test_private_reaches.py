@@ -1,0 +1,155 @@
+"""Private names and texts of other libraries that we rely on: all are listed, and still there."""
+
+import ast
+import inspect
+import pkgutil
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import private_reaches
+import pytest
+import pytorch_lightning as pl
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from private_reaches import ALLOCATOR_TEXT, FOREACH, HYDRA_TEXTS, NAMES, Reach
+from pytorch_lightning.demos.boring_classes import BoringModel
+from submitit.core.utils import JobPaths
+
+from sweeper import CONFIG_FOLDER
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("sweeper", "lightning_modules", "analysis", "hydra_plugins")
+
+
+@pytest.mark.parametrize("reach", NAMES, ids=lambda reach: reach.name)
+def test_a_private_name_is_there(reach):
+    if reach.library == "timm":
+        pytest.importorskip("timm", reason="timm is not installed")
+
+    assert callable(pkgutil.resolve_name(reach.name))
+
+
+@pytest.mark.parametrize(
+    "reach", [*NAMES, *HYDRA_TEXTS, ALLOCATOR_TEXT], ids=lambda reach: reach.name
+)
+def test_the_list_says_where_a_reach_is_used(reach: Reach):
+    assert reach.spelled in (ROOT / reach.used_in).read_text()
+
+
+@cache
+def private_attributes() -> dict[str, set[str]]:
+    """Private attributes of others that our code reads, with the files that do."""
+    read: dict[str, set[str]] = {}
+    ours: set[str] = set()
+    for file in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                ours.add(node.name)
+            elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
+                    ours.add(node.attr)
+                elif not node.attr.startswith("__"):
+                    read.setdefault(node.attr, set()).add(str(file.relative_to(ROOT)))
+    return {name: files for name, files in read.items() if name not in ours}
+
+
+def test_every_private_attribute_that_the_code_reads_is_listed():
+    listed = {part for reach in NAMES for part in re.split("[.:]", reach.name)}
+
+    documented = {"_exit"}  # os._exit is public
+    read = {name: files for name, files in private_attributes().items() if FOREACH not in name}
+
+    assert {n: read[n] for n in read if n not in listed | documented} == {}
+
+
+def test_every_function_on_lists_of_tensors_is_there():
+    used = [name for name in private_attributes() if name.startswith(FOREACH)]
+
+    assert used
+    assert [name for name in used if not hasattr(torch, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "texts"),
+    [
+        ("batc=1", ["Could not override 'batc'"]),
+        ("lr_rule=sqr", ["Could not find 'lr_rule/sqr'", "Available options in"]),
+    ],
+)
+def test_hydra_refuses_in_the_words_that_we_replace(override, texts):
+    with (
+        initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)),
+        pytest.raises(HydraException) as refused,
+    ):
+        compose("config", [override])
+
+    assert [text for text in texts if text not in str(refused.value)] == []
+
+
+def test_torchs_cpu_allocator_says_its_name():
+    with pytest.raises(RuntimeError, match=ALLOCATOR_TEXT.name):
+        torch.empty(2**50)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_of_lightning_counts_micro_batches_where_we_count_them_anew(tmp_path):
+    trainer = pl.Trainer(
+        default_root_dir=tmp_path, accelerator="cpu", max_steps=2, limit_train_batches=4,
+        limit_val_batches=0, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(BoringModel())
+    trainer.save_checkpoint(tmp_path / "boring.ckpt")
+
+    saved = torch.load(tmp_path / "boring.ckpt", weights_only=False)
+
+    progress = saved["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    assert progress["current"] == {"ready": 2, "started": 2, "processed": 2, "completed": 2}
+    assert len(saved["optimizer_states"]) == 1
+
+
+def test_ddp_can_be_kept_from_sending_buffers_at_each_step():
+    known = inspect.signature(torch.nn.parallel.DistributedDataParallel.__init__).parameters
+
+    assert {"forward_sync_buffers", "broadcast_buffers"} & set(known)
+
+
+def test_submitit_names_a_log_by_job_and_rank(tmp_path):
+    """sweeper/launch/slurm/tickets.py finds the log of a job by this name."""
+    assert JobPaths(tmp_path, job_id="12_3", task_id=0).stdout.name == "12_3_0_log.out"
+
+
+@pytest.mark.parametrize("text", private_reaches.SLURM_TEXTS)
+def test_slurm_refuses_in_the_words_that_we_advise_on(text):
+    assert text in (ROOT / private_reaches.SLURM_TEXTS_IN).read_text()
+
+    assert text in texts_in(slurms_library()).lower()
+
+
+@pytest.mark.parametrize("text", private_reaches.SLURM_NOTES)
+def test_slurm_notes_in_a_jobs_log_why_it_ended(text):
+    assert text in (ROOT / private_reaches.SLURM_NOTES_IN).read_text()
+
+    assert text in texts_in(program("slurmstepd"))
+
+
+def slurms_library() -> Path:
+    said = subprocess.run(["ldd", program("sbatch")], text=True, capture_output=True, check=True)
+    lines = [line for line in said.stdout.splitlines() if "libslurm" in line]
+    return Path(lines[0].partition("=> ")[2].split()[0])
+
+
+def program(name: str) -> Path:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    if found is None:
+        pytest.skip(f"SLURM's {name} is not installed here: see .ci/install-slurm")
+    return Path(found)
+
+
+@cache
+def texts_in(binary: Path) -> str:
+    return binary.read_bytes().decode("ascii", errors="replace")
