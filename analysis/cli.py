@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from analysis.figures import draw_all
+    from analysis.figures.draw import draw_all
 
     runs = _read_runs(options, COLUMNS)
     curves = _read_curves(options, runs, ["val_accuracy", "val_loss"])
@@ -139,9 +139,8 @@ def _tuning(options: argparse.Namespace) -> int:
     largest, *others = load_tuned(options.results, options.storage)
     if others:
         say(f"{len(others)} smaller sets of studies, of other spaces, are left out.")
-    columns = ["step", "val_loss" if "loss" in largest.objective else "val_accuracy"]
     options.results = [options.results]
-    curves = _read_curves(options, _read_runs(options, []), columns)
+    curves = _read_curves(options, _read_runs(options, []), ["step", largest.column])
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target):

@@ -49,7 +49,7 @@ def _draw(
 ) -> tuple[Figure, Axes, pd.DataFrame]:
     measure = measure_of(compared.runs)
     frame = points(compared.runs, measure)
-    figure, (axes,) = new_figure(7.2, 4.6)
+    figure, (axes,) = new_figure()
     _draw_lines(axes, frame, x=x, by=by, unit=unit)
     value_axis(axes, measure, "last epoch")
     legend(figure, axes)

@@ -36,7 +36,7 @@ def line_style(index: int) -> str:
 
 
 def new_figure(
-    width: float, height: float, rows: int = 1, columns: int = 1
+    width: float = 7.2, height: float = 4.6, rows: int = 1, columns: int = 1
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its panels, row by row, with shared accuracy axes.
 

@@ -91,7 +91,7 @@ def draw_figure(
         return None
     if figure.last_epochs > 1:
         runs = median_of_last_epochs(runs, curves, figure.measure, figure.last_epochs)
-    drawn, (axes,) = new_figure(7.2, 4.6)
+    drawn, (axes,) = new_figure()
     frame = summary = points(runs, figure.measure)
     if figure.is_final:
         _draw_final(axes, frame, figure)

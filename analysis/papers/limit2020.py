@@ -64,7 +64,7 @@ def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     shown, measure = by_optimizer(runs), measure_of(runs)
     parts = [points(g, measure).assign(optimizer=name) for name, g in shown.groupby("optimizer")]
     frame = pd.concat(parts, ignore_index=True)
-    figure, (axes,) = new_figure(7.2, 4.6)
+    figure, (axes,) = new_figure()
     lines = frame.groupby(["optimizer", "warmup_epochs", "lr_rule"])
     for i, ((name, *_), line) in enumerate(lines):
         color = ordered_colors(lines.ngroups)[i]

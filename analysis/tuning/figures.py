@@ -21,7 +21,7 @@ from analysis.figures.style import (
 from analysis.stats.replicates import Array
 from analysis.stats.rules import FIXED
 from analysis.tuning.load import Tuned, best_trials, steps_to_target
-from analysis.tuning.tuned_rates import joint_table, tuned_optima
+from analysis.tuning.rates import joint_table, tuned_optima
 
 _SEED = 20170608
 
@@ -47,9 +47,8 @@ def draw_tuned(
         if len(tuned.numbers()) > 1:
             yield from save(*draw_space(tuned), folder, "tuned_space")
     if target is not None:
-        column = "val_loss" if "loss" in tuned.objective else "val_accuracy"
-        reached = steps_to_target(tuned, curves, target, column)
-        yield from save(*draw_steps(reached, f"{column} {target:g}"), folder, "tuned_steps")
+        reached = steps_to_target(tuned, curves, target)
+        yield from save(*draw_steps(reached, f"{tuned.column} {target:g}"), folder, "tuned_steps")
 
 
 def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
@@ -61,10 +60,8 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     Returns:
         The figure, and the frame that it draws.
     """
-    best = best_trials(tuned).set_index(["study", "trial"]).index
-    frame = tuned.trials[["study", "global_batch", "trial", "outcome", "peak_lr", "value"]].copy()
-    frame["is_best"] = frame.set_index(["study", "trial"]).index.isin(best)
-    figure, (axes,) = new_figure(7.2, 4.6)
+    frame = _with_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
+    figure, (axes,) = new_figure()
     batches = sorted(frame["global_batch"].dropna().unique())
     for batch, color in zip(batches, ordered_colors(len(batches)), strict=True):
         here = frame[frame["global_batch"] == batch]
@@ -73,14 +70,9 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         ringed = done[done["is_best"]]
         axes.scatter(ringed["peak_lr"], ringed["value"], s=80, facecolors="none", edgecolors=color)
     bad = frame[frame["outcome"] == "diverged"]
-    place = axes.get_xaxis_transform()
+    foot, place = [0.02] * len(bad), axes.get_xaxis_transform()
     axes.scatter(
-        bad["peak_lr"],
-        [0.02] * len(bad),
-        marker="x",
-        color=DIVERGED,
-        transform=place,
-        label="diverged",
+        bad["peak_lr"], foot, marker="x", color=DIVERGED, transform=place, label="diverged"
     )
     axes.set_xscale("log")
     axes.set_xlabel("peak learning rate")
@@ -91,6 +83,13 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     note = f"{len(frame)} trials of {frame['study'].nunique()} studies; ring: best of its study."
     titles(figure, "Trials of every study", "", note)
     return figure, frame
+
+
+def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
+    """Columns of every trial, and whether it is the best of its study."""
+    best = best_trials(tuned).set_index(["study", "trial"]).index
+    is_best = tuned.trials.set_index(["study", "trial"]).index.isin(best)
+    return tuned.trials[columns].assign(is_best=is_best)
 
 
 def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
@@ -108,7 +107,7 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         ratio = frame["global_batch"] / frame["global_batch"].iloc[0]
         frame[f"{rule} rule"] = frame["best"].iloc[0] * ratio**exponent
     frame["range_low"], frame["range_high"] = optima.low_edge, optima.high_edge
-    figure, (axes,) = new_figure(7.2, 4.6)
+    figure, (axes,) = new_figure()
     axes.fill_between(
         frame["global_batch"], frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
         label="range tuned over",
@@ -156,10 +155,8 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         best trials lie inside the search space.
     """
     other = next(key for key in tuned.numbers() if key != "base_lr")
-    best = best_trials(tuned).set_index(["study", "trial"]).index
     columns = ["study", "global_batch", "trial", "outcome", "peak_lr", other, "loss"]
-    frame = tuned.trials[columns].copy()
-    frame["is_best"] = frame.set_index(["study", "trial"]).index.isin(best)
+    frame = _with_best(tuned, columns)
     frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
     batches = sorted(frame["global_batch"].dropna().unique())
     figure, panels = new_figure(2.6 * len(batches) + 1.2, 3.6, 1, len(batches))
@@ -202,7 +199,7 @@ def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
     frame["perfect_scaling"] = (
         frame["mean"].iloc[0] * frame["global_batch"].iloc[0] / frame["global_batch"]
     )
-    figure, (axes,) = new_figure(7.2, 4.6)
+    figure, (axes,) = new_figure()
     spread = [frame["mean"] - frame["min"], frame["max"] - frame["mean"]]
     axes.errorbar(frame["global_batch"], frame["mean"], yerr=spread, fmt="o-", color="black",
                   capsize=3, label="best trial of each study")  # fmt: skip

@@ -56,6 +56,16 @@ class Tuned:
             if isinstance(found, FloatDistribution | IntDistribution)
         }
 
+    @property
+    def column(self) -> str:
+        """The column of the curves that the objective is about."""
+        return "val_loss" if "loss" in self.objective else "val_accuracy"
+
+    def advice(self, trial: pd.Series) -> str:
+        """Which ranges to widen because a trial lies at their ends; empty if none."""
+        texts = [edge(key, trial[key], space) for key, space in self.space.items()]
+        return "; ".join(text for text in texts if text)
+
     def is_log(self, key: str) -> bool:
         """Whether a number, peak_lr for base_lr, was tuned in its logarithm."""
         return self.numbers()["base_lr" if key == "peak_lr" else key].log
@@ -159,10 +169,9 @@ def best_trials(tuned: Tuned) -> pd.DataFrame:
         if done.empty:
             continue
         best = done.sort_values("loss", kind="stable").iloc[0].copy()
-        advice = [edge(key, best[key], space) for key, space in tuned.space.items()]
         best["num_trials"], best["num_finished"] = len(trials), len(done)
         best["num_diverged"] = int((trials["outcome"] == "diverged").sum())
-        best["advice"] = "; ".join(text for text in advice if text)
+        best["advice"] = tuned.advice(best)
         rows.append(best)
     return pd.DataFrame(rows).reset_index(drop=True)
 
@@ -191,14 +200,13 @@ def importance(tuned: Tuned) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["study", "key", "importance"])
 
 
-def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float, column: str) -> pd.DataFrame:
+def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """The fewest steps in which any trial of a study reached a target, at the ends of epochs.
 
     Args:
         tuned: the studies.
         curves: as `load_curves` returns it.
-        target: value of the column that counts as trained.
-        column: val_accuracy (to rise to the target) or val_loss (to fall to it).
+        target: accuracy to rise to, or loss to fall to where that was tuned.
 
     Returns:
         One row per study: `study`, `global_batch`, `steps_to_target`, `examples_to_target` (null if
@@ -208,7 +216,8 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float, column: s
     Source:
         Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
     """
-    reaches = curves[column] >= target if column == "val_accuracy" else curves[column] <= target
+    measured = curves[tuned.column]
+    reaches = measured >= target if tuned.column == "val_accuracy" else measured <= target
     first = curves[reaches].sort_values("epoch").drop_duplicates("run_id").set_index("run_id")
     trials = tuned.trials[tuned.trials["global_batch"].notna()].copy()
     trials["steps_to_target"] = first["step"].reindex(trials["run_id"]).to_numpy(dtype=float)
@@ -216,14 +225,13 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float, column: s
     for name, one in trials.groupby("study", sort=False):
         reached = one["steps_to_target"].notna().any()
         best = one.sort_values("steps_to_target", kind="stable").iloc[0]
-        advice = [edge(key, best[key], space) for key, space in tuned.space.items()]
         batch, steps = int(best["global_batch"]), best["steps_to_target"]
         rows.append(
             {
                 "study": name, "global_batch": batch, "steps_to_target": steps,
                 "examples_to_target": steps * batch, "trial": best["trial"] if reached else None,
                 "reached_target": bool(reached), "outcome": "finished",
-                "advice": "; ".join(text for text in advice if text) if reached else "",
+                "advice": tuned.advice(best) if reached else "",
             }
         )  # fmt: skip
     return pd.DataFrame(rows)

@@ -10,7 +10,7 @@ from analysis.stats.replicates import Estimate
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
 from analysis.tuning.load import Tuned, best_trials, importance, steps_to_target
-from analysis.tuning.tuned_rates import joint_table, regret, tuned_optima
+from analysis.tuning.rates import joint_table, regret, tuned_optima
 
 _SEED = 20170608
 _FEWEST_BATCHES = 3
@@ -67,10 +67,9 @@ def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
 def _steps(
     tuned: Tuned, curves: pd.DataFrame, target: float, rng: np.random.Generator
 ) -> Iterator[str]:
-    column = "val_loss" if "loss" in tuned.objective else "val_accuracy"
-    reached = steps_to_target(tuned, curves, target, column)
+    reached = steps_to_target(tuned, curves, target)
     shown = reached[["study", "global_batch", "steps_to_target", "examples_to_target", "advice"]]
-    yield _table(f"Fewest steps to {column} {target:g} of any trial", shown)
+    yield _table(f"Fewest steps to {tuned.column} {target:g} of any trial", shown)
     try:
         fit = critical_batch(reached, rng)
     except ValueError as error:

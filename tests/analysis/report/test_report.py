@@ -29,23 +29,46 @@ def some_runs():
     )
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
+def write_some(folder: Path) -> Path:
+    """Twelve runs, the first of which diverged and left a log."""
     runs = some_runs()
     runs.loc[0, ["outcome", "val_accuracy"]] = ["diverged", np.nan]
     runs["log_path"] = [f"attempts/log-{i}.txt" for i in range(len(runs))]
-    write_results(tmp_path / "results", runs, simulated_curves(runs, 4))
-    (tmp_path / "results" / "attempts").mkdir()
-    (tmp_path / "results" / "attempts" / "log-0.txt").write_text("step 7\nloss nan at step 8\n")
-    return tmp_path / "results"
+    write_results(folder, runs, simulated_curves(runs, 4))
+    (folder / "attempts").mkdir()
+    (folder / "attempts" / "log-0.txt").write_text("step 7\nloss nan at step 8\n")
+    return folder
 
 
-def opened(browser, tmp_path: Path, results: Path) -> None:
-    target = tmp_path / "report.html"
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return write_some(tmp_path / "results")
+
+
+def write_report(folder: Path, results: Path) -> Path:
+    target = folder / "report.html"
     assert main(["report", str(results), "-o", str(target)]) == 0
+    return target
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """The page of twelve runs, written once."""
+    folder = tmp_path_factory.mktemp("report")
+    return write_report(folder, write_some(folder / "results"))
+
+
+@pytest.fixture
+def opened(browser, report):
+    """The browser, with the page just opened."""
+    open_page(browser, report)
+    return browser
+
+
+def open_page(browser, path: Path) -> None:
     browser.get_log("performance")
     browser.get_log("browser")
-    browser.get(target.as_uri())
+    browser.get(path.as_uri())
 
 
 def find(browser, selector: str):
@@ -58,68 +81,61 @@ def requests(browser) -> list[str]:
     return [message["params"]["request"]["url"] for message in sent]
 
 
-def test_the_page_opens_offline_without_errors_or_requests(browser, tmp_path, results):
-    opened(browser, tmp_path, results)
-
-    assert find(browser, "body").get_attribute("data-ready") == "yes"
-    assert find(browser, "#count").text == "12 of 12 runs"
-    assert find(browser, "#scatter").get_attribute("data-marks") == "12"
-    assert find(browser, "#lines").get_attribute("data-lines") == "12"
-    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert [url for url in requests(browser) if not url.startswith("file://")] == []
-    assert "1 diverged" in find(browser, "#summary").text
+def test_the_page_opens_offline_without_errors_or_requests(opened):
+    assert find(opened, "body").get_attribute("data-ready") == "yes"
+    assert find(opened, "#count").text == "12 of 12 runs"
+    assert find(opened, "#scatter").get_attribute("data-marks") == "12"
+    assert find(opened, "#lines").get_attribute("data-lines") == "12"
+    assert [entry for entry in opened.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert [url for url in requests(opened) if not url.startswith("file://")] == []
+    assert "1 diverged" in find(opened, "#summary").text
 
 
-def test_hovering_a_run_shows_its_config_and_log(browser, tmp_path, results):
+def test_hovering_a_run_shows_its_config_and_log(opened):
     """Narrowed to the diverged run, its mark is the only one; the pointer goes there."""
-    opened(browser, tmp_path, results)
-    find(browser, "#query").send_keys("outcome=diverged")
-    x, y, _ = browser.execute_script("return dots[0]")
+    find(opened, "#query").send_keys("outcome=diverged")
+    x, y, _ = opened.execute_script("return dots[0]")
 
     place = "const r = document.getElementById('scatter').getBoundingClientRect();"
-    browser.execute_script(
+    opened.execute_script(
         place + "document.getElementById('scatter').dispatchEvent(new MouseEvent('mousemove',"
         "{clientX: r.left + arguments[0], clientY: r.top + arguments[1], bubbles: true}));",
         x,
         y,
     )
 
-    assert find(browser, "#tip").is_displayed()
-    assert "outcome: diverged" in find(browser, "#tip").text
-    assert "global_batch: 256" in find(browser, "#tip").text
-    assert "loss nan at step 8" in find(browser, "#tip").text
+    assert find(opened, "#tip").is_displayed()
+    assert "outcome: diverged" in find(opened, "#tip").text
+    assert "global_batch: 256" in find(opened, "#tip").text
+    assert "loss nan at step 8" in find(opened, "#tip").text
 
 
-def test_a_filter_narrows_plots_and_table(browser, tmp_path, results):
-    opened(browser, tmp_path, results)
+def test_a_filter_narrows_plots_and_table(opened):
+    find(opened, "#query").send_keys("global_batch>300 warmup_epochs=5")
 
-    find(browser, "#query").send_keys("global_batch>300 warmup_epochs=5")
-
-    assert find(browser, "#count").text == "4 of 12 runs"
-    assert find(browser, "#scatter").get_attribute("data-marks") == "4"
-    assert len(browser.find_elements("css selector", "#table tr")) == 1 + 4
+    assert find(opened, "#count").text == "4 of 12 runs"
+    assert find(opened, "#scatter").get_attribute("data-marks") == "4"
+    assert len(opened.find_elements("css selector", "#table tr")) == 1 + 4
 
 
-def test_a_click_on_a_heading_sorts_the_table(browser, tmp_path, results):
-    opened(browser, tmp_path, results)
-    heads = [head.text for head in browser.find_elements("css selector", "#table th")]
+def test_a_click_on_a_heading_sorts_the_table(opened):
+    heads = [head.text for head in opened.find_elements("css selector", "#table th")]
     column = heads.index("global_batch")
 
     for _ in range(2):
-        browser.find_elements("css selector", "#table th")[column].click()
+        opened.find_elements("css selector", "#table th")[column].click()
 
-    rows = browser.find_elements("css selector", "#table tr")[1:]
+    rows = opened.find_elements("css selector", "#table tr")[1:]
     shown = [row.find_elements("css selector", "td")[column].text for row in rows]
     assert shown == ["256"] * 4 + ["1,024"] * 4 + ["4,096"] * 4
 
 
-def test_axes_colour_and_panels_can_be_chosen(browser, tmp_path, results):
-    opened(browser, tmp_path, results)
+def test_axes_colour_and_panels_can_be_chosen(opened):
     for key, value in (("x", "peak_lr"), ("color", "outcome"), ("facet", "warmup_epochs")):
-        find(browser, f"#choose-{key} option[value='{value}']").click()
+        find(opened, f"#choose-{key} option[value='{value}']").click()
 
-    assert find(browser, "#scatter").get_attribute("data-marks") == "12"
-    assert find(browser, "#legend").text.split() == ["outcome", "diverged", "finished"]
+    assert find(opened, "#scatter").get_attribute("data-marks") == "12"
+    assert find(opened, "#legend").text.split() == ["outcome", "diverged", "finished"]
 
 
 def test_markup_in_a_config_is_text(browser, tmp_path):
@@ -127,7 +143,7 @@ def test_markup_in_a_config_is_text(browser, tmp_path):
     runs["config_json"] = [json.dumps({"note": EVIL + str(i)}) for i in range(len(runs))]
     write_results(tmp_path / "evil", runs, simulated_curves(runs, 2))
 
-    opened(browser, tmp_path, tmp_path / "evil")
+    open_page(browser, write_report(tmp_path, tmp_path / "evil"))
 
     assert browser.title == "Runs"
     assert browser.find_elements("css selector", "img") == []

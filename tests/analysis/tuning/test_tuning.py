@@ -1,18 +1,24 @@
 """Tuned studies into numbers: what went into simulated studies comes out again."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import optuna
 import pandas as pd
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.trial import create_trial
 
 from analysis.cli import main
+from analysis.figures import save
 from analysis.stats.rules import compare_rules
 from analysis.tuning.figures import draw_rates, draw_space, draw_steps, draw_trials
-from analysis.tuning.load import best_trials, importance, load_tuned, steps_to_target
-from analysis.tuning.tuned_rates import regret, tuned_optima
+from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
+from analysis.tuning.rates import regret, tuned_optima
 from sweeper.store.parquet import write_curves, write_runs
 from sweeper.tuning.objectives import objectives
+from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import RUNS_KEY, PointStudy
 from sweeper.tuning.study_settings import StudySettings
@@ -32,56 +38,78 @@ def loss(batch, base_lr, warmup) -> float:
     return np.log(base_lr / best_rate(batch)) ** 2 + ((warmup - BEST_WARMUP) / 100) ** 2
 
 
-def simulate(results, seeds=(0, 1, 2, 3), n_trials=16, space=SPACE, batches=BATCHES) -> None:
-    """Studies whose trials are told from `loss`; runs that pass base_lr=4 diverge."""
+def simulated(seeds=(0, 1, 2, 3), n_trials=16, space=SPACE, batches=BATCHES) -> Tuned:
+    """Studies whose trials have `loss`; runs that pass base_lr=4 diverge."""
+    rng, sampler = np.random.default_rng(7), QuasiRandomSampler(space, seed=0)
+    rows = []
+    for batch, seed, number in product(batches, seeds, range(n_trials)):
+        params = sampler.point(number)
+        rate = params["base_lr"]
+        value = loss(batch, rate, params.get("warmup", BEST_WARMUP)) + seed
+        value += NOISE * rng.standard_normal()
+        row = {"study": f"batch={batch} seed={seed}", "point": f"batch={batch}", "trial": number,
+               "outcome": "diverged" if rate > 4 else "finished", "reason": "simulated",
+               "run_id": f"{batch:05d}{seed:03d}{number:04d}", **params,
+               "global_batch": batch, "base_batch": 256, "peak_lr": RULE_FACTOR * rate,
+               "lr_rule": "linear", "seed": seed}  # fmt: skip
+        row["loss"] = row["value"] = value if row["outcome"] == "finished" else np.inf
+        rows.append(row)
+    return Tuned(pd.DataFrame(rows), space, "val_loss", {})
+
+
+def store(tuned: Tuned, results) -> None:
+    """A results folder with these studies and the tables of their runs."""
     settings = StudySettings(
-        space=space, objectives=objectives(["val_loss"]), constraints={}, sampler_seed=0,
+        space=tuned.space, objectives=objectives(["val_loss"]), constraints={}, sampler_seed=0,
         sampler={"_target_": "sweeper.tuning.samplers.QuasiRandomSampler"},
         pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
     )  # fmt: skip
-    storage, rng = open_storage(None, results), np.random.default_rng(7)
-    rows, curves = [], []
-    for batch in batches:
-        for seed in seeds:
-            words = [f"batch={batch}", f"seed={seed}"]
-            study = PointStudy(" ".join(words), words, settings, storage)
-            for number in range(n_trials):
-                trial = study.ask()
-                rate, run_id = trial.params["base_lr"], f"{batch:05d}{seed:03d}{number:04d}"
-                value = loss(batch, rate, trial.params.get("warmup", BEST_WARMUP)) + seed
-                value += NOISE * rng.standard_normal()
-                outcome = "diverged" if rate > 4 else "finished"
-                row = {"run_id": run_id, "attempt": 1, "outcome": outcome, "reason": "simulated",
-                       "global_batch": batch, "base_batch": 256, "base_lr": rate, "seed": seed,
-                       "peak_lr": RULE_FACTOR * rate, "lr_rule": "linear",
-                       "val_loss": value}  # fmt: skip
-                rows.append(row)
-                curves += [
-                    {"run_id": run_id, "attempt": 1, "epoch": epoch, "step": 10 * epoch,
-                     "val_loss": value + 3 - epoch} for epoch in (1, 2, 3)
-                ]  # fmt: skip
-                trial.set_user_attr(RUNS_KEY, [run_id])
-                study.tell(trial, [row])
-    write_runs(rows, results / "runs" / "compact-1.parquet")
+    storage, curves = open_storage(None, results), []
+    rows = tuned.trials.assign(val_loss=tuned.trials["loss"], attempt=1)
+    for name, trials in rows.groupby("study", sort=False):
+        study = PointStudy(name, name.split(" "), settings, storage)
+        for row in trials.to_dict("records"):
+            trial = study.ask()
+            trial.set_user_attr(RUNS_KEY, [row["run_id"]])
+            study.tell(trial, [row])
+            curves += [
+                {"run_id": row["run_id"], "attempt": 1, "epoch": epoch, "step": 10 * epoch,
+                 "val_loss": row["loss"] + 3 - epoch} for epoch in (1, 2, 3)
+            ]  # fmt: skip
+    write_runs(rows.to_dict("records"), results / "runs" / "compact-1.parquet")
     write_curves(curves, results / "curves" / "compact-1.parquet")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    results = tmp_path_factory.mktemp("results")
-    simulate(results)
-    return results
+def tuned():
+    return simulated()
 
 
 @pytest.fixture(scope="module")
-def tuned(folder):
-    (only,) = load_tuned(folder)
-    return only
+def few():
+    """Studies few enough to be stored."""
+    return simulated(seeds=(0, 1), n_trials=8, batches=BATCHES[:3])
+
+
+@pytest.fixture(scope="module")
+def folder(few, tmp_path_factory):
+    results = tmp_path_factory.mktemp("results")
+    store(few, results)
+    return results
 
 
 @pytest.fixture
 def rng():
     return np.random.default_rng(3)
+
+
+def test_studies_are_read_back_as_they_were_told(few, folder):
+    (found,) = load_tuned(folder)
+
+    assert found.space == few.space
+    assert found.objective == "val_loss"
+    shared = [name for name in few.trials if name != "reason"]
+    pd.testing.assert_frame_equal(found.trials[shared], few.trials[shared], check_dtype=False)
 
 
 def test_the_best_rate_of_every_batch_lies_in_its_interval(tuned, rng):
@@ -111,23 +139,21 @@ def test_the_batch_where_the_rule_bends_is_recovered(tuned, rng):
     assert bend.value == pytest.approx(BEND, rel=0.25)
 
 
-@pytest.mark.slow
-def test_intervals_hold_the_truth_about_as_often_as_they_say(tmp_path):
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Of 30 intervals of 95 %, 25 or more hold the truth with probability 0.997."""
     held = 0
     for i in range(6):
-        simulate(tmp_path / str(i), n_trials=8 + i)
-        (one,) = load_tuned(tmp_path / str(i))
-        table = tuned_optima(one, "base_lr", np.random.default_rng(i), draws=300).table()
+        table = tuned_optima(
+            simulated(n_trials=8 + i), "base_lr", np.random.default_rng(i), draws=300
+        ).table()
         truth = np.array([best_rate(batch) for batch in BATCHES])
         held += int(((table["low"] <= truth) & (table["high"] >= truth)).sum())
 
     assert held >= 25
 
 
-def test_one_study_a_batch_says_that_its_interval_is_over_trials(tmp_path, rng):
-    simulate(tmp_path, seeds=(0,), batches=(256, 512))
-    (single,) = load_tuned(tmp_path)
+def test_one_study_a_batch_says_that_its_interval_is_over_trials(rng):
+    single = simulated(seeds=(0,), batches=(256, 512))
 
     optima = tuned_optima(single, "base_lr", rng, draws=200)
 
@@ -143,11 +169,11 @@ def test_diverged_trials_are_counted_and_not_best(tuned):
     assert (best["outcome"] == "finished").all()
 
 
-def test_a_best_trial_at_the_edge_says_to_widen_its_range(tmp_path):
+def test_a_best_trial_at_the_edge_says_to_widen_its_range():
     space = {"base_lr": FloatDistribution(1e-3, 0.05, log=True)}
-    simulate(tmp_path, seeds=(0,), batches=(4096,), space=space, n_trials=40)
+    one = simulated(seeds=(0,), batches=(4096,), space=space, n_trials=40)
 
-    (row,) = best_trials(load_tuned(tmp_path)[0]).to_dict("records")
+    (row,) = best_trials(one).to_dict("records")
 
     assert row["advice"].startswith("the best base_lr=0.04")
     assert row["advice"].endswith("is at the high end of its range (0.001 to 0.05): "
@@ -179,32 +205,37 @@ def test_regret_is_nothing_for_the_rule_that_holds_and_at_the_first_batch(tuned,
     assert table.loc[("sqrt", 4096), "regret"] < table.loc[("none", 4096), "regret"] / 4
 
 
-def test_a_rate_beyond_the_trials_has_no_regret_but_a_note(tmp_path, rng):
+def test_a_rate_beyond_the_trials_has_no_regret_but_a_note(rng):
     space = {"base_lr": FloatDistribution(1e-2, 1.5, log=True)}
-    simulate(tmp_path, space=space)
 
-    table = regret(load_tuned(tmp_path)[0], rng).set_index(["rule", "global_batch"])
+    table = regret(simulated(space=space), rng).set_index(["rule", "global_batch"])
 
     assert np.isnan(table.loc[("linear", 4096), "regret"])
     assert table.loc[("linear", 4096), "note"] == "this rate lies beyond the trials"
 
 
-def test_importance_tells_the_rate_that_matters_from_the_warmup_that_does_not(tmp_path):
-    simulate(tmp_path, seeds=(0,), batches=(1024,), n_trials=100)
+def test_importance_tells_the_rate_that_matters_from_the_warmup_that_does_not():
+    one = simulated(seeds=(0,), batches=(1024,), n_trials=100)
+    study = optuna.create_study()
+    for row in one.trials.to_dict("records"):
+        params = {key: row[key] for key in SPACE}
+        study.add_trial(create_trial(params=params, distributions=SPACE, value=row["value"]))
 
-    shares = importance(load_tuned(tmp_path)[0]).set_index("key")["importance"]
+    found = importance(replace(one, studies={one.trials["study"][0]: study}))
+
+    shares = found.set_index("key")["importance"]
 
     assert shares.sum() == pytest.approx(1)
     assert shares["base_lr"] > 5 * shares["warmup"]
 
 
-def test_steps_to_target_are_the_fewest_of_any_trial(tuned, folder):
+def test_steps_to_target_are_the_fewest_of_any_trial(few, folder):
     """A trial's loss is its value plus 3, 2, 1, 0: targets are first met at the end of an epoch."""
     curves = pd.read_parquet(folder / "curves")
-    reached = steps_to_target(tuned, curves, target=1.5, column="val_loss").set_index("study")
+    reached = steps_to_target(few, curves, target=0.9).set_index("study")
 
-    low = tuned.trials.groupby("study")["loss"].min()
-    expected = {name: 10 * int(np.ceil(3 + value - 1.5)) for name, value in low.items()}
+    low = few.trials.groupby("study")["loss"].min()
+    expected = {name: 10 * int(np.ceil(3 + value - 0.9)) for name, value in low.items()}
     for name, steps in expected.items():
         if steps <= 30:
             assert reached.loc[name, "steps_to_target"] == max(steps, 10)
@@ -216,32 +247,34 @@ def test_steps_to_target_are_the_fewest_of_any_trial(tuned, folder):
     assert reached["reached_target"].any()
 
 
-def test_figures_draw_what_the_tables_say(tuned, folder):
-    _, trials = draw_trials(tuned)
-    _, rates = draw_rates(tuned)
+def test_figures_draw_what_the_tables_say(few, folder):
+    _, trials = draw_trials(few)
+    _, rates = draw_rates(few)
     curves = pd.read_parquet(folder / "curves")
-    _, space = draw_space(tuned)
-    _, steps = draw_steps(steps_to_target(tuned, curves, 2.5, "val_loss"), "val_loss 2.5")
+    _, space = draw_space(few)
+    _, steps = draw_steps(steps_to_target(few, curves, 2.5), "val_loss 2.5")
 
-    assert len(trials) == len(tuned.trials)
-    assert trials["is_best"].sum() == len(tuned.studies)
+    assert len(trials) == len(few.trials)
+    assert trials["is_best"].sum() == few.trials["study"].nunique()
     assert len(space) == len(trials)
-    assert space["is_best"].sum() == len(tuned.studies)
-    assert list(rates["global_batch"]) == list(BATCHES)
-    assert rates["linear rule"].iloc[-1] == pytest.approx(16 * rates["best"].iloc[0])
+    assert space["is_best"].sum() == few.trials["study"].nunique()
+    assert list(rates["global_batch"]) == list(BATCHES[:3])
+    assert rates["linear rule"].iloc[-1] == pytest.approx(4 * rates["best"].iloc[0])
     examples = steps["perfect_scaling"] * steps["global_batch"]
     assert examples.to_numpy() == pytest.approx(examples[0])
 
 
-def test_the_command_writes_figures_and_words(folder, tmp_path, capsys):
+def test_the_command_writes_figures_and_words(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
+
     code = main(["tuning", str(folder), "--target", "2.5", "--out", str(tmp_path)])
 
     said = capsys.readouterr().out
     assert code == 0
-    assert said.startswith("20 studies of val_loss: ")
+    assert said.startswith("6 studies of val_loss: ")
     assert "If the saturating rule holds, it bends at batch" in said
-    assert sorted(path.name for path in tmp_path.glob("*.png")) == [
-        "tuned_rates.png", "tuned_space.png", "tuned_steps.png", "tuned_trials.png",
+    assert sorted(path.name for path in tmp_path.glob("*.svg")) == [
+        "tuned_rates.svg", "tuned_space.svg", "tuned_steps.svg", "tuned_trials.svg",
     ]  # fmt: skip
 
 
@@ -251,7 +284,7 @@ def test_a_folder_without_studies_is_refused(tmp_path):
 
 
 def test_several_objectives_are_left_to_optuna(tmp_path):
-    simulate(tmp_path, seeds=(0,), batches=(256,))
+    store(simulated(seeds=(0,), batches=(256,), n_trials=2), tmp_path)
     optuna.create_study(
         study_name="front", storage=open_storage(None, tmp_path), directions=["minimize"] * 2
     )

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.stats.rules import compare_rules
 from analysis.tuning.load import load_tuned
-from analysis.tuning.tuned_rates import joint_table, tuned_optima
+from analysis.tuning.rates import joint_table, tuned_optima
 
 NOISE_SCALE = 256
 BATCHES = (64, 128, 256, 512, 1024)

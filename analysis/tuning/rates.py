@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.stats import norm as normal
-from scipy.stats import t as student
+from scipy import stats
 
 from analysis.stats.optimum import Optima
-from analysis.stats.replicates import DRAWS, LEVEL, Array, percentile_interval
+from analysis.stats.replicates import DRAWS, LEVEL, Array, percentile_interval, student_factor
 from analysis.stats.rules import BENT, FIXED, compare_rules
 from analysis.tuning.load import Tuned, best_trials, finished
-from analysis.tuning.tuned_parabola import (
+from analysis.tuning.parabola import (
     FEWEST_SEEDS,
     Number,
     Resampler,
@@ -22,6 +21,16 @@ from analysis.tuning.tuned_parabola import (
 )
 
 _FEWEST_BATCHES = 3  # for a rule with a batch of its own
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    batch: float
+    best: float
+    draws: Array
+    low_edge: float
+    high_edge: float
+    num_studies: int
 
 
 def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
@@ -66,8 +75,9 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         value, spread = _unscaled(np.array([best]), ends), _unscaled(drawn, ends)
         low, high = ends.low * factor, ends.high * factor
         fits.append(_Fit(batch, value[0] * factor, spread * factor, low, high, len(studies)))
-    notes = ["intervals over trials, not over seeds"] if _single(fits) else []
-    if any(counts.min() < 1.5 * fewest_trials(numbers) for counts in _counts(done)):
+    is_single = any(fit.num_studies < FEWEST_SEEDS for fit in fits)
+    notes = ["intervals over trials, not over seeds"] if is_single else []
+    if (done.groupby(["global_batch", "study"]).size() < 1.5 * fewest_trials(numbers)).any():
         notes.append(
             "few trials: the parabola goes through most of them, not through those near the best"
         )
@@ -105,7 +115,7 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
     ends = np.full((count, 2), np.nan)
     if optima.draws is not None and optima.num_seeds >= FEWEST_SEEDS:
         level = LEVEL ** (1 / count)
-        wider = _student_ratio(freedom, level) / _student_ratio(freedom, LEVEL)
+        wider = student_factor(freedom, level) / student_factor(freedom)
         with np.errstate(invalid="ignore", over="ignore"):
             drawn = (
                 optima.best * (optima.draws / optima.best) ** wider
@@ -116,31 +126,6 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
     table.insert(4, "joint_low", ends[:, 0])
     table.insert(5, "joint_high", ends[:, 1])
     return table
-
-
-def _student_ratio(freedom: int, level: float) -> float:
-    end = 0.5 + level / 2
-    return float(student.ppf(end, freedom) / normal.ppf(end))
-
-
-def _single(fits: list["_Fit"]) -> bool:
-    return any(fit.num_studies < FEWEST_SEEDS for fit in fits)
-
-
-def _counts(done: pd.DataFrame) -> Iterator[pd.Series]:
-    """Finished trials of each study, batch by batch."""
-    for _, trials in done.groupby("global_batch"):
-        yield trials.groupby("study").size()
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    batch: float
-    best: float
-    draws: Array
-    low_edge: float
-    high_edge: float
-    num_studies: int
 
 
 def _unscaled(values: Array, distribution: Number) -> Array:
@@ -223,6 +208,5 @@ def _mean_interval(values: Array) -> tuple[float, float, float]:
     mean = float(values.mean())
     if len(values) < FEWEST_SEEDS:
         return mean, np.nan, np.nan
-    error = values.std(ddof=1) / np.sqrt(len(values))
-    half = float(error * student.ppf(0.5 + LEVEL / 2, len(values) - 1))
+    half = float(stats.sem(values) * stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1))
     return mean, mean - half, mean + half

@@ -6,12 +6,11 @@ import pytest
 from optuna.distributions import FloatDistribution
 from scipy.stats import norm
 from scipy.stats import t as student
-from test_tuning import simulate
+from test_tuning import simulated
 
 from analysis.stats.optimum import Optima
-from analysis.tuning.load import load_tuned
-from analysis.tuning.tuned_parabola import Resampler, nearest_halves
-from analysis.tuning.tuned_rates import joint_table, tuned_optima
+from analysis.tuning.parabola import Resampler, nearest_halves
+from analysis.tuning.rates import joint_table, tuned_optima
 
 
 @pytest.fixture
@@ -38,9 +37,8 @@ def test_joint_intervals_are_wider_by_the_student_factors(rng):
     assert (table["low"] > table["joint_low"]).all()
 
 
-def test_few_seeds_have_no_joint_interval(tmp_path, rng):
-    simulate(tmp_path, seeds=(0,), batches=(256, 512))
-    (single,) = load_tuned(tmp_path)
+def test_few_seeds_have_no_joint_interval(rng):
+    single = simulated(seeds=(0,), batches=(256, 512))
 
     table = joint_table(tuned_optima(single, "base_lr", rng, draws=50), log=True)
 
