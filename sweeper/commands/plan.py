@@ -20,7 +20,9 @@ from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.schedules import GrowingBatch
 from sweeper.store.ledger import Ledger
+from sweeper.store.row import planned_row
 
 Line = dict[str, Any]
 
@@ -67,22 +69,14 @@ def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
 
 
 def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
-    config, split = spec.config, spec.split
+    row = planned_row(spec)
+    del row["config_json"]
     examples = spec.phases.examples_before(spec.epochs)
-    speed = speeds.get(_model(config.resolved))
+    speed = speeds.get(_model(spec.config.resolved))
     ended = planned.ended.get(spec.run_id)
     return {
-        "run_id": spec.run_id,
-        "global_batch": split.global_batch,
-        "warmup_epochs": spec.schedule.warmup_epochs,
-        "lr_rule": config.lr_rule.name,
-        "seed": config.seed,
-        "world_size": split.world_size,
-        "micro_batch": split.micro_batch,
+        **row,
         "micro_batch_from": planned.fits[spec.run_id].source,
-        "accumulation_steps": split.accumulation_steps,
-        "peak_lr": spec.schedule.peak_lr,
-        "steps_per_epoch": spec.steps_per_epoch,
         "phases": [
             {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
             for first, batch in spec.phases.batches()
@@ -156,13 +150,13 @@ def _course(spec: RunSpec) -> str:
     if config.lr_rule.name == "adascale":
         return (
             f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
-            f"{spec.split.global_batch / config['base_batch']:g} times the rate, as the noise of "
+            f"{spec.split.global_batch / config.base_batch:g} times the rate, as the noise of "
             "the gradient allows; the numbers above are those of the shortest."
         )
-    if getattr(config.schedule, "growth", None) == "measured":
+    if isinstance(config.schedule, GrowingBatch) and config.schedule.growth == "measured":
         return (
-            f"{batch}: times {config['schedule']['factor']} after each epoch whose noise scale is "
-            f"above it, up to {config['schedule']['max_batch']:,}; the numbers above are without."
+            f"{batch}: times {config.schedule.factor} after each epoch whose noise scale is "
+            f"above it, up to {config.schedule.max_batch:,}; the numbers above are without."
         )
     first, *later = spec.phases.batches()
     grown = [

@@ -78,10 +78,10 @@ def runs_table(states: Iterable[RunState], *, title: str) -> Table:
     for state in states:
         config, split = state.spec.config, state.spec.split
         table.add_row(
-            f"{config['batch']:,}",
-            f"{config['warmup']:g}",
-            config["lr_rule"]["name"],
-            str(config["seed"]),
+            f"{config.batch:,}",
+            f"{config.warmup:g}",
+            config.lr_rule.name,
+            str(config.seed),
             f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}",
             Text(str(state.status), style=_STYLE.get(str(state.status), "red")),
             f"{state.epoch}/{state.spec.most_epochs}" if state.epoch else "",

@@ -31,8 +31,8 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
         steps = range(0, schedule.total_steps(spec.epochs), stride)
         series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
         config = spec.config
-        rule, decay = config["lr_rule"]["name"], config["schedule"]["name"]
-        name = f"batch {config['batch']:,}, warmup {config['warmup']:g}, {rule}, {decay}"
+        rule, decay = config.lr_rule.name, config.schedule.name
+        name = f"batch {config.batch:,}, warmup {config.warmup:g}, {rule}, {decay}"
         found = names.setdefault(series, [])
         if name not in found:
             found.append(name)
