@@ -116,7 +116,7 @@ class Cluster:
         self._start("slurmctld", "-D")
         for node in NODES:
             self.start_node(node)
-        self.wait_for("sinfo -h -N -o %t", lambda said: said.split().count("idle") >= 2, seconds=60)
+        self.wait_for("sinfo -h -N -o %t", lambda said: said.split().count("idle") >= 2)
 
     def start_node(self, node: str) -> None:
         """Start a node's slurmd."""
@@ -143,12 +143,12 @@ class Cluster:
             text=True,
             capture_output=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    def wait_for(self, command: str, is_so, *, seconds: float = 60.0) -> str:
+    def wait_for(self, command: str, is_so, *, seconds: float = 300.0) -> str:
         """Repeat a command until what it says is so."""
         deadline = time.monotonic() + seconds
         while not is_so(said := self.run(command, check=False)):

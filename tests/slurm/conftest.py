@@ -67,7 +67,7 @@ class Sweeps:
             start_new_session=True,  # so that tests can press Ctrl-C
         )
 
-    def run(self, *words: str, launcher: str = "slurm", code: int = 0, timeout: float = 300) -> str:
+    def run(self, *words: str, launcher: str = "slurm", code: int = 0, timeout: float = 600) -> str:
         """The same, to its end; what it printed."""
         command = self.start(*words, launcher=launcher)
         try:
@@ -97,10 +97,10 @@ class Sweeps:
     def wait_for_training(self) -> None:
         """Wait until a slow model is at its first micro-batch."""
         logs = f"cat {self.results}/attempts/*/*/log.txt"
-        self.cluster.wait_for(logs, lambda said: "training" in said, seconds=120)
+        self.cluster.wait_for(logs, lambda said: "training" in said, seconds=300)
 
     def wait_for_epochs(self, count: int) -> None:
-        self.cluster.wait_for("true", lambda _: self.epochs() >= count, seconds=120)
+        self.cluster.wait_for("true", lambda _: self.epochs() >= count, seconds=300)
 
     def start_requeued_now(self) -> None:
         """SLURM holds requeued jobs back for two minutes; in tests for two seconds.

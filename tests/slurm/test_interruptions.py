@@ -51,7 +51,7 @@ def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere
         "sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap 'sleep 2'"
     )
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
     elsewhere.run(*words, f"devices={nodes}", launcher="local")
 
     assert command.returncode == 0, said
@@ -71,7 +71,7 @@ def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere, nodes):
     sweeps.wait_for_training()
     sweeps.cluster.run("sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap true")
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
     elsewhere.run(*words, "model=slow", "model.seconds=0.1", f"devices={nodes}", launcher="local")
 
     assert command.returncode == 0, said
@@ -89,7 +89,7 @@ def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewher
     (job,) = {line.partition("_")[0] for line in sweeps.queue()}
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}_0")
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
     elsewhere.run(*words, launcher="local")
 
     assert command.returncode == 0, said
@@ -106,7 +106,7 @@ def test_a_run_over_two_nodes_goes_on_after_the_warning(sweeps, elsewhere):
     (line,) = sweeps.queue()
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
     elsewhere.run(*words, "devices=2", launcher="local")
 
     assert command.returncode == 0, said
@@ -128,7 +128,7 @@ def test_a_warned_job_begins_no_further_run(sweeps):
     (line,) = sweeps.queue()
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
 
     assert command.returncode == 0, said
     assert sorted(sweeps.rows().attempt) == [1, 1, 2, 2]
@@ -144,7 +144,7 @@ def test_a_node_that_dies_is_survived(sweeps, elsewhere):
     sweeps.cluster.kill_node(min(nodes))
     try:
         sweeps.start_requeued_now()
-        said, _ = command.communicate(timeout=240)
+        said, _ = command.communicate(timeout=600)
     finally:
         sweeps.cluster.start_node(min(nodes))
     elsewhere.run(*words, launcher="local")
@@ -164,7 +164,7 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
         time.sleep(1)
         if "BeginTime" in sweeps.cluster.run("squeue --noheader -o %r"):
             sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=10)
+    said, _ = command.communicate(timeout=300)
     elsewhere.run(*words, launcher="local")
 
     assert command.returncode == 0, said
@@ -183,7 +183,7 @@ def test_a_run_that_never_saves_a_step_in_its_time_is_timed_out(sweeps):
         sweeps.cluster.run(f"scancel --batch --signal=USR1 {sweeps.queue()[0].split()[0]}")
         if attempt == 1:
             sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=120)
+    said, _ = command.communicate(timeout=300)
 
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "timed_out"
@@ -196,7 +196,7 @@ def test_scancel_of_one_run_is_an_outcome_and_the_rest_goes_on(sweeps):
     command = sweeps.start("epochs=6", "seed=0,1")
     sweeps.wait_for_epochs(1)
     sweeps.cluster.run(f"scancel {sweeps.queue()[0].split()[0]}")
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
 
     assert command.returncode == 1, said
     rows = sweeps.rows().set_index("outcome")
@@ -208,7 +208,7 @@ def test_scancel_of_a_run_that_waits_is_an_outcome(sweeps):
     command = sweeps.start("+hydra.launcher.parameters.begin=now+1hour")
     sweeps.cluster.wait_for("squeue --noheader", lambda said: "PD" in said)
     sweeps.cluster.run("scancel -u $(id -un)")
-    said, _ = command.communicate(timeout=60)
+    said, _ = command.communicate(timeout=300)
 
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "preempted"

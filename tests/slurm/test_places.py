@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def test_one_run_without_m_goes_to_slurm_too(sweeps):
     command = sweeps.start("epochs=1", mode=())
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
 
     assert command.returncode == 0, said
     assert "Submitted 1 runs as 1 job" in said
@@ -68,7 +68,7 @@ def test_a_job_without_scontrol_says_so_and_the_command_goes_on(sweeps):
     sweeps.wait_for_epochs(1)
     (job,) = (line.split()[0] for line in sweeps.queue())
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}")
-    said, _ = command.communicate(timeout=240)
+    said, _ = command.communicate(timeout=600)
 
     assert command.returncode == 1, said
     (row,) = sweeps.rows().itertuples()
@@ -120,7 +120,7 @@ def test_a_full_queue_is_told_and_ctrl_c_leaves_nothing_queued(full):
     while "its queue is full" not in said and command.poll() is None:
         said += command.stdout.readline()
     os.killpg(command.pid, signal.SIGINT)
-    rest, _ = command.communicate(timeout=60)
+    rest, _ = command.communicate(timeout=300)
 
     assert "SLURM has not taken the jobs yet: its queue is full (MaxJobCount)" in said
     assert "Stopped." in rest

@@ -66,7 +66,7 @@ def test_two_nodes_give_the_results_of_two_ranks_here(sweeps, elsewhere):
     ],
 )
 def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words, sentence):
-    said = sweeps.run(*words, code=2, timeout=60)
+    said = sweeps.run(*words, code=2, timeout=300)
 
     assert said.startswith("Nothing was started.\n")
     assert sentence in said
@@ -81,7 +81,7 @@ def test_jobs_that_wait_in_vain_are_told(sweeps):
     while "wait because" not in said and command.poll() is None:
         said += command.stdout.readline()
     command.send_signal(signal.SIGINT)
-    rest, _ = command.communicate(timeout=30)
+    rest, _ = command.communicate(timeout=300)
 
     assert "Jobs wait because of PartitionNodeLimit and will not start so" in said
     assert "Stopped." in rest
