@@ -70,7 +70,7 @@ NAMES = (
     Reach(
         library="Hydra",
         name="hydra.core.plugins:Plugins.instantiate_launcher",
-        used_in="hydra_plugins/sweeper_hydra/sweepers.py",
+        used_in="hydra_plugins/sweeper_hydra.py",
         why="as in Hydra's example plugins; there is no public way",
     ),
     Reach(
