@@ -50,8 +50,9 @@ def brief(config: Mapping[str, Any], micro_batch: int) -> RunSpec:
             "comm_hook": _from_the_start(config["comm_hook"]),
         }
     )
+    short = replace(spec.batch_plan, num_train_examples=steps * batch)
     still = replace(spec.schedule, start_lr=0.0, peak_lr=0.0)
-    return replace(spec, steps_per_epoch=steps, schedule=still)
+    return replace(spec, batch_plan=short, schedule=still)
 
 
 def _with_the_ranks_workers(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Adaptive:
 
     def layout(self, epoch: int) -> tuple[BatchSplit, int]:
         """The layout of a 0-based epoch's optimizer steps, and their number."""
-        return self._spec.phases.split_at(epoch), self._spec.steps_at(epoch)
+        return self._spec.batch_plan.split_at(epoch), self._spec.steps_at(epoch)
 
     def lr(self, step: int) -> float:
         """Learning rate of a 0-based optimizer step whose gradient is not known yet."""
@@ -45,8 +45,8 @@ class Adaptive:
             epochs: completed by now [epochs].
             noise_scale: of the epoch that ends [examples].
         """
-        grown = self._spec.phases.grown
-        batch = self._spec.phases.split_at(epochs).global_batch
+        grown = self._spec.batch_plan.grown
+        batch = self._spec.batch_plan.split_at(epochs).global_batch
         is_free = len(grown) < self._growths_allowed
         is_warm = epochs >= self._spec.schedule.warmup_epochs
         if self._grows and is_free and is_warm and noise_scale is not None and noise_scale > batch:
@@ -63,7 +63,7 @@ class Adaptive:
     def state(self) -> dict[str, Any]:
         """What was decided so far, in plain containers, for the checkpoint."""
         adascale = None if self._adascale is None else self._adascale.state()
-        return {"adascale": adascale, "grown": list(self._spec.phases.grown)}
+        return {"adascale": adascale, "grown": list(self._spec.batch_plan.grown)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave."""

@@ -22,7 +22,7 @@ from sweeper.spec.exit_codes import DONE
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import planned_row
+from sweeper.store.row import planned_columns
 
 Line = dict[str, Any]
 
@@ -69,17 +69,15 @@ def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
 
 
 def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
-    row = planned_row(spec)
-    del row["config_json"]
-    examples = spec.phases.examples_before(spec.epochs)
+    examples = spec.batch_plan.examples_before(spec.epochs)
     speed = speeds.get(_model(spec.config.resolved))
     ended = planned.ended.get(spec.run_id)
     return {
-        **row,
+        **planned_columns(spec),
         "micro_batch_from": planned.fits[spec.run_id].source,
-        "phases": [
+        "batches": [
             {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
-            for first, batch in spec.phases.batches()
+            for first, batch in spec.batch_plan.batches()
         ],
         "most_epochs": spec.most_epochs,
         "total_steps": spec.total_steps,
@@ -153,12 +151,13 @@ def _course(spec: RunSpec) -> str:
             f"{spec.split.global_batch / config.base_batch:g} times the rate, as the noise of "
             "the gradient allows; the numbers above are those of the shortest."
         )
-    if isinstance(config.schedule, GrowingBatch) and config.schedule.growth == "measured":
+    schedule = config.schedule
+    if isinstance(schedule, GrowingBatch) and schedule.growth == "measured":
         return (
-            f"{batch}: times {config.schedule.factor} after each epoch whose noise scale is "
-            f"above it, up to {config.schedule.max_batch:,}; the numbers above are without."
+            f"{batch}: times {schedule.factor} after each epoch whose noise scale is "
+            f"above it, up to {schedule.max_batch:,}; the numbers above are without."
         )
-    first, *later = spec.phases.batches()
+    first, *later = spec.batch_plan.batches()
     grown = [
         f"{batch:,} from epoch {epoch} on ({spec.steps_at(epoch)} steps each)"
         for epoch, batch in later

@@ -1,64 +1,7 @@
-"""The batch of each epoch: the one asked for, or multiplied at whole epochs."""
+"""When the batch of `schedule=growing_batch` grows, and what cannot grow."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
-
-from sweeper.spec.batch import BatchSplit, steps_per_epoch
 from sweeper.spec.config import RunConfig
 from sweeper.spec.schedules import GrowingBatch, Schedule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phases:
-    """The batch in the course of a training. Micro-batch and ranks stay; accumulation grows.
-
-    Attributes:
-        split: of the first epoch.
-        num_train_examples: examples in the data set [examples].
-        factor: what each growth multiplies the batch by [count].
-        grown: 0-based epochs that began with a growth, ascending.
-    """
-
-    split: BatchSplit
-    num_train_examples: int
-    factor: int = 1
-    grown: tuple[int, ...] = ()
-
-    def split_at(self, epoch: int) -> BatchSplit:
-        """The layout of a 0-based epoch's optimizer steps."""
-        times = self.factor ** sum(first <= epoch for first in self.grown)
-        steps = self.split.accumulation_steps * times
-        return replace(self.split, accumulation_steps=steps)
-
-    def steps_at(self, epoch: int) -> int:
-        """Optimizer steps of a 0-based epoch [steps]."""
-        return steps_per_epoch(self.num_train_examples, self.split_at(epoch).global_batch)
-
-    def steps_before(self, epoch: int) -> int:
-        """Optimizer steps before a 0-based epoch [steps]."""
-        return sum(epochs * self.steps_at(first) for first, epochs in self._lengths(epoch))
-
-    def examples_before(self, epoch: int) -> int:
-        """Examples trained on before a 0-based epoch [examples]."""
-        return sum(
-            epochs * self.steps_at(first) * self.split_at(first).global_batch
-            for first, epochs in self._lengths(epoch)
-        )
-
-    def _lengths(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """First epoch and number of epochs of each phase, as far as it lies before an epoch."""
-        ends = [0, *(first for first in self.grown if first < epoch), epoch]
-        return ((start, end - start) for start, end in pairwise(ends))
-
-    def batches(self) -> list[tuple[int, int]]:
-        """First 0-based epoch and global batch of each phase."""
-        return [(first, self.split_at(first).global_batch) for first in (0, *self.grown)]
-
-    def position(self, step: int) -> float:
-        """Where in the training a 0-based optimizer step is taken [epochs]."""
-        start = max(first for first in (0, *self.grown) if self.steps_before(first) <= step)
-        return start + (step - self.steps_before(start)) / self.steps_at(start)
 
 
 def factor_of(schedule: Schedule) -> int:

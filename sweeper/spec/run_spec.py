@@ -13,7 +13,8 @@ from sweeper.spec.batch import (
     split_global_batch,
     steps_per_epoch,
 )
-from sweeper.spec.batch_growth import Phases, check_growth, factor_of, planned_growths
+from sweeper.spec.batch_growth import check_growth, factor_of, planned_growths
+from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.lr_rules import peak_lr, warmup_epochs
 from sweeper.spec.method_checks import check_methods, gradient_span
@@ -28,24 +29,33 @@ class RunSpec:
 
     Attributes:
         config: in the users' words.
-        split: micro-batch, accumulation steps and ranks of one optimizer step.
-        bn_span: examples normalised together by BatchNorm [examples].
-        steps_per_epoch: whole global batches in an epoch, the first one [steps].
+        batch_plan: micro-batch, accumulation, ranks and steps of each epoch, as far as known.
         schedule: the learning rate at every step; with AdaScale, of the base batch.
-        phases: the batch of each epoch, as far as it is known.
     """
 
     config: RunConfig
-    split: BatchSplit
-    bn_span: int
-    steps_per_epoch: int
+    batch_plan: BatchPlan
     schedule: LRSchedule
-    phases: Phases
 
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
         return identity.run_id({**self.config.resolved, "bn_span": self.bn_span})
+
+    @property
+    def split(self) -> BatchSplit:
+        """The layout of the first epoch's optimizer steps."""
+        return self.batch_plan.split
+
+    @property
+    def bn_span(self) -> int:
+        """Examples normalised together by BatchNorm [examples]."""
+        return self.batch_plan.bn_span
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole global batches in the first epoch [steps]."""
+        return self.batch_plan.steps_at(0)
 
     @property
     def epochs(self) -> int:
@@ -55,11 +65,11 @@ class RunSpec:
     @property
     def total_steps(self) -> int:
         """Optimizer steps in the training, of `epochs` epochs and the known batches [steps]."""
-        return self.phases.steps_before(self.epochs)
+        return self.batch_plan.steps_before(self.epochs)
 
     def steps_at(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch [steps]."""
-        return self.phases.steps_at(epoch) if self.phases.grown else self.steps_per_epoch
+        return self.batch_plan.steps_at(epoch)
 
     @property
     def most_epochs(self) -> int:
@@ -88,21 +98,8 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
     if not isinstance(config, RunConfig):
         config = run_config(config)
     check_methods(config)
-    steps = steps_per_epoch(config.data.num_train_examples, config.batch)
-    split, bn_span = _solve_batch(config)
-    phases = Phases(
-        split=split,
-        num_train_examples=config.data.num_train_examples,
-        factor=factor_of(config.schedule),
-    )
-    spec = RunSpec(
-        config=config,
-        split=split,
-        bn_span=bn_span,
-        steps_per_epoch=steps,
-        schedule=_lr_schedule(config, phases),
-        phases=phases,
-    )
+    plan = _batch_plan(config)
+    spec = RunSpec(config=config, batch_plan=plan, schedule=_lr_schedule(config, plan))
     check_growth(config, spec.schedule.warmup_epochs)
     grown = planned_growths(config.schedule, config.batch)
     return with_growths(spec, grown) if grown else spec
@@ -110,8 +107,8 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
 
 def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
     """The same run with its batch multiplied at the start of these 0-based epochs."""
-    phases = replace(spec.phases, grown=grown)
-    return replace(spec, phases=phases, schedule=_lr_schedule(spec.config, phases))
+    plan = replace(spec.batch_plan, grown=grown)
+    return replace(spec, batch_plan=plan, schedule=_lr_schedule(spec.config, plan))
 
 
 def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
@@ -123,7 +120,7 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     return replace(run_spec(spec.config.replaced(micro_batch=micro_batch)), config=spec.config)
 
 
-def _lr_schedule(config: RunConfig, phases: Phases) -> LRSchedule:
+def _lr_schedule(config: RunConfig, plan: BatchPlan) -> LRSchedule:
     base_lr, batch, base_batch = float(config.base_lr), config.batch, config.base_batch
     peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
     length = warmup_epochs(config.lr_rule, warmup=config.warmup, batch_ratio=batch / base_batch)
@@ -131,15 +128,15 @@ def _lr_schedule(config: RunConfig, phases: Phases) -> LRSchedule:
     climb = warmup(
         config.warmup_start, base_lr=base_lr, peak_lr=peak, workers=config.warmup_workers
     )
-    steps = phases.steps_at(0)
+    steps = plan.steps_at(0)
     if config.lr_rule.name == "adascale":
-        steps = steps_per_epoch(phases.num_train_examples, base_batch)
+        steps = steps_per_epoch(plan.num_train_examples, base_batch)
     training = Training(
         epochs=config.epochs,
         warmup_epochs=length,
         steps_per_epoch=steps,
         peak_lr=peak,
-        grown=phases.grown,
+        grown=plan.grown,
     )
     return LRSchedule(
         start_lr=climb.start_lr,
@@ -148,11 +145,12 @@ def _lr_schedule(config: RunConfig, phases: Phases) -> LRSchedule:
         warmup_epochs=length,
         steps_per_epoch=steps,
         decay=config.schedule.decay(training),
-        phases=phases if phases.grown else None,
+        batch_plan=plan if plan.grown else None,
     )
 
 
-def _solve_batch(config: RunConfig) -> tuple[BatchSplit, int]:
+def _batch_plan(config: RunConfig) -> BatchPlan:
+    steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
     span_unit = 1 if config.bn_span == "micro" else config.bn_span
     micro_batch = config.micro_batch
     if micro_batch == "auto":
@@ -165,7 +163,12 @@ def _solve_batch(config: RunConfig) -> tuple[BatchSplit, int]:
     split = split_global_batch(
         config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=span_unit
     )
-    return split, micro_batch if config.bn_span == "micro" else config.bn_span
+    return BatchPlan(
+        split=split,
+        bn_span=micro_batch if config.bn_span == "micro" else config.bn_span,
+        num_train_examples=config.data.num_train_examples,
+        factor=factor_of(config.schedule),
+    )
 
 
 def _check_warmup_length(warmup_epochs: float, config: RunConfig) -> None:

@@ -6,7 +6,7 @@ No hidden counter: any step can be asked for, on any layout, after any resume.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sweeper.spec.batch_growth import Phases
+from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.schedules import Decay
 from sweeper.spec.warmup import Shape, gradual
 
@@ -29,7 +29,7 @@ class LRSchedule:
         steps_per_epoch: optimizer steps per epoch [steps].
         decay: factor on the learning rate at a position in training [epochs -> dimensionless].
         shape: the climb of the warmup.
-        phases: where steps stand when their number per epoch changes; None: it does not.
+        batch_plan: where steps stand when their number per epoch changes; None: it does not.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 2.2: the gradual warmup starts at the
@@ -43,7 +43,7 @@ class LRSchedule:
     steps_per_epoch: float
     decay: Decay
     shape: Shape = gradual
-    phases: Phases | None = None
+    batch_plan: BatchPlan | None = None
 
     def lr(self, step: int) -> float:
         """Learning rate of the 0-based optimizer step."""
@@ -51,15 +51,15 @@ class LRSchedule:
 
     def position(self, step: int) -> float:
         """Where in the training a 0-based optimizer step is taken [epochs]."""
-        if self.phases is None:
+        if self.batch_plan is None:
             return step / self.steps_per_epoch
-        return self.phases.position(step)
+        return self.batch_plan.position(step)
 
     def total_steps(self, epochs: int) -> int:
         """Optimizer steps of so many epochs [steps]."""
-        if self.phases is None:
+        if self.batch_plan is None:
             return round(epochs * self.steps_per_epoch)
-        return self.phases.steps_before(epochs)
+        return self.batch_plan.steps_before(epochs)
 
     def series(self, num_steps: int) -> Iterator[float]:
         """Learning rates of the first ``num_steps`` optimizer steps."""

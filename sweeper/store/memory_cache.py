@@ -191,7 +191,7 @@ class Probes:
         config, ranks = spec.config, spec.split.world_size
         return (
             f"the smallest micro-batch must fit into {self.memory(spec)}; got micro_batch="
-            f"{spec.split.micro_batch}, the smallest that makes batch={config['batch']} on "
+            f"{spec.split.micro_batch}, the smallest that makes batch={config.batch} on "
             f"{ranks} rank(s) with bn_span={spec.bn_span}, and it needs more. Give it more "
             "memory, or choose a smaller model or a smaller bn_span, which makes another "
             f"experiment. What was measured is in {self._folder / self.key(spec)}."

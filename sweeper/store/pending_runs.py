@@ -15,6 +15,7 @@ from typing import Any
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.lease import Holder, this_process
 from sweeper.store.publish import publish_json
+from sweeper.store.row import planned_columns
 
 _PREFIX = ".pending-"
 
@@ -48,7 +49,7 @@ def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Gene
         return
     me = this_process()
     path = results / f"{_PREFIX}{me.host}-{me.pid}.json"
-    runs = [_line(spec, number) for spec, number in attempts]
+    runs = [{**planned_columns(spec), "attempt": number} for spec, number in attempts]
     publish_json(path, {"holder": asdict(me), "runs": runs})
     try:
         yield
@@ -74,18 +75,3 @@ def _read(path: Path) -> PendingRuns | None:
         return PendingRuns(holder=Holder(**found["holder"]), runs=found["runs"])
     except (OSError, ValueError, TypeError, KeyError):  # gone since it was listed, or foreign
         return None
-
-
-def _line(spec: RunSpec, number: int) -> dict[str, Any]:
-    config = spec.config
-    return {
-        "run_id": spec.run_id,
-        "attempt": number,
-        "global_batch": spec.split.global_batch,
-        "warmup_epochs": float(spec.schedule.warmup_epochs),
-        "lr_rule": config.lr_rule.name,
-        "base_lr": float(config.base_lr),
-        "peak_lr": spec.schedule.peak_lr,
-        "seed": config.seed,
-        "epochs": spec.epochs,
-    }

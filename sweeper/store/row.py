@@ -10,6 +10,12 @@ from sweeper.spec.run_spec import RunSpec
 
 def planned_row(spec: RunSpec) -> dict[str, Any]:
     """What of a run's row is known before it starts."""
+    text = json.dumps(spec.config.resolved, sort_keys=True)
+    return {**planned_columns(spec), "config_json": text}
+
+
+def planned_columns(spec: RunSpec) -> dict[str, Any]:
+    """What of a run's row is known before it starts, without the text of its config."""
     config, split = spec.config, spec.split
     return {
         "run_id": spec.run_id,
@@ -34,7 +40,6 @@ def planned_row(spec: RunSpec) -> dict[str, Any]:
         "precision": config.precision,
         "seed": config.seed,
         "epochs": spec.epochs,
-        "config_json": json.dumps(config.resolved, sort_keys=True),
     }
 
 

@@ -30,21 +30,21 @@ def test_a_batch_that_grows_tenfold_at_30_60_80_takes_33_epochs_worth_of_steps(p
     spec = planned("schedule.max_batch=64000")
 
     assert spec.total_steps == 33_210
-    batches = [spec.phases.split_at(epoch).global_batch for epoch in (0, 29, 30, 60, 80, 89)]
+    batches = [spec.batch_plan.split_at(epoch).global_batch for epoch in (0, 29, 30, 60, 80, 89)]
     assert batches == [64, 64, 640, 6400, 64_000, 64_000]
 
 
 def test_every_phase_of_smiths_goes_through_the_same_examples(planned):
     spec = planned("schedule.max_batch=64000")
 
-    assert spec.phases.batches() == [(0, 64), (30, 640), (60, 6400), (80, 64_000)]
-    assert spec.phases.examples_before(90) == 90 * 64_000
+    assert spec.batch_plan.batches() == [(0, 64), (30, 640), (60, 6400), (80, 64_000)]
+    assert spec.batch_plan.examples_before(90) == 90 * 64_000
 
 
 def test_the_rate_stays_while_the_batch_grows_and_decays_once_it_may_not(planned):
     spec = planned("schedule.max_batch=6400")
 
-    after = [spec.phases.steps_before(epoch) for epoch in (30, 60, 80)]
+    after = [spec.batch_plan.steps_before(epoch) for epoch in (30, 60, 80)]
     rates = [spec.schedule.lr(step) / spec.schedule.peak_lr for step in after]
     assert rates == pytest.approx([1, 1, 0.1])
     assert spec.schedule.lr(after[2] - 1) == pytest.approx(spec.schedule.peak_lr)
@@ -63,7 +63,7 @@ def test_a_batch_that_may_not_grow_is_trained_as_with_periodic_decay(planned):
 def test_accumulation_grows_and_the_micro_batch_and_the_ranks_stay(planned):
     spec = planned("schedule.max_batch=640", "devices=2", "micro_batch=32", "bn_span=32")
 
-    splits = [spec.phases.split_at(epoch) for epoch in (29, 30)]
+    splits = [spec.batch_plan.split_at(epoch) for epoch in (29, 30)]
     assert [split.accumulation_steps for split in splits] == [1, 10]
     assert {(split.micro_batch, split.world_size) for split in splits} == {(32, 2)}
 
@@ -73,7 +73,7 @@ def test_a_step_stands_where_its_phase_puts_it(planned):
     spec = planned("schedule.max_batch=64000")
 
     steps = (29_999, 30_000, 30_050, 33_000, 33_005, 33_200)
-    positions = [spec.phases.position(step) for step in steps]
+    positions = [spec.batch_plan.position(step) for step in steps]
     assert positions == pytest.approx([29.999, 30, 30.5, 60, 60.5, 80])
 
 
@@ -82,14 +82,14 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
     spec = planned(
         "schedule.growth=measured", "schedule.max_batch=6400", "noise_span=32", "bn_span=32"
     )
-    assert spec.phases.grown == ()
+    assert spec.batch_plan.grown == ()
 
     grown = with_growths(spec, (20, 25))
 
-    after = [grown.phases.steps_before(epoch) for epoch in (20, 30, 60, 80)]
+    after = [grown.batch_plan.steps_before(epoch) for epoch in (20, 30, 60, 80)]
     rates = [grown.schedule.lr(step) / grown.schedule.peak_lr for step in after]
     assert rates == pytest.approx([1, 1, 1, 0.1])
-    assert grown.phases.split_at(25).global_batch == 6400
+    assert grown.batch_plan.split_at(25).global_batch == 6400
     assert grown.run_id == spec.run_id
 
 
