@@ -62,6 +62,26 @@ class Dropping(nn.Module):
         return self.layers(images)
 
 
+class Gated(Dropping):
+    """Holds at a gate, a file: at `start` or after each `epoch`, as it says, until it is gone."""
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, gate: str) -> None:
+        super().__init__(input_shape, num_classes)
+        self.gate, self.reached = Path(gate), "start"
+
+    def forward(self, images: Tensor) -> Tensor:
+        while self.training and self._closed_at() == self.reached:
+            time.sleep(0.01)
+        self.reached = "between" if self.training else "epoch"
+        return super().forward(images)
+
+    def _closed_at(self) -> str | None:
+        try:
+            return self.gate.read_text()
+        except FileNotFoundError:
+            return None
+
+
 class Segfaulting(_Net):
     """Reads address 0."""
 

@@ -19,7 +19,7 @@ MEASURED += ["distance_from_start"]
 def train(config):
     """Train a short run on a layout until some epochs are done, or one step; its curve so far.
 
-    The model has BatchNorm and every kind of dropout.
+    The model has BatchNorm and every kind of dropout, and holds until the test has looked.
     """
 
     def run(
@@ -29,7 +29,10 @@ def train(config):
         ledger.prepare()
         short = {"batch": 7680, "warmup": 1, "epochs": 3, "schedule": {"name": "constant"}}
         short["data"] = {**config()["data"], "num_train_examples": 15_360}
-        short["model"] = {"_target_": "provoked.Dropping"}
+        gate = results.with_suffix(".gate")
+        short["model"] = {"_target_": "provoked.Gated", "gate": str(gate)}
+        if until or step_by_step:
+            gate.write_text("epoch" if until else "start")
         planned = plan([config(**short | layout)], ledger)
         runs = run_here(tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=2))
         attempt = None
@@ -37,12 +40,14 @@ def train(config):
             attempt = event.began[0] if event.began else attempt
             if event.began and step_by_step:
                 attempt.ask_to_leave()
+                gate.unlink()
             checkpoint = attempt.checkpoint if attempt else None
             if checkpoint and checkpoint.exists():
                 shutil.copy(checkpoint, results / "latest.ckpt")
             if until and attempt and len(attempt.curve()) >= until:
                 break
         runs.close()
+        gate.unlink(missing_ok=True)
         return pd.read_parquet(results / "curves").sort_values("epoch", ignore_index=True)
 
     return run
