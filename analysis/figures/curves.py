@@ -7,20 +7,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import style
 from analysis.figures.final import line_label
 from analysis.figures.lines import draw_curve
 from analysis.figures.points import POINT, points, reading_note
-from analysis.figures.style import (
-    WORDS,
-    epoch_axis,
-    legend,
-    line_style,
-    measure_of,
-    new_figure,
-    ordered_colors,
-    titles,
-    value_axis,
-)
 from analysis.tables.comparable_runs import ComparableRuns
 
 
@@ -58,33 +48,35 @@ def draw_per_epoch(compared: ComparableRuns, curves: pd.DataFrame) -> tuple[Figu
     Returns:
         The figure, and the frame that it draws.
     """
-    measure = measure_of(compared.runs)
+    measure = style.measure_of(compared.runs)
     frame = curve_points(compared.runs, curves, measure)
     batches = sorted(compared.runs["global_batch"].unique())
     columns = min(3, len(batches))
     rows = math.ceil(len(batches) / columns)
-    figure, panels = new_figure(max(7.2, 4.1 * columns), 1.2 + 3.2 * rows, rows, columns)
+    figure, panels = style.new_figure(max(7.2, 4.1 * columns), 1.2 + 3.2 * rows, rows, columns)
     for axes, batch in zip(panels, batches, strict=False):
         axes.set_title(f"batch {batch:,}", fontsize=10)
         _draw_panel(axes, frame[frame["global_batch"] == batch], compared.runs)
-        epoch_axis(axes)
+        style.epoch_axis(axes)
     for axes in panels[len(batches) :]:
         axes.set_visible(False)
     for axes in panels[max(0, len(batches) - columns) : len(batches)]:
         axes.tick_params(labelbottom=True)
-    value_axis(panels[0], measure)
-    legend(figure, panels[0])
+    style.value_axis(panels[0], measure)
+    style.legend(figure, panels[0])
     note = reading_note(points(compared.runs, measure))
-    titles(figure, f"{WORDS[measure]} per epoch: {compared.title}", compared.about, note)
+    style.titles(
+        figure, f"{style.WORDS[measure]} per epoch: {compared.title}", compared.about, note
+    )
     return figure, frame
 
 
 def _draw_panel(axes: Axes, frame: pd.DataFrame, runs: pd.DataFrame) -> None:
     warmups = sorted(runs["warmup_epochs"].unique())
     rules = sorted(runs["lr_rule"].unique())
-    colors = dict(zip(warmups, ordered_colors(len(warmups)), strict=True))
+    colors = dict(zip(warmups, style.ordered_colors(len(warmups)), strict=True))
     for key, line in frame.groupby(["warmup_epochs", "lr_rule"]):
         warmup, rule = cast("tuple[float, str]", key)
         label = line_label(warmup, "epochs warmup", rule, rules)
-        style = line_style(rules.index(rule))
-        draw_curve(axes, line, color=colors[warmup], style=style, label=label)
+        linestyle = style.line_style(rules.index(rule))
+        draw_curve(axes, line, color=colors[warmup], linestyle=linestyle, label=label)

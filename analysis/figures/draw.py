@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.figures import style
 from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import draw_against_batch, draw_against_warmup
 from analysis.figures.save import save
-from analysis.figures.style import WORDS, measure_of
 from analysis.tables.comparable_runs import group_comparable
 
 
@@ -25,7 +25,7 @@ def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator
     """
     for compared in group_comparable(runs):
         ending = f"-{compared.name}" if compared.name else ""
-        word = WORDS[measure_of(compared.runs)].lower()
+        word = style.WORDS[style.measure_of(compared.runs)].lower()
         drawn = {
             f"{word}_vs_batch": draw_against_batch(compared),
             f"{word}_vs_warmup": draw_against_warmup(compared),

@@ -6,19 +6,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import style
 from analysis.figures.lines import draw_points
 from analysis.figures.points import points, reading_note
-from analysis.figures.style import (
-    WORDS,
-    batch_axis,
-    legend,
-    line_style,
-    measure_of,
-    new_figure,
-    ordered_colors,
-    titles,
-    value_axis,
-)
 from analysis.tables.comparable_runs import ComparableRuns
 
 
@@ -32,7 +22,7 @@ def draw_against_batch(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
         The figure, and the frame that it draws.
     """
     figure, axes, frame = _draw(compared, "batch", "global_batch", "warmup_epochs", "epochs warmup")
-    batch_axis(axes, sorted(frame["global_batch"].unique()))
+    style.batch_axis(axes, sorted(frame["global_batch"].unique()))
     return figure, frame
 
 
@@ -47,26 +37,26 @@ def draw_against_warmup(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]
 def _draw(
     compared: ComparableRuns, name: str, x: str, by: str, unit: str
 ) -> tuple[Figure, Axes, pd.DataFrame]:
-    measure = measure_of(compared.runs)
+    measure = style.measure_of(compared.runs)
     frame = points(compared.runs, measure)
-    figure, (axes,) = new_figure()
+    figure, (axes,) = style.new_figure()
     _draw_lines(axes, frame, x=x, by=by, unit=unit)
-    value_axis(axes, measure, "last epoch")
-    legend(figure, axes)
-    title = f"{WORDS[measure]} against {name}: {compared.title}"
-    titles(figure, title, compared.about, reading_note(frame))
+    style.value_axis(axes, measure, "last epoch")
+    style.legend(figure, axes)
+    title = f"{style.WORDS[measure]} against {name}: {compared.title}"
+    style.titles(figure, title, compared.about, reading_note(frame))
     return figure, axes, frame
 
 
 def _draw_lines(axes: Axes, frame: pd.DataFrame, *, x: str, by: str, unit: str) -> None:
     levels = sorted(frame[by].unique())
     rules = sorted(frame["lr_rule"].unique())
-    for level, color in zip(levels, ordered_colors(len(levels)), strict=True):
+    for level, color in zip(levels, style.ordered_colors(len(levels)), strict=True):
         for i, rule in enumerate(rules):
             line = frame[(frame[by] == level) & (frame["lr_rule"] == rule)]
             if len(line):
                 label = line_label(level, unit, rule, rules)
-                draw_points(axes, line, x, color=color, style=line_style(i), label=label)
+                draw_points(axes, line, x, color=color, linestyle=style.line_style(i), label=label)
 
 
 def line_label(level: float, unit: str, rule: str, rules: Sequence[str]) -> str:

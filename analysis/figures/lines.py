@@ -3,13 +3,13 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.style import DIVERGED
+from analysis.figures import style
 
 _BAND = 0.18
 
 
 def draw_points(
-    axes: Axes, line: pd.DataFrame, x: str, *, color: str, style: str = "-", label: str = ""
+    axes: Axes, line: pd.DataFrame, x: str, *, color: str, linestyle: str = "-", label: str = ""
 ) -> None:
     """Means with a band from the lowest to the highest seed; a red cross where runs diverged.
 
@@ -18,23 +18,23 @@ def draw_points(
         line: as `points` returns it, of one line.
         x: column along the horizontal axis.
         color: of the line.
-        style: of the line; a space for marks alone, whose bands are bars.
+        linestyle: of the line; a space for marks alone, whose bands are bars.
         label: for the legend; empty for none.
     """
     axes.plot(
-        line[x], line["mean"], style, color=color, marker="o", markersize=4.5, label=label or None
+        line[x], line["mean"], linestyle, color=color, marker="o", ms=4.5, label=label or None
     )
-    if style.strip():
+    if linestyle.strip():
         axes.fill_between(line[x], line["low"], line["high"], color=color, alpha=_BAND, linewidth=0)
     else:
         axes.vlines(line[x], line["low"], line["high"], color=color)
     diverged = line[line["num_diverged"] > 0]
     foot, place = [0.02] * len(diverged), axes.get_xaxis_transform()
-    axes.scatter(diverged[x], foot, marker="x", color=DIVERGED, transform=place, zorder=5)
+    axes.scatter(diverged[x], foot, marker="x", color=style.DIVERGED, transform=place, zorder=5)
 
 
 def draw_curve(
-    axes: Axes, frame: pd.DataFrame, *, color: str, style: str = "-", label: str = ""
+    axes: Axes, frame: pd.DataFrame, *, color: str, linestyle: str = "-", label: str = ""
 ) -> None:
     """Means over epochs with a band; diverged runs as a thin line that ends in a red cross.
 
@@ -42,13 +42,13 @@ def draw_curve(
         axes: to draw on.
         frame: as `curve_points` returns it, of one line.
         color: of the line.
-        style: of the line.
+        linestyle: of the line.
         label: for the legend; empty for none.
     """
     line = frame[frame["outcome"] == "finished"]
     lost = frame[frame["outcome"] == "diverged"]
-    axes.plot(line["epoch"], line["mean"], style, color=color, label=label or None)
+    axes.plot(line["epoch"], line["mean"], linestyle, color=color, label=label or None)
     low, high = line["low"], line["high"]
     axes.fill_between(line["epoch"], low, high, color=color, alpha=_BAND, linewidth=0)
-    axes.plot(lost["epoch"], lost["mean"], style, color=color, linewidth=0.7)
-    axes.plot(lost["epoch"].iloc[-1:], lost["mean"].iloc[-1:], "x", color=DIVERGED)
+    axes.plot(lost["epoch"], lost["mean"], linestyle, color=color, linewidth=0.7)
+    axes.plot(lost["epoch"].iloc[-1:], lost["mean"].iloc[-1:], "x", color=style.DIVERGED)

@@ -7,20 +7,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.figures import style
 from analysis.figures.curves import curve_points
 from analysis.figures.lines import draw_curve, draw_points
 from analysis.figures.points import points, reading_note
 from analysis.figures.save import save
-from analysis.figures.style import (
-    batch_axis,
-    epoch_axis,
-    legend,
-    line_style,
-    new_figure,
-    ordered_colors,
-    titles,
-    value_axis,
-)
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY
 from analysis.papers.grid import (
@@ -91,7 +82,7 @@ def draw_figure(
         return None
     if figure.last_epochs > 1:
         runs = median_of_last_epochs(runs, curves, figure.measure, figure.last_epochs)
-    drawn, (axes,) = new_figure()
+    drawn, (axes,) = style.new_figure()
     frame = summary = points(runs, figure.measure)
     if figure.is_final:
         _draw_final(axes, frame, figure)
@@ -101,11 +92,11 @@ def draw_figure(
         first = figure.zoom_from * float(runs["epochs"].max())
         frame = frame[frame["epoch"] > first].reset_index(drop=True)
         _draw_curves(axes, frame, figure)
-    value_axis(axes, figure.measure, _when(figure))
+    style.value_axis(axes, figure.measure, _when(figure))
     _draw_lines(axes, paper, figure, runs)
-    legend(drawn, axes)
+    style.legend(drawn, axes)
     note = _note(placed, summary, figure, paper)
-    titles(drawn, _title(paper, figure, compared), compared.about, note)
+    style.titles(drawn, _title(paper, figure, compared), compared.about, note)
     return drawn, frame
 
 
@@ -114,11 +105,11 @@ def _draw_final(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
     order = {rule: i for i, rule in enumerate(figure.rules)}
     frame = frame.sort_values(column, key=lambda x: x.map(order) if column == "lr_rule" else x)
     shown = frame.assign(place=list(frame[column]))
-    style = " " if figure.along == "rule" else "-"
-    color = ordered_colors(1)[0]
-    draw_points(axes, shown, "place", color=color, style=style, label="these runs")
+    linestyle = " " if figure.along == "rule" else "-"
+    color = style.ordered_colors(1)[0]
+    draw_points(axes, shown, "place", color=color, linestyle=linestyle, label="these runs")
     if figure.along == "batch":
-        batch_axis(axes, sorted(int(b) for b in frame[column].unique()))
+        style.batch_axis(axes, sorted(int(b) for b in frame[column].unique()))
     elif figure.along == "warmup":
         axes.set_xticks(sorted(frame[column].unique()))
         axes.set_xlabel("warmup [epochs]")
@@ -129,11 +120,13 @@ def _draw_final(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
 def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
     column = _COLUMN[figure.along]
     levels = sorted(frame[column].unique())
-    for i, (level, color) in enumerate(zip(levels, ordered_colors(len(levels)), strict=True)):
-        style = line_style(i) if figure.along == "rule" else "-"
+    for i, (level, color) in enumerate(zip(levels, style.ordered_colors(len(levels)), strict=True)):
+        linestyle = style.line_style(i) if figure.along == "rule" else "-"
         label = _WORDS[figure.along].format(level)
-        draw_curve(axes, frame[frame[column] == level], color=color, style=style, label=label)
-    epoch_axis(axes)
+        draw_curve(
+            axes, frame[frame[column] == level], color=color, linestyle=linestyle, label=label
+        )
+    style.epoch_axis(axes)
 
 
 def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
@@ -150,13 +143,13 @@ def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.Data
     )  # fmt: skip
     if figure.along == "batch":
         batches = {p.point.batch for p in shown} & set(figure.batches)
-        batch_axis(axes, sorted(batches | set(runs["global_batch"])))
+        style.batch_axis(axes, sorted(batches | set(runs["global_batch"])))
 
 
 def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
-    for (height, source), style in zip(paper.lines, (":", "--"), strict=False):
+    for (height, source), linestyle in zip(paper.lines, (":", "--"), strict=False):
         if _is_comparable(paper, figure, runs):
-            axes.axhline(height, color=_GREY, linewidth=0.9, linestyle=style, label=source)
+            axes.axhline(height, color=_GREY, linewidth=0.9, linestyle=linestyle, label=source)
 
 
 def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:

@@ -12,18 +12,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.figures import style
 from analysis.figures.lines import draw_points
 from analysis.figures.points import points, reading_note
-from analysis.figures.style import (
-    batch_axis,
-    legend,
-    line_style,
-    measure_of,
-    new_figure,
-    ordered_colors,
-    titles,
-    value_axis,
-)
 from analysis.papers.claim import CONTRADICTED, REPRODUCED, UNDECIDED, Verdict, judge_positive
 from analysis.papers.grid import ended
 from analysis.papers.paper import IMAGENET_EXAMPLES, batch_on_imagenet, nearest_batch
@@ -61,21 +52,23 @@ def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Args:
         runs: rows of the runs table.
     """
-    shown, measure = by_optimizer(runs), measure_of(runs)
+    shown, measure = by_optimizer(runs), style.measure_of(runs)
     parts = [points(g, measure).assign(optimizer=name) for name, g in shown.groupby("optimizer")]
     frame = pd.concat(parts, ignore_index=True)
-    figure, (axes,) = new_figure()
+    figure, (axes,) = style.new_figure()
     lines = frame.groupby(["optimizer", "warmup_epochs", "lr_rule"])
     for i, ((name, *_), line) in enumerate(lines):
-        color = ordered_colors(lines.ngroups)[i]
-        draw_points(axes, line, "global_batch", color=color, style=line_style(i), label=str(name))
-    batch_axis(axes, sorted(int(b) for b in frame["global_batch"].unique()))
-    value_axis(axes, measure, "last epoch")
-    legend(figure, axes)
+        color = style.ordered_colors(lines.ngroups)[i]
+        draw_points(
+            axes, line, "global_batch", color=color, linestyle=style.line_style(i), label=str(name)
+        )
+    style.batch_axis(axes, sorted(int(b) for b in frame["global_batch"].unique()))
+    style.value_axis(axes, measure, "last epoch")
+    style.legend(figure, axes)
     first = runs.iloc[0]
     title = f"{CITATION}: optimizers up to the full batch: {first['data']}, {first['model']}"
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
-    titles(figure, title, about, reading_note(frame))
+    style.titles(figure, title, about, reading_note(frame))
     return figure, frame
 
 

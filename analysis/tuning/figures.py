@@ -9,15 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from optuna.distributions import IntDistribution
 
+from analysis.figures import style
 from analysis.figures.save import save
-from analysis.figures.style import (
-    DIVERGED,
-    batch_axis,
-    line_style,
-    new_figure,
-    ordered_colors,
-    titles,
-)
 from analysis.stats.replicates import Array
 from analysis.stats.rules import FIXED
 from analysis.tuning.load import Tuned, best_trials, steps_to_target
@@ -61,9 +54,9 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         The figure, and the frame that it draws.
     """
     frame = _with_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
-    figure, (axes,) = new_figure()
+    figure, (axes,) = style.new_figure()
     batches = sorted(frame["global_batch"].dropna().unique())
-    for batch, color in zip(batches, ordered_colors(len(batches)), strict=True):
+    for batch, color in zip(batches, style.ordered_colors(len(batches)), strict=True):
         here = frame[frame["global_batch"] == batch]
         done = here[here["outcome"] == "finished"]
         axes.scatter(done["peak_lr"], done["value"], s=14, color=color, label=f"{batch:,.0f}")
@@ -72,7 +65,7 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     bad = frame[frame["outcome"] == "diverged"]
     foot, place = [0.02] * len(bad), axes.get_xaxis_transform()
     axes.scatter(
-        bad["peak_lr"], foot, marker="x", color=DIVERGED, transform=place, label="diverged"
+        bad["peak_lr"], foot, marker="x", color=style.DIVERGED, transform=place, label="diverged"
     )
     axes.set_xscale("log")
     axes.set_xlabel("peak learning rate")
@@ -81,7 +74,7 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         axes.set_yscale("log")
     axes.legend(title="global batch", fontsize=8, frameon=False)
     note = f"{len(frame)} trials of {frame['study'].nunique()} studies; ring: best of its study."
-    titles(figure, "Trials of every study", "", note)
+    style.titles(figure, "Trials of every study", "", note)
     return figure, frame
 
 
@@ -107,7 +100,7 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         ratio = frame["global_batch"] / frame["global_batch"].iloc[0]
         frame[f"{rule} rule"] = frame["best"].iloc[0] * ratio**exponent
     frame["range_low"], frame["range_high"] = optima.low_edge, optima.high_edge
-    figure, (axes,) = new_figure()
+    figure, (axes,) = style.new_figure()
     axes.fill_between(
         frame["global_batch"], frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
         label="range tuned over",
@@ -123,14 +116,18 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     )  # fmt: skip
     for i, rule in enumerate(FIXED):
         axes.plot(
-            frame["global_batch"], frame[f"{rule} rule"], line_style(i), color="#555555", label=rule
+            frame["global_batch"],
+            frame[f"{rule} rule"],
+            style.line_style(i),
+            color="#555555",
+            label=rule,
         )
     axes.set_yscale("log")
     axes.set_ylabel("peak learning rate")
-    batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
+    style.batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
     axes.legend(fontsize=8, frameon=False)
     note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies a batch. {optima.note}"
-    titles(figure, "Tuned learning rate against batch", "", note.strip())
+    style.titles(figure, "Tuned learning rate against batch", "", note.strip())
     return figure, frame
 
 
@@ -159,14 +156,14 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     frame = _with_best(tuned, columns)
     frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
     batches = sorted(frame["global_batch"].dropna().unique())
-    figure, panels = new_figure(2.6 * len(batches) + 1.2, 3.6, 1, len(batches))
+    figure, panels = style.new_figure(2.6 * len(batches) + 1.2, 3.6, 1, len(batches))
     for axes, batch in zip(panels, batches, strict=True):
         here = frame[frame["global_batch"] == batch]
         done, bad = here[here["outcome"] == "finished"], here[here["outcome"] == "diverged"]
         shown = axes.scatter(
             done["peak_lr"], done[other], c=done["place"], s=22, cmap="viridis", vmin=0, vmax=1
         )
-        axes.scatter(bad["peak_lr"], bad[other], marker="x", color=DIVERGED)
+        axes.scatter(bad["peak_lr"], bad[other], marker="x", color=style.DIVERGED)
         ringed = done[done["is_best"]]
         axes.scatter(ringed["peak_lr"], ringed[other], s=90, facecolors="none", edgecolors="black")
         axes.set_xscale("log")
@@ -178,7 +175,7 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     if isinstance(tuned.numbers()[other], IntDistribution):
         panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
     note = "Ring: best of its study. Cross: diverged. A ring at an edge asks for a wider range."
-    titles(figure, "Trials in the space that was tuned", "", note)
+    style.titles(figure, "Trials in the space that was tuned", "", note)
     return figure, frame
 
 
@@ -199,7 +196,7 @@ def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
     frame["perfect_scaling"] = (
         frame["mean"].iloc[0] * frame["global_batch"].iloc[0] / frame["global_batch"]
     )
-    figure, (axes,) = new_figure()
+    figure, (axes,) = style.new_figure()
     spread = [frame["mean"] - frame["min"], frame["max"] - frame["mean"]]
     axes.errorbar(frame["global_batch"], frame["mean"], yerr=spread, fmt="o-", color="black",
                   capsize=3, label="best trial of each study")  # fmt: skip
@@ -207,10 +204,10 @@ def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
               label="perfect scaling")  # fmt: skip
     axes.set_yscale("log")
     axes.set_ylabel(f"steps to {goal}")
-    batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
+    style.batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
     axes.legend(fontsize=8, frameon=False)
     missed = int((~reached["reached_target"]).sum())
     note = "Measured at the ends of epochs. Bars: lowest to highest study."
     note += f" Not drawn: {missed} studies that never reached it." if missed else ""
-    titles(figure, "Steps to target, tuned at every batch", "", note)
+    style.titles(figure, "Steps to target, tuned at every batch", "", note)
     return figure, frame
