@@ -22,12 +22,12 @@ from lightning_modules.train import Place, peak_of_process_gib, train
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
-    CROWDED_EXIT,
-    LEAVE_AFTER_STEP,
-    TOO_MUCH_EXIT,
+    GPU_BUSY_EXIT,
+    GRACEFUL_STOP,
+    OVER_MEMORY_EXIT,
     UNWRITABLE_EXIT,
-    Rank,
-    Try,
+    ProbeArgs,
+    WorkerArgs,
     signals_of_launcher,
 )
 from sweeper.store.publish import publish_json, publish_text
@@ -40,7 +40,7 @@ _GPU_PART, _GPU_RESERVE_GIB = 0.95, 1.0
 _MEETING_S = 300.0
 
 
-def work(rank: Rank) -> None:
+def work(rank: WorkerArgs) -> None:
     """Train one rank and leave its record in the attempt's folder."""
     folder = Path(rank.folder)
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
@@ -54,7 +54,7 @@ def work(rank: Rank) -> None:
         folder=folder,
         checkpoint=Path(rank.checkpoint),
         on_epoch=lambda rows: _append(progress, rows),
-        is_asked_to_leave=lambda: _is_there(folder / LEAVE_AFTER_STEP),
+        is_asked_to_leave=lambda: _is_there(folder / GRACEFUL_STOP),
     )
     try:
         record = train(run_spec(config), place)
@@ -68,17 +68,17 @@ def work(rank: Rank) -> None:
     dist.destroy_process_group()
 
 
-def try_micro_batch(told: Try) -> None:
+def probe_micro_batch(told: ProbeArgs) -> None:
     """Train a few steps in micro-batches of one size and leave what memory they took.
 
-    Exits with TOO_MUCH_EXIT if they took more than they may.
+    Exits with OVER_MEMORY_EXIT if they took more than they may.
     """
     folder = Path(told.folder)
     _redirect_output(folder / "log.txt")
     _die_with_parent()
     _be_the_first_to_go()
     checkpoint = folder / "checkpoint.ckpt"
-    rank = Rank(
+    rank = WorkerArgs(
         folder=told.folder,
         checkpoint=str(checkpoint),
         rank=0,
@@ -102,7 +102,7 @@ def try_micro_batch(told: Try) -> None:
     except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
         traceback.print_exc()
         sys.stderr.flush()
-        too_much = CROWDED_EXIT if is_crowded else TOO_MUCH_EXIT
+        too_much = GPU_BUSY_EXIT if is_crowded else OVER_MEMORY_EXIT
         os._exit(too_much if _is_out_of_memory(error) else 1)
     if record["outcome"] != Outcome.FINISHED:  # before the optimizer had its state, perhaps
         sys.exit(f"{record['outcome']}: {record['reason']}")
@@ -113,7 +113,7 @@ def try_micro_batch(told: Try) -> None:
     dist.destroy_process_group()
 
 
-def _set_limit(told: Try) -> bool:
+def _set_limit(told: ProbeArgs) -> bool:
     """Have this process fail when it takes more memory than it may.
 
     Returns:
@@ -136,7 +136,7 @@ def _end_above(limit_gib: float) -> None:
     def watch() -> None:
         while peak_of_process_gib() <= limit_gib:
             time.sleep(_LOOK_S)
-        os._exit(TOO_MUCH_EXIT)
+        os._exit(OVER_MEMORY_EXIT)
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -181,7 +181,7 @@ def choose_nccl(comm_hook: Mapping[str, Any]) -> None:
         os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 
-def _enter(rank: Rank, accelerator: str) -> None:
+def _enter(rank: WorkerArgs, accelerator: str) -> None:
     """Take the place among the ranks: environment, threads, process group."""
     os.environ.update(
         LOCAL_RANK=str(rank.local_rank),
@@ -203,7 +203,7 @@ def _enter(rank: Rank, accelerator: str) -> None:
     )
 
 
-def _store(rank: Rank) -> dist.Store:
+def _store(rank: WorkerArgs) -> dist.Store:
     """Where the ranks meet: a file on one machine; over several, a port that a file tells.
 
     File locks on network file systems are not to be relied on, renames are.

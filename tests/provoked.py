@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
+from lightning_modules import worker
 from lightning_modules.data.batches import MicroBatches
 from lightning_modules.data.digits import Digits
-from sweeper.spec.worker_args import Rank
+from sweeper.spec.worker_args import GRACEFUL_STOP, WorkerArgs
 
 
 class _Net(nn.Module):
@@ -60,26 +61,6 @@ class Dropping(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
-
-
-class Gated(Dropping):
-    """Holds at a gate, a file: at `start` or after each `epoch`, as it says, until it is gone."""
-
-    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, gate: str) -> None:
-        super().__init__(input_shape, num_classes)
-        self.gate, self.reached = Path(gate), "start"
-
-    def forward(self, images: Tensor) -> Tensor:
-        while self.training and self._closed_at() == self.reached:
-            time.sleep(0.01)
-        self.reached = "between" if self.training else "epoch"
-        return super().forward(images)
-
-    def _closed_at(self) -> str | None:
-        try:
-            return self.gate.read_text()
-        except FileNotFoundError:
-            return None
 
 
 class Segfaulting(_Net):
@@ -244,7 +225,27 @@ class UnreachableLogger:
         raise ConnectionError(msg)
 
 
-def count_exchanges(told: Connection, rank: Rank) -> None:
+def train_until(epoch: int, args: WorkerArgs) -> None:
+    """First function of a worker whose run is stopped gracefully when an epoch is complete.
+
+    Args:
+        epoch: 1-based; 0 stops it after its first step.
+        args: of the worker.
+    """
+    stop, append = Path(args.folder) / GRACEFUL_STOP, worker._append
+
+    def append_and_stop(progress: Path, rows: list[dict[str, Any]]) -> None:
+        append(progress, rows)
+        if rows and rows[-1]["epoch"] >= epoch:
+            stop.touch()
+
+    worker._append = append_and_stop
+    if epoch == 0:
+        stop.touch()
+    worker.work(args)
+
+
+def count_exchanges(told: Connection, rank: WorkerArgs) -> None:
     """Train a run under the profiler; tell how often gloo did what, and the run's steps."""
     from torch.profiler import ProfilerActivity, profile
 

@@ -69,7 +69,7 @@ def _training(
     ledger: Ledger, run_id: str, number: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
     """The row and the curve so far of an attempt; None if its config is not there or not known."""
-    attempt = Attempt.found(ledger, run_id, number)
+    attempt = Attempt.load(ledger, run_id, number)
     if attempt is None:
         return None
     row, curve = planned_row(attempt.spec), attempt.curve()

@@ -13,10 +13,10 @@ from rich.console import Console
 from sweeper.console.runs import RunState, counted, runs_table
 from sweeper.launch.slurm.queue import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
-from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import Attempt, standing
+from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.standing import Open, Standing, standing
 
 _FAILURES_SHOWN = 20
 _STATES_SHOWN = 60
@@ -61,15 +61,15 @@ def overview(ledger: Ledger) -> dict[str, Any]:
 
 
 def _under_way(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
-    attempt = Attempt.found(ledger, run_id, number)
+    attempt = Attempt.load(ledger, run_id, number)
     stands = standing(ledger, run_id, number)
-    if attempt is None or not isinstance(stands, bool):
+    if attempt is None or not isinstance(stands, Open):
         return None
     curve = attempt.curve()
     return {
         "run_id": run_id,
         "attempt": number,
-        "state": "running" if stands else "abandoned",
+        "state": str(stands),
         "point": attempt.spec.point,
         "epoch": curve[-1]["epoch"] if curve else 0,
         "epochs": attempt.spec.epochs,
@@ -83,7 +83,7 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
     config: dict[str, Any] = {}
     curve: list[dict[str, Any]] = []
     for number in range(1, ledger.last_attempt(run_id) + 1):
-        attempt = Attempt.found(ledger, run_id, number)
+        attempt = Attempt.load(ledger, run_id, number)
         if attempt is None:
             continue
         config, curve = attempt.spec.config.resolved, attempt.curve()
@@ -99,11 +99,12 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
 
 
-def _end_in_words(stands: tuple[Outcome, str] | bool) -> str:  # noqa: FBT001  a sum type
-    if isinstance(stands, bool):
-        return "running" if stands else "abandoned: its launcher has gone; repeat the sweep"
-    outcome, reason = stands
-    return f"{outcome}: {reason}"
+def _end_in_words(stands: Standing) -> str:
+    if stands is Open.HELD:
+        return "running"
+    if stands is Open.ABANDONED:
+        return "abandoned: its launcher has gone; repeat the sweep"
+    return f"{stands.outcome}: {stands.reason}"
 
 
 def _find(ledger: Ledger, prefix: str) -> str:
@@ -116,7 +117,7 @@ def _find(ledger: Ledger, prefix: str) -> str:
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> None:
     states: list[RunState] = []
     for line in found["under_way"]:
-        attempt = Attempt.found(ledger, line["run_id"], line["attempt"])
+        attempt = Attempt.load(ledger, line["run_id"], line["attempt"])
         assert attempt is not None
         states.append(RunState(attempt.spec, status=line["state"], attempt=attempt))
         states[-1].read_progress()

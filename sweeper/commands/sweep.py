@@ -129,7 +129,7 @@ def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTa
             table.update(event)
             if event.is_detached:
                 return exit_codes.DONE
-            small_files += sum(end.outcome.is_result for end in event.ended)
+            small_files += sum(end.outcome.is_result for end in event.ended.values())
             if small_files >= _COMPACT_FROM:
                 from sweeper.store.compaction import compact  # pyarrow: 0.2 s
 

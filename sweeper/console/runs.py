@@ -19,7 +19,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 
-_REFRESH_S = 0.25
+_REFRESH_S = 1.0  # reads the progress of every run under way
 _LINE_EVERY_S = 5.0
 _ROWS_SHOWN = 24
 _ROWS_IN_SUMMARY = 60
@@ -162,8 +162,8 @@ class LiveTable:
             self._note_start(attempt, "running", "start")
         for attempt in event.elsewhere:
             self._note_start(attempt, "elsewhere", "elsewhere")
-        for end in event.ended:
-            state = self._running.pop(end.run_id, self._states[end.run_id])
+        for run_id, end in event.ended.items():
+            state = self._running.pop(run_id, self._states[run_id])
             state.read_progress()
             state.status, state.reason = end.outcome, end.reason
             self._done += state.spec.most_epochs

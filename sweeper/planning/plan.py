@@ -11,10 +11,10 @@ from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import cautions
-from sweeper.store.attempt import recover, standing, tidy
 from sweeper.store.ledger import Ledger
-from sweeper.store.memory_cache import Fit, Probes
-from sweeper.store.row_file import Ended
+from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.row_file import RowFile
+from sweeper.store.standing import Open, recover, standing, tidy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Plan:
     """
 
     specs: Sequence[RunSpec]
-    ended: Mapping[str, Ended]
+    ended: Mapping[str, RowFile]
     repeats: int
     warnings: Mapping[str, Sequence[str]]
     fits: Mapping[str, Fit]
@@ -69,7 +69,7 @@ def plan(
     if mistakes:
         raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
     ended = ledger.ended()
-    probes = Probes(ledger.results, device) if device else None
+    probes = MemoryCache(ledger.results, device) if device else None
     fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
     known = {run_id: fit.bounds for run_id, fit in fits.items()}
     return Plan(
@@ -108,18 +108,14 @@ def _task(
     last = ledger.last_attempt(spec.run_id)
     if last == 0 or (ended and ended.attempt >= last):
         return Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
-    stands = standing(ledger, spec.run_id, last)
-    if stands is True:  # under way in another process: that attempt is what to wait for
+    end = standing(ledger, spec.run_id, last)
+    if end is Open.HELD:  # under way in another process: that attempt is what to wait for
         return Task(spec=spec, number=last)
-    if stands is False:
-        recover(ledger, spec.run_id, last)
-        stands = standing(ledger, spec.run_id, last)
-    settled = not isinstance(stands, bool) and _is_settled(stands[0], retry)
-    return (
-        None
-        if settled and not rerun
-        else Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
-    )
+    if end is Open.ABANDONED:
+        end = recover(ledger, spec.run_id, last)
+    is_settled = end is not None and _is_settled(end.outcome, retry)
+    again = Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
+    return None if is_settled and not rerun else again
 
 
 def _is_settled(outcome: Outcome, retry: str | None) -> bool:

@@ -1,11 +1,10 @@
 """What a place to run reports while it runs."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.store.attempt import Attempt
+from sweeper.store.attempt import Attempt, End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +28,13 @@ Tasks = Iterable[Task | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How an attempt ended.
-
-    Attributes:
-        run_id: of its run.
-        outcome: how.
-        reason: the outcome in a sentence.
-    """
-
-    run_id: str
-    outcome: Outcome
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What happened since the last event.
 
     Attributes:
         began: attempts that started here.
         elsewhere: attempts found to be under way in another process.
-        ended: attempts that ended, here or elsewhere.
+        ended: how attempts ended, here or elsewhere, by run id.
         queued: ids of runs that wait in a queue.
         said: sentences for the user.
         is_detached: whether the runs go on without this process.
@@ -58,7 +42,7 @@ class Event:
 
     began: Sequence[Attempt] = ()
     elsewhere: Sequence[Attempt] = ()
-    ended: Sequence[End] = ()
+    ended: Mapping[str, End] = field(default_factory=dict[str, End])
     queued: Sequence[str] = ()
     said: Sequence[str] = ()
     is_detached: bool = False

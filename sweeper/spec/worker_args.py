@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 #: A file in the attempt's folder: the ranks are to save after the step they are in, and leave.
-LEAVE_AFTER_STEP = "leave-after-step"
+GRACEFUL_STOP = "graceful-stop"
 #: Exit code of a try that needed more memory than it may use.
-TOO_MUCH_EXIT = 3
+OVER_MEMORY_EXIT = 3
 #: Exit code of one that ran out of memory on a GPU that others use: it says nothing.
-CROWDED_EXIT = 4
+GPU_BUSY_EXIT = 4
 #: Exit codes above this say with which errno the attempt's folder could not be written.
 UNWRITABLE_EXIT = 64
 
@@ -23,7 +23,7 @@ def signals_of_launcher() -> tuple[signal.Signals, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class WorkerArgs:
     """One rank of one run.
 
     Attributes:
@@ -50,7 +50,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class ProbeArgs:
     """A micro-batch to be tried.
 
     Attributes:

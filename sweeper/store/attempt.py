@@ -5,19 +5,34 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
-from sweeper.spec.worker_args import LEAVE_AFTER_STEP
-from sweeper.store.lease import claim, is_held, release
+from sweeper.spec.worker_args import GRACEFUL_STOP
+from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.provenance import git_commit, versions
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import measured_row, planned_row
+
+_CANCEL = "cancel.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        outcome: how.
+        reason: the outcome in a sentence.
+    """
+
+    outcome: Outcome
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +71,7 @@ class Attempt:
         return attempt
 
     @classmethod
-    def found(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
+    def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
         """An attempt that another process made; None if its config is not there or not known."""
         folder = ledger.attempt_folder(run_id, number)
         try:
@@ -81,19 +96,26 @@ class Attempt:
         """Whether a later attempt was begun: its holder was presumed dead."""
         return self.folder.with_name(f"{self.number + 1:03d}").exists()
 
-    def ask_to_stop(self, reason: str) -> None:
-        """Ask whoever holds this attempt to end it, as preempted for this reason."""
-        publish_text(self.folder / "stop.txt", reason)
+    def request_cancel(self, reason: str) -> None:
+        """Have whoever holds this attempt end it at once, as preempted for this reason."""
+        publish_text(self.folder / _CANCEL, reason)
 
-    def ask_to_leave(self) -> None:
-        """Ask the ranks to save after the step they are in, and leave, if it can be written."""
+    def cancel_reason(self) -> str | None:
+        """Why this attempt is to be ended; None if it is not."""
+        try:
+            return (self.folder / _CANCEL).read_text()
+        except FileNotFoundError:
+            return None
+
+    def request_graceful_stop(self) -> None:
+        """Have the ranks save after the step they are in and exit, if it can be written."""
         with suppress(OSError):
-            (self.folder / LEAVE_AFTER_STEP).touch()
+            (self.folder / GRACEFUL_STOP).touch()
 
     @property
-    def is_asked_to_leave(self) -> bool:
-        """Whether the ranks were asked to."""
-        return (self.folder / LEAVE_AFTER_STEP).exists()
+    def has_graceful_stop(self) -> bool:
+        """Whether the ranks were to save and exit."""
+        return (self.folder / GRACEFUL_STOP).exists()
 
     def unsaved_s(self) -> float:
         """How long ago the run was saved, or began [seconds]."""
@@ -101,29 +123,18 @@ class Attempt:
         times = [mark.stat().st_mtime for mark in marks if mark.exists()]
         return max(0.0, time.time() - max(times)) if times else 0.0
 
-    def stop_reason(self) -> str | None:
-        """Why this attempt was asked to stop; None if it was not."""
-        try:
-            return (self.folder / "stop.txt").read_text()
-        except FileNotFoundError:
-            return None
+    def end(self, end: End, ledger: Ledger) -> None:
+        """Publish the attempt's row and curve, then release it."""
+        ledger.publish(self.row(end, ledger.results), self.curve())
+        self.settle(end, ledger)
 
-    def end(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
-        """Publish the attempt's row and curve, then let go of it."""
-        ledger.publish(self.row(outcome, reason, ledger.results), self.curve())
-        self.settle(outcome, reason, ledger)
-
-    def settle(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
-        """After its row is published: remove what is not needed any more, and let go."""
-        is_last_use = outcome.is_result and not self.spec.config.keep_checkpoint
+    def settle(self, end: End, ledger: Ledger) -> None:
+        """After its row is published: remove what is not needed any more, and release it."""
+        is_last_use = end.outcome.is_result and not self.spec.config.keep_checkpoint
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
-        self.release(outcome, reason, ledger)
-
-    def release(self, outcome: Outcome, reason: str, ledger: Ledger) -> None:
-        """Let go: from now on the attempt is history."""
-        publish_json(self.folder / "released.json", {"outcome": outcome, "reason": reason})
-        _clean_up(ledger, self.spec.run_id, self.number)
+        publish_json(self.folder / "released.json", asdict(end))
+        clean_up(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
         """The rows of the completed epochs; a line cut short by a kill is left out."""
@@ -137,11 +148,12 @@ class Attempt:
         """Optimizer steps that the run had saved when this attempt ended [steps]."""
         return measured_row(self.record() or {}, self.curve())["steps"] or 0
 
-    def end_when_stopped(self, why: Callable[[], str]) -> tuple[Outcome, str]:
+    def end_of_stopped(self, why: Callable[[], str]) -> End:
         """How an attempt ended whose ranks are gone: what rank 0 recorded, or cut off."""
         if record := self.record():
             return end_of_record(record, why)
-        return Outcome.PREEMPTED, f"{why()} after epoch {len(self.curve())}"
+        reason = f"{why()} after epoch {len(self.curve())}"
+        return End(outcome=Outcome.PREEMPTED, reason=reason)
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
         """What a rank's worker left, or None if it did not come to that."""
@@ -160,14 +172,13 @@ class Attempt:
         record = self.record(rank)
         return (rank, record) if record else None
 
-    def row(self, outcome: Outcome, reason: str, results: Path) -> dict[str, Any]:
+    def row(self, end: End, results: Path) -> dict[str, Any]:
         """The attempt's row of the runs table."""
         record = self.record() or {}
         return {
             **planned_row(self.spec),
             **measured_row(record, self.curve()),
-            "outcome": outcome,
-            "reason": reason,
+            **asdict(end),
             "attempt": self.number,
             "started_at": self.started_at,
             "host": socket.gethostname(),
@@ -177,53 +188,20 @@ class Attempt:
         }
 
 
-def standing(ledger: Ledger, run_id: str, number: int) -> tuple[Outcome, str] | bool:
-    """How an attempt stands: its end, or True while it is held, or False if it was abandoned."""
-    folder = ledger.attempt_folder(run_id, number)
-    try:
-        end = json.loads((folder / "released.json").read_text())
-    except FileNotFoundError:
-        return is_held(folder)
-    return Outcome(end["outcome"]), end["reason"]
+def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> End:
+    """The end that a record states; of a graceful stop it states where, not why."""
+    end = End(outcome=Outcome(record["outcome"]), reason=record["reason"])
+    if end.outcome != Outcome.PREEMPTED:
+        return end
+    return replace(end, reason=f"{why_stopped()} {end.reason}")
 
 
-def recover(ledger: Ledger, run_id: str, number: int) -> None:
-    """Give an abandoned attempt its row: what its worker recorded, or that it was cut off."""
-    attempt = Attempt.found(ledger, run_id, number)
-    if attempt is None:  # its holder died before it had written anything
-        ledger.mark_inactive(run_id, number)
-        return
-    attempt.end(*attempt.end_when_stopped(lambda: "its launcher was gone"), ledger)
-
-
-def end_of_record(record: Mapping[str, Any], why_left: Callable[[], str]) -> tuple[Outcome, str]:
-    """Outcome and reason that a record tells; of a run that was left it tells where, not why."""
-    outcome, reason = Outcome(record["outcome"]), record["reason"]
-    return outcome, f"{why_left()} {reason}" if outcome == Outcome.PREEMPTED else reason
-
-
-def tidy(ledger: Ledger) -> None:
-    """Finish what killed launchers had begun: rows, releases, removals."""
-    ended = ledger.ended()
-    for run_id, number in ledger.active():
-        stands = standing(ledger, run_id, number)
-        row = ended.get(run_id)
-        if stands is True:
-            continue
-        if stands is not False:
-            _clean_up(ledger, run_id, number)
-        elif row and row.attempt == number and (left := Attempt.found(ledger, run_id, number)):
-            published = ledger.rows({run_id}, ["reason"])[run_id]
-            left.settle(row.outcome, published["reason"], ledger)
-        else:
-            recover(ledger, run_id, number)
-
-
-def _clean_up(ledger: Ledger, run_id: str, number: int) -> None:
+def clean_up(ledger: Ledger, run_id: str, number: int) -> None:
+    """Remove what an attempt needed while it was under way."""
     folder = ledger.attempt_folder(run_id, number)
     release(folder)
     is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
-    for left in ("rendezvous", LEAVE_AFTER_STEP, "*.tmp", ".now-*"):
+    for left in ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*"):
         for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
             path.unlink(missing_ok=True)
     if is_latest:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
 from sweeper.store.parquet import read_whole, write_table
-from sweeper.store.row_file import COMPACT_PREFIX, Ended
+from sweeper.store.row_file import COMPACT_PREFIX, RowFile
 
 _LOCK = ".compacting"
 
@@ -46,13 +46,13 @@ def compact(results: Path) -> int:
         return len(read)
 
 
-def compacted(results: Path) -> list[Ended]:
+def compacted(results: Path) -> list[RowFile]:
     """The rows of the merged files."""
-    rows: list[Ended] = []
+    rows: list[RowFile] = []
     for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
         columns = pq.read_table(path, columns=["run_id", "attempt", "outcome"]).to_pydict()
         for run_id, attempt, outcome in zip(*columns.values(), strict=True):
-            rows.append(Ended(run_id=run_id, attempt=attempt, outcome=Outcome(outcome)))
+            rows.append(RowFile(run_id=run_id, attempt=attempt, outcome=Outcome(outcome)))
     return rows
 
 
@@ -72,10 +72,12 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
     wanted = pa.array(sorted(run_ids))
     runs, curves = (pq.read_table(results / table / name) for table in ("runs", "curves"))
     for row in runs.filter(pc.is_in(runs["run_id"], wanted)).to_pylist():
-        ended = Ended(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
+        file = RowFile(
+            run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"])
+        )
         only = pc.field("run_id") == row["run_id"]
-        write_table(curves.filter(only), results / "curves" / ended.curves_name)
-        write_table(runs.filter(only), results / "runs" / ended.runs_name)
+        write_table(curves.filter(only), results / "curves" / file.curves_name)
+        write_table(runs.filter(only), results / "runs" / file.runs_name)
     for table, rows in (("runs", runs), ("curves", curves)):
         kept = rows.filter(pc.invert(pc.is_in(rows["run_id"], wanted)))
         if len(kept):
@@ -94,12 +96,12 @@ def _finish_removals(results: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _small(results: Path) -> list[Ended]:
+def _small(results: Path) -> list[RowFile]:
     names = os.listdir(results / "runs")  # noqa: PTH208  names alone
-    return [row for name in names if (row := Ended.from_name(name))]
+    return [row for name in names if (row := RowFile.from_name(name))]
 
 
-def _tables_of(results: Path, row: Ended) -> tuple[pa.Table, pa.Table] | None:
+def _tables_of(results: Path, row: RowFile) -> tuple[pa.Table, pa.Table] | None:
     """A run's curve and row; None if they are torn, or a newer program's: left as they are."""
     try:
         curve = read_whole(results / "curves" / row.curves_name, "curves")
@@ -108,7 +110,7 @@ def _tables_of(results: Path, row: Ended) -> tuple[pa.Table, pa.Table] | None:
         return None
 
 
-def _remove(results: Path, row: Ended) -> None:
+def _remove(results: Path, row: RowFile) -> None:
     (results / "runs" / row.runs_name).unlink(missing_ok=True)
     (results / "curves" / row.curves_name).unlink(missing_ok=True)
 

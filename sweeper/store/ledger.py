@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.row_file import COMPACT_PREFIX, Ended
+from sweeper.store.row_file import COMPACT_PREFIX, RowFile
 
 
 class Ledger:
@@ -51,17 +51,17 @@ class Ledger:
             )
             raise ValueError(msg) from error
 
-    def ended(self) -> dict[str, Ended]:
+    def ended(self) -> dict[str, RowFile]:
         """The current row of each run, from one listing and the merged files."""
         if not self._runs.is_dir():
             return {}
         names = os.listdir(self._runs)  # noqa: PTH208  names alone: 10,000 in milliseconds
-        found = [row for name in names if (row := Ended.from_name(name))]
+        found = [row for name in names if (row := RowFile.from_name(name))]
         if any(name.startswith(COMPACT_PREFIX) for name in names):
             from sweeper.store.compaction import compacted  # pyarrow: 0.2 s
 
             found += compacted(self.results)
-        rows: dict[str, Ended] = {}
+        rows: dict[str, RowFile] = {}
         for row in found:
             if row.run_id not in rows or rows[row.run_id].attempt < row.attempt:
                 rows[row.run_id] = row
@@ -70,7 +70,7 @@ class Ledger:
     def num_small_files(self) -> int:
         """Rows of settled runs in files of their own [count]."""
         names = os.listdir(self._runs)  # noqa: PTH208  names alone
-        ended = (Ended.from_name(name) for name in names)
+        ended = (RowFile.from_name(name) for name in names)
         return sum(row is not None and row.outcome.is_result for row in ended)
 
     def rows(self, run_ids: Collection[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -80,7 +80,7 @@ class Ledger:
         found: dict[str, dict[str, Any]] = {}
         names = ["run_id", "attempt", *columns]
         for path in sorted(self._runs.glob("*.parquet")):
-            own = Ended.from_name(path.name)
+            own = RowFile.from_name(path.name)
             if own and own.run_id not in run_ids:
                 continue
             for row in read_columns(path, names).to_pylist():
@@ -127,7 +127,7 @@ class Ledger:
         marks = (path.name.partition("-") for path in self._active.iterdir())
         return sorted((run_id, int(number)) for run_id, _, number in marks if number.isdigit())
 
-    def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> Ended:
+    def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> RowFile:
         """Make an attempt the current one of its run, or history if a later one was begun.
 
         The row appears last and at once, so a run either has a complete row or none.
@@ -138,7 +138,7 @@ class Ledger:
         """
         from sweeper.store.parquet import write_curves, write_runs  # pyarrow: 0.2 s
 
-        now = Ended(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
+        now = RowFile(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
         others = [other for other in self._rows_of(now.run_id) if other != now]
         root = self.results
         latest = max([self.last_attempt(now.run_id), *(other.attempt for other in others)])
@@ -167,12 +167,12 @@ class Ledger:
             if run_id in run_ids:
                 self._supersede(ended)
 
-    def _rows_of(self, run_id: str) -> list[Ended]:
+    def _rows_of(self, run_id: str) -> list[RowFile]:
         names = os.listdir(self._runs)  # noqa: PTH208  names alone
-        rows = (Ended.from_name(name) for name in names if name.startswith(run_id))
+        rows = (RowFile.from_name(name) for name in names if name.startswith(run_id))
         return [row for row in rows if row]
 
-    def _supersede(self, ended: Ended) -> None:
+    def _supersede(self, ended: RowFile) -> None:
         for table, name in (("curves", ended.curves_name), ("runs", ended.runs_name)):
             folder = self.results / "superseded" / table
             folder.mkdir(parents=True, exist_ok=True)

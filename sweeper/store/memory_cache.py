@@ -39,20 +39,20 @@ class Fit:
 
     Attributes:
         spec: the run with its micro-batch; as planned while that is to be tried.
-        to_try: the micro-batch to try next; None if there is nothing to try [examples].
+        to_probe: the micro-batch to try next; None if there is nothing to try [examples].
         refusal: why the run cannot be made: nothing fits; empty if it can.
         source: where the micro-batch comes from: given, limit, probed, to be probed.
         bounds: what the tries say.
     """
 
     spec: RunSpec
-    to_try: int | None = None
+    to_probe: int | None = None
     refusal: str = ""
     source: str
     bounds: Bounds = NOTHING_KNOWN
 
 
-class Probes:
+class MemoryCache:
     """The tries of a results folder on one kind of device.
 
     Args:
@@ -69,8 +69,8 @@ class Probes:
             is_given = spec.config.micro_batch != "auto"
             return Fit(spec=spec, source="given" if is_given else "limit")
         usable, bounds = _usable(spec), self.bounds(spec)
-        if (to_try := next_try(usable, bounds)) is not None:
-            return Fit(spec=spec, to_try=to_try, source="to be probed", bounds=bounds)
+        if (to_probe := next_try(usable, bounds)) is not None:
+            return Fit(spec=spec, to_probe=to_probe, source="to be probed", bounds=bounds)
         largest = largest_fitting(usable, bounds)
         chosen = with_micro_batch(spec, largest or usable[0])
         refusal = "" if largest else self._refusal(chosen)
@@ -115,7 +115,7 @@ class Probes:
         limit = spec.config.memory_limit_gib
         return None if limit is None else limit * _PART_OF_LIMIT
 
-    def note_took(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
+    def record_fit(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
         """Remember what a micro-batch took.
 
         Args:
@@ -127,7 +127,7 @@ class Probes:
         content = {"peak_gib": peak_gib, "run_id": spec.run_id, **other}
         self._note(spec, f"{micro_batch}-took.json", content)
 
-    def note_over(
+    def record_over(
         self, spec: RunSpec, micro_batch: int, *, limit_gib: float | None, **other: Any
     ) -> None:
         """Remember that a micro-batch took too much.
@@ -149,7 +149,7 @@ class Probes:
         """The try is over."""
         unlock(self._trying(spec))
 
-    def scratch(self, spec: RunSpec) -> Path:
+    def probe_folder(self, spec: RunSpec) -> Path:
         """Where the process that tries may write; removed at the release."""
         return self._trying(spec)
 
@@ -160,7 +160,7 @@ class Probes:
             (self._trying(spec) / "log.txt").replace(kept)
         return kept
 
-    def memory(self, spec: RunSpec) -> str:
+    def describe(self, spec: RunSpec) -> str:
         """What a run must fit into, in words."""
         limit = spec.config.memory_limit_gib
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
@@ -190,7 +190,7 @@ class Probes:
     def _refusal(self, spec: RunSpec) -> str:
         config, ranks = spec.config, spec.split.world_size
         return (
-            f"the smallest micro-batch must fit into {self.memory(spec)}; got micro_batch="
+            f"the smallest micro-batch must fit into {self.describe(spec)}; got micro_batch="
             f"{spec.split.micro_batch}, the smallest that makes batch={config.batch} on "
             f"{ranks} rank(s) with bn_span={spec.bn_span}, and it needs more. Give it more "
             "memory, or choose a smaller model or a smaller bn_span, which makes another "

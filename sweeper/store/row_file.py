@@ -9,7 +9,7 @@ COMPACT_PREFIX = "compact-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RowFile:
     """The current row of a run, as its file name tells.
 
     Attributes:
@@ -33,7 +33,7 @@ class Ended:
         return f"{self.run_id}-{self.attempt:03d}.parquet"
 
     @classmethod
-    def from_name(cls, name: str) -> "Ended | None":
+    def from_name(cls, name: str) -> "RowFile | None":
         """What a file name in runs tells; None for a foreign file."""
         parts = name.removesuffix(".parquet").split("-")
         try:

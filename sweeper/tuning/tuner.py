@@ -9,10 +9,10 @@ import optuna
 from optuna.trial import TrialState
 
 from sweeper.planning.plan import plan, tasks
-from sweeper.planning.tasks import End, Event, Task
+from sweeper.planning.tasks import Event, Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.store.attempt import Attempt
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.tuning.space import override, short_override
 from sweeper.tuning.study import RUNS_KEY, PointStudy
@@ -134,29 +134,29 @@ class Tuner:
         """End trials whose runs have ended, and stop those that the pruner gives up."""
         for attempt in (*event.began, *event.elsewhere):
             self._attempts[attempt.spec.run_id] = attempt
-        for end in event.ended:
-            self._handle_end(end)
+        for run_id, end in event.ended.items():
+            self._handle_end(run_id, end)
         for running in list(self._running):
             if running.study.settings.is_pruned and not running.pruned:
                 self._prune(running)
 
-    def _handle_end(self, end: End) -> None:
-        self._pending.discard(end.run_id)
-        self._ends_without_result[end.run_id] += not end.outcome.is_result
-        for running in [o for o in self._running if end.run_id in o.specs]:
+    def _handle_end(self, run_id: str, end: End) -> None:
+        self._pending.discard(run_id)
+        self._ends_without_result[run_id] += not end.outcome.is_result
+        for running in [o for o in self._running if run_id in o.specs]:
             if end.outcome.is_result or running.pruned:
                 self._finish(running)
             else:
-                self._retry(running, end)
+                self._retry(running, run_id, end)
 
-    def _retry(self, running: _RunningTrial, end: End) -> None:
-        if self._ends_without_result[end.run_id] >= self.max_attempts:
+    def _retry(self, running: _RunningTrial, run_id: str, end: End) -> None:
+        if self._ends_without_result[run_id] >= self.max_attempts:
             self._close(running)
             running.study.tell_failed(running.trial, end.outcome, end.reason)
             self.say(f"{end.outcome:<8} {_named(running.study, running.trial)}: {end.reason}")
-        elif end.run_id not in self._pending:
-            number = self.ledger.last_attempt(end.run_id) + 1
-            self._make_ready(Task(spec=running.specs[end.run_id], number=number))
+        elif run_id not in self._pending:
+            number = self.ledger.last_attempt(run_id) + 1
+            self._make_ready(Task(spec=running.specs[run_id], number=number))
 
     def _finish(self, running: _RunningTrial) -> None:
         """Give a trial its result, if all its runs have ended."""
@@ -207,7 +207,7 @@ class Tuner:
         own = set(running.specs) - self._needed(other_than=running)
         self._drop_ready(own)
         for run_id in own & self._pending & set(self._attempts):
-            self._attempts[run_id].ask_to_stop(running.pruned)
+            self._attempts[run_id].request_cancel(running.pruned)
 
     def _needed(self, other_than: _RunningTrial | None = None) -> set[str]:
         """The runs of trials that have not ended."""

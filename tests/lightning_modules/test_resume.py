@@ -1,13 +1,16 @@
 """A run cut off goes on as if nothing had happened, on the same layout or another."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from provoked import train_until
 
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
+from sweeper.launch.ranks import LocalRanks
 from sweeper.planning.plan import plan, tasks
 from sweeper.store.ledger import Ledger
 
@@ -17,37 +20,21 @@ MEASURED += ["distance_from_start"]
 
 @pytest.fixture
 def train(config):
-    """Train a short run on a layout until some epochs are done, or one step; its curve so far.
+    """Train a short run on a layout, to its end or until an epoch is complete; its curve so far.
 
-    The model has BatchNorm and every kind of dropout, and holds until the test has looked.
+    The model has BatchNorm and every kind of dropout.
     """
 
-    def run(
-        results: Path, until: int | None = None, *, step_by_step: bool = False, **layout
-    ) -> pd.DataFrame:
+    def run(results: Path, until: int | None = None, **layout) -> pd.DataFrame:
         ledger = Ledger(results)
         ledger.prepare()
         short = {"batch": 7680, "warmup": 1, "epochs": 3, "schedule": {"name": "constant"}}
         short["data"] = {**config()["data"], "num_train_examples": 15_360}
-        gate = results.with_suffix(".gate")
-        short["model"] = {"_target_": "provoked.Gated", "gate": str(gate)}
-        if until or step_by_step:
-            gate.write_text("epoch" if until else "start")
-        planned = plan([config(**short | layout)], ledger)
-        runs = run_here(tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=2))
-        attempt = None
-        for event in runs:
-            attempt = event.began[0] if event.began else attempt
-            if event.began and step_by_step:
-                attempt.ask_to_leave()
-                gate.unlink()
-            checkpoint = attempt.checkpoint if attempt else None
-            if checkpoint and checkpoint.exists():
-                shutil.copy(checkpoint, results / "latest.ckpt")
-            if until and attempt and len(attempt.curve()) >= until:
-                break
-        runs.close()
-        gate.unlink(missing_ok=True)
+        short["model"] = {"_target_": "provoked.Dropping"}
+        to_do = tasks(plan([config(**short | layout)], ledger), ledger, retry=None, rerun=None)
+        ranks = LocalRanks() if until is None else LocalRanks(partial(train_until, until))
+        for _ in run_here(to_do, ledger, Machine(cores=2), ranks=ranks):
+            pass
         return pd.read_parquet(results / "curves").sort_values("epoch", ignore_index=True)
 
     return run
@@ -83,13 +70,14 @@ def test_on_another_layout_up_to_rounding(train, tmp_path, first, then):
     pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], rtol=1e-10, atol=0)
 
 
+ONE_STEP = 0
 STEPS = {"batch": 3840, "epochs": 2}
 
 
 def leave_after_each_step(train, results: Path, layouts: list[dict], **words) -> pd.DataFrame:
     """Train a run of two epochs of four steps; every attempt but the last takes one step."""
     for attempt in range(7):
-        train(results, step_by_step=True, **STEPS, **words, **layouts[attempt % len(layouts)])
+        train(results, until=ONE_STEP, **STEPS, **words, **layouts[attempt % len(layouts)])
         left = pd.read_parquet(results / "runs").iloc[0]
         assert (left.outcome, left.steps) == ("preempted", attempt + 1)
     return train(results, **STEPS, **words, **layouts[0])
@@ -113,7 +101,7 @@ def test_ranks_with_weights_of_their_own_are_left_when_they_have_averaged_them(t
     whole = train(tmp_path / "whole", **words)
 
     for steps in (2, 4, 6):
-        train(tmp_path / "parts", **words, step_by_step=True)
+        train(tmp_path / "parts", **words, until=ONE_STEP)
         left = pd.read_parquet(tmp_path / "parts/runs").iloc[0]
         assert (left.outcome, left.steps) == ("preempted", steps)
     parts = train(tmp_path / "parts", **words)
@@ -132,11 +120,12 @@ def test_left_after_each_step_for_another_layout_up_to_rounding(train, tmp_path)
 
 
 def test_cut_off_after_the_last_epoch_only_the_row_is_missing(train, tmp_path):
-    whole = train(tmp_path / "whole")
+    whole = train(tmp_path / "whole", keep_checkpoint=True)
     run_id = whole.run_id[0]
     folder = Ledger(tmp_path / "late").run_folder(run_id)
     folder.mkdir(parents=True)
-    shutil.copy(tmp_path / "whole/latest.ckpt", folder / "checkpoint.ckpt")
+    kept = Ledger(tmp_path / "whole").run_folder(run_id) / "checkpoint.ckpt"
+    shutil.copy(kept, folder / "checkpoint.ckpt")
 
     late = train(tmp_path / "late")
 

@@ -1,29 +1,38 @@
 """This machine: each run in fresh processes from a warm fork server, as many as it carries."""
 
-import multiprocessing
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from sweeper.launch.local.memory_probe import Fitting
-from sweeper.launch.local.oom_retry import Halving
+from sweeper.launch.local.memory_probe import MemoryProber
+from sweeper.launch.local.oom_retry import OomRetry
 from sweeper.launch.local.slots import Machine, Slots
+from sweeper.launch.ranks import (
+    LocalRanks,
+    Ranks,
+    Running,
+    WhyStopped,
+    end_of,
+    open_fork_server,
+    stop,
+    stop_gracefully,
+    wait_for_exit,
+)
 from sweeper.launch.shared import shared_folder
-from sweeper.launch.workers import Ranks, RanksHere, Running, end_of, leave, stop
-from sweeper.planning.tasks import End, Event, Task, Tasks
+from sweeper.planning.tasks import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.attempt import Attempt, recover, standing
-from sweeper.store.lease import HEARTBEAT_S
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
-from sweeper.store.memory_cache import Fit, Probes
+from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.standing import Open, recover, standing
 
-_TICK_S = 0.02
-_POLL_ELSEWHERE_S = 0.5
+#: Files that other processes may have written are looked up this often, not at every event.
+_LOOK_S = 1.0
 
 
 def run_here(
@@ -31,7 +40,7 @@ def run_here(
     ledger: Ledger,
     machine: Machine,
     *,
-    why_stopped: Callable[[], str] = lambda: "stopped",
+    why_stopped: WhyStopped = lambda: "stopped",
     may_start: Callable[[], bool] = lambda: True,
     ranks: Ranks | None = None,
 ) -> Generator[Event]:
@@ -43,42 +52,42 @@ def run_here(
         tasks: what to run, in this order; taken as room appears.
         ledger: where the rows go.
         machine: what the runs may use.
-        why_stopped: the reason of runs that are stopped, or asked to leave, before their end.
+        why_stopped: the reason of runs that are stopped before their end.
         may_start: whether runs that wait may begin.
         ranks: where the ranks of runs are; None for this machine.
 
     Yields:
-        An event per tick, empty when nothing happened, so that a caller can draw.
+        An event when a run ends, and several times a second, empty when nothing happened, so that
+        a caller can draw.
 
     Raises:
         ValueError: if a run's layout is not to be had.
     """
-    ranks = ranks or RanksHere()
+    ranks = ranks or LocalRanks()
     known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []
     for task in known:
         ranks.check(task.spec)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_modules.worker", *_modules_of(known[:1])])
+    context = open_fork_server(_modules_of(known[:1]))
     with shared_folder() as shared, _terminable():
-        places = _Places(Slots(machine), ranks, context, shared)
-        runs = _Runs(tasks, ledger, places, why_stopped=why_stopped, may_start=may_start)
+        where = _Where(Slots(machine), ranks, context, shared)
+        runs = _Runs(tasks, ledger, where, why_stopped=why_stopped, may_start=may_start)
         try:
             while runs.are_left:
-                yield runs.started()
-                time.sleep(_TICK_S)
-                yield runs.ended()
+                yield runs.start()
+                runs.wait()
+                yield runs.end()
         finally:
             runs.stop()
 
 
 def _modules_of(tasks: Sequence[Task]) -> list[str]:
     """Where the data and the model of these runs are defined: imported once, not by each run."""
-    groups = [task.spec.config[name] for task in tasks for name in ("data", "model")]
-    return [group["_target_"].rpartition(".")[0] for group in groups]
+    groups = [group for task in tasks for group in (task.spec.config.data, task.spec.config.model)]
+    return [group.target.rpartition(".")[0] for group in groups]
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _Where:
     slots: Slots
     ranks: Ranks
     context: ForkServerContext
@@ -92,9 +101,9 @@ class _Runs:
         self,
         tasks: Tasks,
         ledger: Ledger,
-        places: _Places,
+        where: _Where,
         *,
-        why_stopped: Callable[[], str],
+        why_stopped: WhyStopped,
         may_start: Callable[[], bool],
     ) -> None:
         self._source = iter(tasks)
@@ -102,20 +111,44 @@ class _Runs:
         self._waiting: deque[Task] = deque()
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
-        self._halving = Halving()
-        self._refused: list[tuple[Attempt, str]] = []
-        self._ledger, self._slots = ledger, places.slots
-        self._ranks, self._context = places.ranks, places.context
+        self._refused: list[tuple[Attempt, End]] = []
+        self._ledger, self._where, self._slots = ledger, where, where.slots
         self._why_stopped, self._may_start = why_stopped, may_start
-        self._environment = {"SWEEPER_SHARED": str(places.shared)}
-        self._fitting = Fitting(Probes(ledger.results, self._slots.machine.device), self._context)
-        self._looked_at = self._polled_at = time.monotonic()
+        self._oom_retry = OomRetry()
+        memory = MemoryCache(ledger.results, self._slots.machine.device)
+        self._prober = MemoryProber(memory, where.context)
+        self._looked_at = time.monotonic()
 
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        under_way = self._waiting or self._running or self._elsewhere or self._fitting.holds_runs
-        return bool(under_way or not self._source_is_empty)
+        under_way = self._waiting or self._running or self._elsewhere or self._prober.holds_runs
+        return bool(under_way or self._refused or not self._source_is_empty)
+
+    def start(self) -> Event:
+        """Start what there is room for."""
+        began: list[Attempt] = []
+        elsewhere: list[Attempt] = []
+        self._refill()
+        while (
+            self._waiting
+            and self._may_start()
+            and (slot := self._slots.take(self._waiting[0].spec)) is not None
+        ):
+            task = self._waiting.popleft()
+            fit = self._prober.fit(task.spec)
+            if fit.to_probe is not None:
+                if not self._prober.start(task, fit.to_probe, slot):
+                    self._slots.give_back(task.spec.run_id)
+            elif attempt := self._begin(task, fit, slot):
+                began.append(attempt)
+            else:
+                self._slots.give_back(task.spec.run_id)
+                self._elsewhere.append(task)
+                if other := Attempt.load(self._ledger, task.spec.run_id, task.number):
+                    elsewhere.append(other)
+            self._refill()
+        return Event(began=began, elsewhere=elsewhere)
 
     def _refill(self) -> None:
         """Take the next task of the source, if there is one and room for it."""
@@ -127,93 +160,87 @@ class _Runs:
             self._source_is_empty = True
             return
         if task:
-            self._ranks.check(task.spec)
+            self._where.ranks.check(task.spec)
             self._waiting.append(task)
 
-    def started(self) -> Event:
-        """Start what there is room for."""
-        began: list[Attempt] = []
-        elsewhere: list[Attempt] = []
-        self._refill()
-        while (
-            self._waiting
-            and self._may_start()
-            and (place := self._slots.take(self._waiting[0].spec)) is not None
-        ):
-            task = self._waiting.popleft()
-            fit = self._fitting.fit(task.spec)
-            if fit.to_try is not None:
-                if not self._fitting.begin(task, fit.to_try, place):
-                    self._slots.give_back(task.spec.run_id)
-            elif attempt := self._start(task, fit, place):
-                began.append(attempt)
-            else:
-                self._slots.give_back(task.spec.run_id)
-                self._elsewhere.append(task)
-                if other := Attempt.found(self._ledger, task.spec.run_id, task.number):
-                    elsewhere.append(other)
-            self._refill()
-        return Event(began=began, elsewhere=elsewhere)
-
-    def _start(self, task: Task, fit: Fit, place: Mapping[str, str]) -> Attempt | None:
+    def _begin(self, task: Task, fit: Fit, slot: Mapping[str, str]) -> Attempt | None:
+        """Claim an attempt and start its ranks; None if another process has claimed it."""
         attempt = Attempt.begin(fit.spec, self._ledger, task.number, from_scratch=task.from_scratch)
-        if attempt and fit.refusal:
-            self._refused.append((attempt, fit.refusal))
-        elif attempt:
-            environment = {**self._environment, **place}
-            self._running.append(self._ranks.start(attempt, self._context, environment))
+        if attempt is None:
+            return None
+        if fit.refusal:
+            end = End(outcome=Outcome.OUT_OF_MEMORY, reason=fit.refusal)
+            self._refused.append((attempt, end))
+            return attempt
+        environment = {"SWEEPER_SHARED": str(self._where.shared), **slot}
+        try:
+            run = self._where.ranks.start(attempt, self._where.context, environment)
+        except ValueError as error:
+            end = End(outcome=Outcome.FAILED, reason=str(error))
+            self._refused.append((attempt, end))
+        else:
+            self._running.append(run)
         return attempt
 
-    def ended(self) -> Event:
-        """Publish what has ended here, and look what has ended elsewhere."""
-        self._let_go_of_the_lost()
-        ends = self._refusals()
-        for run in list(self._running):
-            if end := end_of(run, self._why_stopped) or self._stopped_on_request(run):
-                self._drop(run)
-                outcome, reason = end[0], end[1] + self._halving.note(run.attempt.spec.run_id)
-                ends.append(_publish(run.attempt, outcome, reason, self._ledger))
-                self._fitting.learn(run.attempt, outcome)
-                if outcome == Outcome.OUT_OF_MEMORY and (
-                    smaller := self._halving.again(run.attempt)
-                ):
-                    ends.pop()
-                    self._waiting.appendleft(smaller)
-        return Event(ended=[*ends, *self._ended_elsewhere()], said=self._tried())
+    def wait(self) -> None:
+        """Wait until a process ends, but not for long."""
+        if not self._refused:
+            processes = [process for run in self._running for process in run.processes]
+            wait_for_exit([*processes, *self._prober.processes])
 
-    def _refusals(self) -> list[End]:
-        """Publish the runs of which not even the smallest micro-batch fits."""
+    def end(self) -> Event:
+        """Publish what has ended here, and look up what other processes did."""
+        ended: dict[str, End] = {}
+        if time.monotonic() - self._looked_at >= _LOOK_S:
+            self._looked_at = time.monotonic()
+            self._drop_taken_over()
+            ended |= self._end_cancelled()
+            ended |= self._end_elsewhere()
         refused, self._refused = self._refused, []
-        for attempt, _ in refused:
+        for attempt, end in refused:
             self._slots.give_back(attempt.spec.run_id)
-        return [
-            _publish(attempt, Outcome.OUT_OF_MEMORY, why, self._ledger) for attempt, why in refused
-        ]
+            ended |= self._publish(attempt, end)
+        for run in list(self._running):
+            if end := end_of(run, self._why_stopped):
+                self._drop(run)
+                ended |= self._publish_or_retry(run.attempt, end)
+        return Event(ended=ended, said=self._take_back_probed())
 
-    def _tried(self) -> Sequence[str]:
-        """Take back the runs whose micro-batch has been tried; what to say of it."""
-        looked = self._fitting.look()
-        for task in looked.free:
+    def _publish_or_retry(self, attempt: Attempt, end: End) -> Mapping[str, End]:
+        published = self._publish(attempt, end)
+        self._prober.learn(attempt, end.outcome)
+        if end.outcome == Outcome.OUT_OF_MEMORY and (again := self._oom_retry.retry(attempt)):
+            self._waiting.appendleft(again)
+            return {}
+        return published
+
+    def _publish(self, attempt: Attempt, end: End) -> Mapping[str, End]:
+        run_id = attempt.spec.run_id
+        end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
+        attempt.end(end, self._ledger)
+        return {run_id: end}
+
+    def _take_back_probed(self) -> Sequence[str]:
+        """Take back the runs whose micro-batch has been probed; what to say of it."""
+        found = self._prober.look()
+        for task in found.free:
             self._slots.give_back(task.spec.run_id)
-        self._waiting.extendleft(reversed(looked.ready))
-        return looked.said
+        self._waiting.extendleft(reversed(found.ready))
+        return found.said
 
-    def _stopped_on_request(self, run: Running) -> tuple[Outcome, str] | None:
-        reason = run.attempt.stop_reason()
-        if reason is None:
-            return None
-        stop([run])
-        return Outcome.PREEMPTED, reason
+    def _end_cancelled(self) -> Mapping[str, End]:
+        """End the runs that are cancelled, as a tuner does with trials that lag behind."""
+        ended: dict[str, End] = {}
+        for run in list(self._running):
+            if (reason := run.attempt.cancel_reason()) is not None:
+                stop([run])
+                self._drop(run)
+                end = End(outcome=Outcome.PREEMPTED, reason=reason)
+                ended |= self._publish(run.attempt, end)
+        return ended
 
-    def _drop(self, run: Running) -> None:
-        self._running.remove(run)
-        self._slots.give_back(run.attempt.spec.run_id)
-
-    def _let_go_of_the_lost(self) -> None:
+    def _drop_taken_over(self) -> None:
         """Stop runs that were taken over while this process could not show that it lives."""
-        if time.monotonic() - self._looked_at < HEARTBEAT_S:
-            return
-        self._looked_at = time.monotonic()
         for run in list(self._running):
             if run.attempt.is_taken_over:
                 stop([run])
@@ -221,40 +248,35 @@ class _Runs:
                 spec, number = run.attempt.spec, run.attempt.number + 1
                 self._elsewhere.append(Task(spec=spec, number=number))
 
-    def _ended_elsewhere(self) -> list[End]:
-        if time.monotonic() - self._polled_at < _POLL_ELSEWHERE_S:
-            return []
-        self._polled_at = time.monotonic()
-        ends: list[End] = []
+    def _drop(self, run: Running) -> None:
+        self._running.remove(run)
+        self._slots.give_back(run.attempt.spec.run_id)
+
+    def _end_elsewhere(self) -> Mapping[str, End]:
+        """The ends of runs that other processes have made; what they abandoned is ours."""
+        ended: dict[str, End] = {}
         for task in list(self._elsewhere):
-            stands = standing(self._ledger, task.spec.run_id, task.number)
-            if stands is True:
+            run_id = task.spec.run_id
+            stands = standing(self._ledger, run_id, task.number)
+            if stands is Open.HELD:
                 continue
             self._elsewhere.remove(task)
-            if stands:
-                outcome, reason = stands
-                ends.append(End(run_id=task.spec.run_id, outcome=outcome, reason=reason))
+            if isinstance(stands, End):
+                ended[run_id] = stands
             else:
-                recover(self._ledger, task.spec.run_id, task.number)
+                recover(self._ledger, run_id, task.number)
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
-        return ends
+        return ended
 
     def stop(self) -> None:
         """End what is running; it goes on from where it was saved when the command is repeated."""
-        self._fitting.stop()
-        leave(self._running)
+        self._prober.stop()
+        stop_gracefully(self._running)
         for run in self._running:
-            has_ended = any(rank.exitcode is not None for rank in run.ranks)
+            has_ended = any(code is not None for code in run.codes)
             end = end_of(run, self._why_stopped) if has_ended else None
             stop([run])
-            outcome, reason = end or run.attempt.end_when_stopped(self._why_stopped)
-            reason += self._halving.note(run.attempt.spec.run_id)
-            _publish(run.attempt, outcome, reason, self._ledger)
-
-
-def _publish(attempt: Attempt, outcome: Outcome, reason: str, ledger: Ledger) -> End:
-    attempt.end(outcome, reason, ledger)
-    return End(run_id=attempt.spec.run_id, outcome=outcome, reason=reason)
+            self._publish(run.attempt, end or run.attempt.end_of_stopped(self._why_stopped))
 
 
 @contextmanager

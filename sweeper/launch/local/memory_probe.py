@@ -1,6 +1,6 @@
-"""The largest micro-batch that fits, found by trying: each try is a process of its own.
+"""Memory probes: the largest micro-batch that fits, each candidate probed in its own process.
 
-A try takes a run's place on the machine, so that it sees the memory that the run will have; an
+A probe takes a run's slot on the machine, so that it sees the memory that the run will have; an
 out-of-memory there harms nothing. What is found is shared by all runs of a kind, also of other
 sweeps in the same results folder.
 """
@@ -9,27 +9,26 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from sweeper.launch.workers import LOOPBACK, RankProcess, deadline_of, fresh_process
-from sweeper.planning.tasks import Event, Task
+from sweeper.launch.ranks import LOOPBACK, RankProcess, deadline_of, start_process
+from sweeper.planning.tasks import Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.warnings import slow_split
-from sweeper.spec.worker_args import CROWDED_EXIT, TOO_MUCH_EXIT, Try
+from sweeper.spec.worker_args import GPU_BUSY_EXIT, OVER_MEMORY_EXIT, ProbeArgs
 from sweeper.store.attempt import Attempt
-from sweeper.store.memory_cache import Fit, Probes
+from sweeper.store.memory_cache import Fit, MemoryCache
 
-_LOOK_AGAIN_S = 0.5
-_TICK_S = 0.05
+_LOOK_S = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Trying:
+class _Probe:
     task: Task
     micro_batch: int
     process: RankProcess
@@ -37,11 +36,11 @@ class _Trying:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What came of a look at the tries.
+class Findings:
+    """What the probes have found since the last look.
 
     Attributes:
-        free: runs whose try has ended: their places are free.
+        free: runs whose probe has ended: their slots are free.
         ready: runs to be looked at again, the free ones first.
         said: sentences for the user.
     """
@@ -52,61 +51,66 @@ class Looked:
 
 
 @dataclass(slots=True)
-class Fitting:
+class MemoryProber:
     """Chooses micro-batches for the runs that leave it to us.
 
-    A try does not share its data with the runs: of a shared array it would touch, and so count, a
+    A probe does not share its data with the runs: of a shared array it would touch, and so count, a
     part only.
 
     Attributes:
-        probes: what is known already.
+        memory: what is known already.
         context: where processes come from.
     """
 
-    probes: Probes
+    memory: MemoryCache
     context: ForkServerContext
-    _tries: list[_Trying] = field(default_factory=list)
+    _probes: list[_Probe] = field(default_factory=list)
     _held: list[Task] = field(default_factory=list)
-    _hopeless: set[str] = field(default_factory=set)
+    _inconclusive: set[str] = field(default_factory=set)
     _count: Counter[str] = field(default_factory=Counter)
     _looked_at: float = 0.0
 
     @property
     def holds_runs(self) -> bool:
-        """Whether runs wait for a try."""
-        return bool(self._tries or self._held)
+        """Whether runs wait for a probe."""
+        return bool(self._probes or self._held)
+
+    @property
+    def processes(self) -> Sequence[RankProcess]:
+        """Of the probes."""
+        return [probe.process for probe in self._probes]
 
     def fit(self, spec: RunSpec) -> Fit:
-        """What is known of a run's micro-batch; where tries say nothing, the limit rules."""
-        fit = self.probes.fit(spec)
-        if fit.to_try is not None and self.probes.key(spec) in self._hopeless:
+        """What is known of a run's micro-batch; without a finding micro_batch_limit decides."""
+        fit = self.memory.fit(spec)
+        if fit.to_probe is not None and self.memory.key(spec) in self._inconclusive:
             return Fit(spec=spec, source="limit")
         return fit
 
-    def begin(self, task: Task, micro_batch: int, place: Mapping[str, str]) -> bool:
-        """Try a micro-batch for a run, at its place; False if the run is to wait for another try.
+    def start(self, task: Task, micro_batch: int, slot: Mapping[str, str]) -> bool:
+        """Probe a micro-batch in a run's slot; False if the run is to wait for another probe.
 
         Args:
             task: the run.
-            micro_batch: what to try [examples].
-            place: variables that say which devices are the run's.
+            micro_batch: what to probe [examples].
+            slot: variables that say which devices are the run's.
         """
         spec = task.spec
-        if self._is_tried(spec) or not self.probes.claim(spec):
+        if self._is_probed(spec) or not self.memory.claim(spec):
             self._held.append(task)
             return False
-        told = Try(
+        args = ProbeArgs(
             config=spec.config.resolved,
             micro_batch=micro_batch,
-            folder=str(self.probes.scratch(spec)),
+            folder=str(self.memory.probe_folder(spec)),
             threads=spec.config.threads,
-            environment={"GLOO_SOCKET_IFNAME": LOOPBACK, **place},
-            limit_gib=self.probes.allowed_gib(spec),
-            share_of_gpu=self.probes.share_of_gpu(spec),
+            environment={"GLOO_SOCKET_IFNAME": LOOPBACK, **slot},
+            limit_gib=self.memory.allowed_gib(spec),
+            share_of_gpu=self.memory.share_of_gpu(spec),
         )
-        process = fresh_process(_enter, told, self.context)
-        self._tries.append(
-            _Trying(
+        process = start_process(_probe, args, self.context)
+        self._probes.append(
+            _Probe(
                 task=task,
                 micro_batch=micro_batch,
                 process=process,
@@ -115,100 +119,100 @@ class Fitting:
         )
         return True
 
-    def look(self) -> Looked:
-        """Take in the tries that have ended."""
+    def look(self) -> Findings:
+        """Take in the probes that have ended."""
         free: list[Task] = []
         said: list[str] = []
-        for trying in list(self._tries):
-            if trying.process.exitcode is None and not self._is_late(trying):
+        for probe in list(self._probes):
+            if probe.process.exitcode is None and not self._is_late(probe):
                 continue
-            self._tries.remove(trying)
-            free.append(trying.task)
-            said += self._conclude(trying)
-        if not free and time.monotonic() - self._looked_at < _LOOK_AGAIN_S:
-            return Looked()
+            self._probes.remove(probe)
+            free.append(probe.task)
+            said += self._conclude(probe)
+        if not free and time.monotonic() - self._looked_at < _LOOK_S:
+            return Findings()
         self._looked_at = time.monotonic()
         ready, self._held = [*free, *self._held], []
-        return Looked(free=free, ready=ready, said=said)
+        return Findings(free=free, ready=ready, said=said)
 
     def learn(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Remember it if a run took more memory than its try had: no other shall repeat it."""
+        """Remember it if a run took more memory than its probe did: no other shall repeat it."""
         spec = attempt.spec
-        if not self.probes.has_limit(spec):
+        if not self.memory.has_limit(spec):
             return
         micro, limit = spec.split.micro_batch, spec.config.memory_limit_gib
         peak = (attempt.record() or {}).get("peak_memory_gib")
         if outcome == Outcome.OUT_OF_MEMORY:
-            self.probes.note_over(spec, micro, limit_gib=None, why="a run ran out of memory")
+            self.memory.record_over(spec, micro, limit_gib=None, why="a run ran out of memory")
         elif limit is not None and peak is not None and peak > limit:
-            self.probes.note_over(spec, micro, limit_gib=limit, why=f"a run took {peak:.3f} GiB")
+            self.memory.record_over(spec, micro, limit_gib=limit, why=f"a run took {peak:.3f} GiB")
 
     def stop(self) -> None:
-        """End all tries."""
-        for trying in self._tries:
-            _end(trying.process)
-            self.probes.release(trying.task.spec)
-        self._tries.clear()
+        """End all probes."""
+        for probe in self._probes:
+            _end(probe.process)
+            self.memory.release(probe.task.spec)
+        self._probes.clear()
 
-    def _is_tried(self, spec: RunSpec) -> bool:
-        key = self.probes.key(spec)
-        return any(self.probes.key(trying.task.spec) == key for trying in self._tries)
+    def _is_probed(self, spec: RunSpec) -> bool:
+        key = self.memory.key(spec)
+        return any(self.memory.key(probe.task.spec) == key for probe in self._probes)
 
-    def _is_late(self, trying: _Trying) -> bool:
-        if trying.deadline is None or time.monotonic() < trying.deadline:
+    def _is_late(self, probe: _Probe) -> bool:
+        if probe.deadline is None or time.monotonic() < probe.deadline:
             return False
-        _end(trying.process)
+        _end(probe.process)
         return True
 
-    def _conclude(self, trying: _Trying) -> list[str]:
-        """Note what came of a try; what to say of it."""
-        spec, micro = trying.task.spec, trying.micro_batch
-        key, folder = self.probes.key(spec), self.probes.scratch(spec)
+    def _conclude(self, probe: _Probe) -> list[str]:
+        """Remember what a probe found; what to say of it."""
+        spec, micro = probe.task.spec, probe.micro_batch
+        key, folder = self.memory.key(spec), self.memory.probe_folder(spec)
         self._count[key] += 1
         try:
-            measured = _measured(trying, folder)
+            measured = _measured(probe, folder)
         except _Inconclusive as why:
-            self._hopeless.add(key)
-            kept = self.probes.keep_log(spec)
-            self.probes.release(spec)
+            self._inconclusive.add(key)
+            kept = self.memory.keep_log(spec)
+            self.memory.release(spec)
             return [
-                f"Whether micro-batches fit into {self.probes.memory(spec)} could not be tried: "
-                f"{why}. micro_batch_limit alone rules. Log: {kept}"
+                f"Whether micro-batches fit into {self.memory.describe(spec)} could not be probed: "
+                f"{why}. Only micro_batch_limit applies. Log: {kept}"
             ]
         if measured:
-            self.probes.note_took(spec, micro, **measured)
+            self.memory.record_fit(spec, micro, **measured)
         else:
-            self.probes.note_over(spec, micro, limit_gib=self.probes.allowed_gib(spec))
-        self.probes.release(spec)
-        found = self.probes.fit(spec)
-        if found.to_try is not None or found.refusal:
+            self.memory.record_over(spec, micro, limit_gib=self.memory.allowed_gib(spec))
+        self.memory.release(spec)
+        found = self.memory.fit(spec)
+        if found.to_probe is not None or found.refusal:
             return []
         slow = slow_split(found.spec, found.bounds)
         return [
-            f"Micro-batches of up to {found.spec.split.micro_batch} fit into "
-            f"{self.probes.memory(spec)}, of those that make the batch; tries: {self._count[key]}.",
+            f"Micro-batches of up to {found.spec.split.micro_batch}, of those that make the batch, "
+            f"fit into {self.memory.describe(spec)}; probes: {self._count[key]}.",
             *([f"Warning: {slow}"] if slow else []),
         ]
 
 
-def _measured(trying: _Trying, folder: Path) -> dict[str, Any]:
-    """What a try left; nothing if it took too much.
+def _measured(probe: _Probe, folder: Path) -> dict[str, Any]:
+    """What a probe measured; nothing if it took too much.
 
     Raises:
         _Inconclusive: if it ended for another reason.
     """
-    code = trying.process.exitcode
-    is_over = trying.deadline is not None and time.monotonic() >= trying.deadline
-    if code in {TOO_MUCH_EXIT, -signal.SIGKILL} and not is_over:
+    code = probe.process.exitcode
+    is_over = probe.deadline is not None and time.monotonic() >= probe.deadline
+    if code in {OVER_MEMORY_EXIT, -signal.SIGKILL} and not is_over:
         return {}
     if code:
-        why = "other processes use the GPU" if code == CROWDED_EXIT else f"it exited with {code}"
+        why = "other processes use the GPU" if code == GPU_BUSY_EXIT else f"it exited with {code}"
         raise _Inconclusive("it took longer than timeout_s" if is_over else why)
     return json.loads((folder / "measured.json").read_text())
 
 
 class _Inconclusive(Exception):
-    """A try ended for other reasons than memory; the text says which."""
+    """A probe ended for other reasons than memory; the text says which."""
 
 
 def _end(process: RankProcess) -> None:
@@ -216,29 +220,8 @@ def _end(process: RankProcess) -> None:
     process.join()
 
 
-def _enter(told: Try) -> None:
-    """First function of a try's process."""
-    from lightning_modules.worker import try_micro_batch  # imports torch
+def _probe(args: ProbeArgs) -> None:
+    """First function of a probe's process."""
+    from lightning_modules.worker import probe_micro_batch  # imports torch
 
-    try_micro_batch(told)
-
-
-def fitted(task: Task, fitting: Fitting) -> Generator[Event, None, Fit]:
-    """Try micro-batches until one is known for a run, doing nothing else.
-
-    Args:
-        task: the run.
-        fitting: of this machine.
-
-    Yields:
-        An event per tick.
-    """
-    try:
-        while (fit := fitting.fit(task.spec)).to_try is not None:
-            fitting.begin(task, fit.to_try, {})
-            while fitting.holds_runs:
-                time.sleep(_TICK_S)
-                yield Event(said=fitting.look().said)
-    finally:
-        fitting.stop()
-    return fit
+    probe_micro_batch(args)

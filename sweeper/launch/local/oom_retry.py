@@ -7,18 +7,18 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 
 
-class Halving:
+class OomRetry:
     """Runs that go on from where they were saved with half the micro-batch."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
 
     def note(self, run_id: str) -> str:
-        """What to add to the reason of a run's end; empty if its micro-batch was not halved."""
+        """What to add to the reason of a run's end; empty if it was not retried."""
         return self._notes.get(run_id, "")
 
-    def again(self, attempt: Attempt) -> Task | None:
-        """What to make of a run that ran out of memory; None if its micro-batch must stay."""
+    def retry(self, attempt: Attempt) -> Task | None:
+        """The next attempt at a run that ran out of memory; None if its micro-batch must stay."""
         spec = attempt.spec
         smaller = smaller_micro_batch(spec.split, spec.bn_span)
         fixed = spec.config.bn_span == "micro" or gradient_span(spec.config) is not None

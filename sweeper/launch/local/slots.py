@@ -53,9 +53,9 @@ class Slots:
 
         An idle machine takes any run, however large.
         """
-        on_gpus = bool(self.machine.gpus) and spec.config["accelerator"] != "cpu"
+        on_gpus = bool(self.machine.gpus) and spec.config.accelerator != "cpu"
         ranks = spec.split.world_size
-        threads = 0 if on_gpus else ranks * spec.config["threads"]
+        threads = 0 if on_gpus else ranks * spec.config.threads
         gpus = self._free_gpus(ranks) if on_gpus else ()
         if self._taken and not self._fits(threads, gpus, ranks if on_gpus else 0):
             return None

@@ -1,6 +1,6 @@
-"""What a job does on its node: makes its runs, heeds SLURM's signals, leaves with a true exit code.
+"""What a job does on its node: makes its runs, heeds SLURM's signals, exits with a true code.
 
-The job owns its requeue: at a signal its runs save after the step they are in and leave, and it
+The job owns its requeue: at a signal its runs save after the step they are in and exit, and it
 goes back into the queue. It never imports torch.
 """
 
@@ -15,15 +15,17 @@ from pathlib import Path
 from types import FrameType
 
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import this_machine
+from sweeper.launch.local.slots import Machine, this_machine
+from sweeper.launch.ranks import open_fork_server
 from sweeper.launch.slurm import commands
-from sweeper.launch.slurm.nodes import run_on_nodes
+from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
 from sweeper.planning.tasks import Event, Task
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.attempt import Attempt, recover, standing
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
+from sweeper.store.standing import Open, recover, standing
 
 #: Exit code of a job that was cut short and could not go back into the queue (sysexits.h).
 CUT_SHORT_EXIT = 75
@@ -35,8 +37,8 @@ class JobPolicy:
 
     Attributes:
         warning_s: SLURM signals this long before the time limit [seconds].
-        grace_s: after that warning, wait this long for runs to save and leave [seconds].
-        term_grace_s: after SIGTERM, wait this long for runs to save and leave [seconds].
+        grace_s: after that warning, wait this long for runs to save and exit [seconds].
+        term_grace_s: after SIGTERM, wait this long for runs to save and exit [seconds].
         attempts_without_step: after this many in a row the run is timed_out [count].
         runs_at_a_time: of the runs in one job [count].
         runs_per_gpu: runs that share a GPU [count].
@@ -61,7 +63,7 @@ def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None
     Raises:
         SystemExit: always, with the job's exit code.
     """
-    raise SystemExit(_Job(Ledger(Path(results)), policy, _noted_signals()).run(run_ids))
+    raise SystemExit(_Job(Ledger(Path(results)), policy, _note_signals()).run(run_ids))
 
 
 class _Signals:
@@ -77,10 +79,10 @@ class _Signals:
             self.first, self.at = signal.Signals(number), time.monotonic()
 
 
-def _noted_signals() -> _Signals:
+def _note_signals() -> _Signals:
     """Note signals from here on; the ranks, which SLURM signals too, do not heed SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    forkserver.set_forkserver_preload(["lightning_modules.worker"])
+    open_fork_server()
     forkserver.ensure_running()  # the ranks are its children and ignore what it ignores
     noted = _Signals()
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -94,6 +96,7 @@ class _Job:
         self._tickets = Tickets(ledger)
         self._number = _job_number()
         self._running: dict[str, Attempt] = {}
+        self._stopping: set[str] = set()
 
     def run(self, run_ids: Sequence[str]) -> int:
         """Make the runs that have not ended."""
@@ -105,58 +108,54 @@ class _Job:
             return exit_codes.RUN_FAILED
         if tasks:
             self._rename(tasks)
-            launched = self._launched(tasks)
-            for event in launched:
+            events = self._launch(tasks)
+            for event in events:
                 self._take_in(event)
                 if self._must_stop():
-                    launched.close()
+                    events.close()
                     break
-        return self._leave(run_ids)
+        return self._exit_code(run_ids)
 
     def _task(self, ticket: Ticket) -> Task | None:
         """The attempt to make, or None if the run has ended or another process is at it."""
         number = max(ticket.number, self._ledger.last_attempt(ticket.run_id))
-        stands = standing(self._ledger, ticket.run_id, number)
         if not self._ledger.attempt_folder(ticket.run_id, number).exists():
-            return _made_of(ticket, number)
-        if stands is True and not self._is_mine(ticket.run_id, number):
+            return _task_of(ticket, number)
+        stands = standing(self._ledger, ticket.run_id, number)
+        if stands is Open.HELD and not self._is_mine(ticket.run_id, number):
             return None
-        if isinstance(stands, bool):  # held by this job before SLURM put it back into the queue
-            recover(self._ledger, ticket.run_id, number)
-            stands = standing(self._ledger, ticket.run_id, number)
-        if isinstance(stands, bool) or stands[0] in MAY_GO_ON:
-            return _made_of(ticket, number + 1)
+        end = None if isinstance(stands, Open) else stands
+        if end is None:  # held by this job before SLURM put it back into the queue
+            end = recover(self._ledger, ticket.run_id, number)
+        if end is None or end.outcome in MAY_GO_ON:
+            return _task_of(ticket, number + 1)
         self._tickets.remove(ticket.run_id)
         return None
 
     def _is_mine(self, run_id: str, number: int) -> bool:
         try:
-            told = json.loads((self._ledger.attempt_folder(run_id, number) / _NOTE).read_text())
+            note = json.loads((self._ledger.attempt_folder(run_id, number) / _NOTE).read_text())
         except FileNotFoundError:
             return False
-        return told["job"] == self._number
+        return note["job"] == self._number
 
     def _rename(self, tasks: Sequence[Task]) -> None:
         name = tasks[0].spec.point.replace(" ", "_")
         commands.rename(self._number, name if len(tasks) == 1 else f"{name}_and_more")
 
-    def _launched(self, tasks: Sequence[Task]) -> Generator[Event]:
+    def _launch(self, tasks: Sequence[Task]) -> Generator[Event]:
         policy = self._policy
         machine = this_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
-        if tasks[0].spec.config["num_nodes"] > 1:
-            return run_on_nodes(
-                tasks,
-                self._ledger,
-                machine.device,
-                why_stopped=self._why_stopped,
-                may_start=self._may_start,
-            )
+        ranks = None
+        if tasks[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
+            machine, ranks = Machine(cores=1, jobs=1, device=machine.device), SrunRanks()
         return run_here(
             tasks,
             self._ledger,
             machine,
             why_stopped=self._why_stopped,
             may_start=self._may_start,
+            ranks=ranks,
         )
 
     def _may_start(self) -> bool:
@@ -168,18 +167,18 @@ class _Job:
             node = os.environ.get("SLURM_JOB_NODELIST", "")
             note = json.dumps({"job": self._number, "nodes": node})
             (attempt.folder / _NOTE).write_text(note)
-        for end in event.ended:
-            self._running.pop(end.run_id, None)
+        for run_id, end in event.ended.items():
+            self._running.pop(run_id, None)
             if end.outcome != Outcome.PREEMPTED or self._signals.first is None:
-                self._tickets.remove(end.run_id)
+                self._tickets.remove(run_id)
 
     def _must_stop(self) -> bool:
-        """After a signal ask runs to leave: whether all have, or the grace is over."""
+        """After a signal stop runs gracefully: whether all have, or the grace is over."""
         if self._signals.first is None:
             return False
-        for run in self._running.values():
-            if not run.is_asked_to_leave:
-                run.ask_to_leave()
+        for run_id in self._running.keys() - self._stopping:
+            self._running[run_id].request_graceful_stop()
+            self._stopping.add(run_id)
         by_term = self._signals.first == signal.SIGTERM
         grace_s = self._policy.term_grace_s if by_term else self._policy.grace_s
         return not self._running or time.monotonic() - self._signals.at > grace_s
@@ -191,7 +190,7 @@ class _Job:
             return "cancelled with scancel: stopped"
         return "SLURM took its nodes away: stopped"
 
-    def _leave(self, run_ids: Sequence[str]) -> int:
+    def _exit_code(self, run_ids: Sequence[str]) -> int:
         """Requeue if a run is to go on, and say how it went."""
         ended = self._ledger.ended()
         outcomes = [ended[run_id].outcome for run_id in run_ids if run_id in ended]
@@ -210,17 +209,17 @@ class _Job:
         most = self._policy.attempts_without_step
         for run_id in run_ids:
             number = self._ledger.last_attempt(run_id)
-            stands = standing(self._ledger, run_id, number) if number else False
-            if isinstance(stands, bool) or stands[0] != Outcome.PREEMPTED:
+            stands = standing(self._ledger, run_id, number) if number else Open.ABANDONED
+            if isinstance(stands, Open) or stands.outcome != Outcome.PREEMPTED:
                 continue
             ticket = self._tickets.of(run_id)
             first = ticket.number if ticket and ticket.from_scratch else 1
             if _attempts_without_step(self._ledger, run_id, range(first, number + 1)) < most:
                 continue
-            attempt = Attempt.found(self._ledger, run_id, number)
+            attempt = Attempt.load(self._ledger, run_id, number)
             assert attempt is not None
             reason = f"no step was saved within the job's time limit in {most} attempts in a row"
-            attempt.end(Outcome.TIMED_OUT, reason, self._ledger)
+            attempt.end(End(outcome=Outcome.TIMED_OUT, reason=reason), self._ledger)
             self._tickets.remove(run_id)
 
 
@@ -243,7 +242,7 @@ def _own_log() -> Path:
     return Path(os.readlink("/proc/self/fd/1"))  # noqa: PTH115  may be no path
 
 
-def _made_of(ticket: Ticket, number: int) -> Task:
+def _task_of(ticket: Ticket, number: int) -> Task:
     scratch = ticket.from_scratch and number == ticket.number
     return Task(spec=ticket.spec, number=number, from_scratch=scratch)
 
@@ -252,7 +251,7 @@ def _attempts_without_step(ledger: Ledger, run_id: str, numbers: Iterable[int]) 
     """How many attempts in a row, up to the last one, went no further than those before."""
     stalled = furthest = 0
     for number in numbers:
-        attempt = Attempt.found(ledger, run_id, number)
+        attempt = Attempt.load(ledger, run_id, number)
         steps = attempt.steps() if attempt else 0
         stalled = 0 if steps > furthest else stalled + 1
         furthest = max(furthest, steps)

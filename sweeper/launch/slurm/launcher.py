@@ -5,17 +5,18 @@ rest. What already has a job is attached to, never submitted again.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, submit
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
-from sweeper.planning.tasks import End, Event, Task, Tasks
+from sweeper.planning.tasks import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.attempt import Attempt, recover, standing
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
+from sweeper.store.standing import Open, recover, standing
 
 _TICK_S = 0.2
 _SOON_S = 5.0
@@ -63,11 +64,11 @@ def run_on_slurm(
     while is_open or sweep.followed:
         ready, is_open = _ready(source) if is_open else ([], False)
         if ready:
-            yield from sweep.submitted(ready)
+            yield from sweep.submit(ready)
         if detach and not is_open:
             yield Event(is_detached=True)
             return
-        yield sweep.looked()
+        yield sweep.look()
         for _ in range(max(1, round(poll_s / _TICK_S))):
             time.sleep(_TICK_S)
             yield Event()
@@ -115,7 +116,7 @@ class _Sweep:
         self._warned: set[str] = set()
         self.followed: dict[str, _Followed] = {}
 
-    def submitted(self, tasks: Sequence[Task]) -> Iterator[Event]:
+    def submit(self, tasks: Sequence[Task]) -> Iterator[Event]:
         """Attach to what has a job; submit the rest."""
         jobs = self._jobs()
         if jobs is None:
@@ -129,17 +130,17 @@ class _Sweep:
             text = f"{attached} of {len(tasks)} runs are queued or running already."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
         for array in arrays(new, self._request, commands.max_array_size()):
-            yield from self._submit(array, known)
+            yield from self._submit_array(array, known)
 
-    def _has_job(self, task: Task, known: dict[str, Ticket], jobs: Jobs) -> bool:
+    def _has_job(self, task: Task, known: Mapping[str, Ticket], jobs: Jobs) -> bool:
         ticket = known.get(task.spec.run_id)
         if ticket and jobs.has(ticket):
             return True
-        return standing(self._ledger, task.spec.run_id, task.number) is True and (
+        return standing(self._ledger, task.spec.run_id, task.number) is Open.HELD and (
             self._ledger.attempt_folder(task.spec.run_id, task.number).exists()
         )
 
-    def _submit(self, array: Array, known: dict[str, Ticket]) -> Iterator[Event]:
+    def _submit_array(self, array: Array, known: Mapping[str, Ticket]) -> Iterator[Event]:
         folder = self._tickets.open_submission(array.name)
         claimed = [
             [task for task in element if self._claim(task, array.name, index, known)]
@@ -168,7 +169,7 @@ class _Sweep:
         )
         yield Event(said=[text], queued=runs)
 
-    def _claim(self, task: Task, submission: str, index: int, known: dict[str, Ticket]) -> bool:
+    def _claim(self, task: Task, submission: str, index: int, known: Mapping[str, Ticket]) -> bool:
         ticket = Ticket(
             run_id=task.spec.run_id,
             config=task.spec.config.resolved,
@@ -179,31 +180,31 @@ class _Sweep:
         )
         return self._tickets.claim(ticket, instead_of=known.get(task.spec.run_id))
 
-    def looked(self) -> Event:
+    def look(self) -> Event:
         """Compare what is followed with the queue, the attempts under way and the rows."""
         jobs = self._jobs()
         known = self._tickets.all()
         active = dict(self._ledger.active())
         rows = self._ledger.ended()
         began: list[Attempt] = []
-        ended: list[End] = []
+        ended: dict[str, End] = {}
         for run_id, run in list(self.followed.items()):
             number = active.get(run_id, 0)
-            if number > run.shown and (attempt := Attempt.found(self._ledger, run_id, number)):
+            if number > run.shown and (attempt := Attempt.load(self._ledger, run_id, number)):
                 run.shown = number
                 began.append(attempt)
             row, ticket = rows.get(run_id), known.get(run_id)
             if row and row.attempt >= run.task.number and row.outcome not in MAY_GO_ON:
-                ended.append(self._end(run_id, row.attempt))
+                ended |= self._end(run_id, row.attempt)
             elif jobs is not None and not (ticket and jobs.has(ticket)):
                 run.looks_without_job += 1
                 if run.looks_without_job >= _LOOKS_BEFORE_GONE:
-                    ended += self._gone(run, ticket)
+                    ended |= self._end_without_job(run, ticket)
             else:
                 run.looks_without_job = 0
         return Event(began=began, ended=ended, said=self._hopeless(known, jobs))
 
-    def _hopeless(self, known: dict[str, Ticket], jobs: Jobs | None) -> list[str]:
+    def _hopeless(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
         """Sentences on jobs that the queue keeps without a prospect, each once."""
         found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
         reasons = {job.reason for job in found} & _HOPELESS - self._warned
@@ -218,34 +219,34 @@ class _Sweep:
         queue = commands.queue()
         return None if queue is None else Jobs(queue, self._tickets)
 
-    def _end(self, run_id: str, number: int) -> End:
+    def _end(self, run_id: str, number: int) -> Mapping[str, End]:
         del self.followed[run_id]
         self._tickets.remove(run_id)
         stands = standing(self._ledger, run_id, number)
-        if isinstance(stands, bool):  # the row is there, the note of the release is just coming
+        if isinstance(stands, Open):  # the row is there, the note of the release is just coming
             row = self._ledger.rows([run_id], ["outcome", "reason"])[run_id]
-            return End(run_id=run_id, outcome=Outcome(row["outcome"]), reason=row["reason"])
-        return End(run_id=run_id, outcome=stands[0], reason=stands[1])
+            stands = End(outcome=Outcome(row["outcome"]), reason=row["reason"])
+        return {run_id: stands}
 
-    def _gone(self, run: _Followed, ticket: Ticket | None) -> list[End]:
-        """A run without a job: how it ended, empty while its last attempt may still be alive."""
+    def _end_without_job(self, run: _Followed, ticket: Ticket | None) -> Mapping[str, End]:
+        """How a run ended that has no job; empty while its last attempt may still be alive."""
         run_id = run.task.spec.run_id
         number = self._ledger.last_attempt(run_id)
         if number < run.task.number:
-            self._never_began(run.task, ticket)
-            return [self._end(run_id, run.task.number)]
+            self._publish_never_begun(run.task, ticket)
+            return self._end(run_id, run.task.number)
         stands = standing(self._ledger, run_id, number)
-        if stands is True:
-            return []
-        if stands is False:
+        if stands is Open.HELD:
+            return {}
+        if stands is Open.ABANDONED:
             recover(self._ledger, run_id, number)
-        return [self._end(run_id, number)]
+        return self._end(run_id, number)
 
-    def _never_began(self, task: Task, ticket: Ticket | None) -> None:
+    def _publish_never_begun(self, task: Task, ticket: Ticket | None) -> None:
         """Give a run its row whose job left the queue before it had begun."""
         attempt = Attempt.begin(task.spec, self._ledger, task.number)
         if attempt is None:
             return
         where = f" See {self._tickets.log_of(ticket)}." if ticket else ""
         reason = f"its job left the queue before the run began: cancelled or broken.{where}"
-        attempt.end(Outcome.PREEMPTED, reason, self._ledger)
+        attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import FrameType
 
 from sweeper.launch.network import interface_towards
+from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.worker_args import Rank
+from sweeper.spec.worker_args import WorkerArgs
 from sweeper.store.publish import publish_json
 
 #: A file in the attempt's folder: ranks that SLURM has signalled are to end at once.
@@ -25,8 +26,8 @@ def main(arguments: Sequence[str]) -> None:
     """Take the place that srun has given and train."""
     folder, checkpoint = arguments
     _heed_sigterm_later(Path(folder))
-    config = json.loads((Path(folder) / "config.json").read_text())
-    world_size = config["devices"] * config["num_nodes"]
+    config = run_config(json.loads((Path(folder) / "config.json").read_text()))
+    world_size = config.world_size
     number = int(os.environ["SLURM_PROCID"])
     started = int(os.environ["SLURM_STEP_NUM_TASKS"])
     if started != world_size:
@@ -38,14 +39,14 @@ def main(arguments: Sequence[str]) -> None:
         publish_json(Path(folder) / f"record-{number}.json", refusal)
         sys.exit(reason)
     master = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
-    rank = Rank(
+    rank = WorkerArgs(
         folder=folder,
         checkpoint=checkpoint,
         rank=number,
         local_rank=int(os.environ["SLURM_LOCALID"]),
         node_rank=int(os.environ["SLURM_NODEID"]),
         world_size=world_size,
-        threads=config["threads"],
+        threads=config.threads,
         environment=interface_towards(master),
         master=master,
     )

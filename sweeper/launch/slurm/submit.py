@@ -134,7 +134,8 @@ def arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Ar
 
 
 def _shape(spec: RunSpec) -> tuple[Any, ...]:
-    return tuple(spec.config[name] for name in ("num_nodes", "devices", "threads", "accelerator"))
+    config = spec.config
+    return config.num_nodes, config.devices, config.threads, config.accelerator
 
 
 def _pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
@@ -179,13 +180,13 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
     spec = array.elements[0][0].spec
     policy, count = request.policy, len(array.elements)
     at_once = policy.runs_at_a_time
-    cpus = spec.config["threads"] if request.cpus_per_rank == "auto" else request.cpus_per_rank
+    cpus = spec.config.threads if request.cpus_per_rank == "auto" else request.cpus_per_rank
     asked = {
         "name": job_name([task.spec for element in array.elements for task in element]),
         "slurm_comment": COMMENT + array.name,
         "timeout_min": request.time_min,
-        "nodes": spec.config["num_nodes"],
-        "tasks_per_node": spec.config["devices"],
+        "nodes": spec.config.num_nodes,
+        "tasks_per_node": spec.config.devices,
         "cpus_per_task": int(cpus) * at_once,
         "gpus_per_node": _gpus_per_node(spec, request),
         "mem_gb": request.memory_gib,
@@ -209,16 +210,16 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
 def _gpus_per_node(spec: RunSpec, request: Request) -> int | None:
     if request.gpus_per_node != "auto":
         return int(request.gpus_per_node) or None
-    if spec.config["accelerator"] != "gpu":
+    if spec.config.accelerator != "gpu":
         return None
     at_once = math.ceil(request.policy.runs_at_a_time / request.policy.runs_per_gpu)
-    return spec.config["devices"] * at_once
+    return spec.config.devices * at_once
 
 
 def job_name(specs: Sequence[RunSpec]) -> str:
     """The batches and warmups of runs in one word: `batch=3840,30720_warmup=0-20`."""
-    batches = _values(spec.config["batch"] for spec in specs)
-    return f"batch={batches}_warmup={_values(spec.config['warmup'] for spec in specs)}"
+    batches = _values(spec.config.batch for spec in specs)
+    return f"batch={batches}_warmup={_values(spec.config.warmup for spec in specs)}"
 
 
 def _values(values: Iterable[float]) -> str:

@@ -40,16 +40,15 @@ class Group:
 @cache
 def torchrun_group() -> Group | None:
     """The group that this process is in; None if torchrun did not start it."""
-    told = os.environ
-    if "TORCHELASTIC_RUN_ID" not in told:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     return Group(
-        rank=int(told["RANK"]),
-        local_rank=int(told["LOCAL_RANK"]),
-        node_rank=int(told["GROUP_RANK"]),
-        world_size=int(told["WORLD_SIZE"]),
-        devices=int(told["LOCAL_WORLD_SIZE"]),
-        master=told["MASTER_ADDR"],
+        rank=int(os.environ["RANK"]),
+        local_rank=int(os.environ["LOCAL_RANK"]),
+        node_rank=int(os.environ["GROUP_RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        master=os.environ["MASTER_ADDR"],
     )
 
 
@@ -92,11 +91,11 @@ class Talk:
 @cache
 def talk() -> Talk:
     """Meet the others in the store of torchrun's own agents."""
-    from torch.distributed.rendezvous import rendezvous  # torchrun has imported torch anyway
+    from lightning_modules.torchrun_store import open_store  # imports torch, as torchrun has
 
     group = torchrun_group()
     assert group is not None, "torchrun started this process"
-    store, _, _ = next(rendezvous("env://"))
+    store = open_store()
     if group.rank:
         return Talk(store, _joined_start(store, group.rank))
     led = Talk(store, secrets.token_hex(8))

@@ -6,7 +6,6 @@ which attempt comes next, and they tell it how their ranks ended.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -20,14 +19,24 @@ from typing import Any
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.launch.network import interface_towards
+from sweeper.launch.ranks import (
+    LOOPBACK,
+    RankProcess,
+    Running,
+    WhyStopped,
+    deadline_of,
+    open_fork_server,
+    start_process,
+    train_rank,
+    worker_failure,
+)
 from sweeper.launch.shared import shared_folder
 from sweeper.launch.torchrun.group import Group, Talk, talk, torchrun_group
-from sweeper.launch.workers import LOOPBACK, RankProcess, Running, deadline_of, started
 from sweeper.planning.tasks import Event, Tasks
 from sweeper.spec import exit_codes
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.worker_args import Rank
-from sweeper.store.attempt import Attempt
+from sweeper.spec.worker_args import WorkerArgs
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 
 _TICK_S = 0.05
@@ -98,7 +107,7 @@ class _Ranks:
 
     def check(self, spec: RunSpec) -> None:
         group, config = self._group, spec.config
-        asked = (config["devices"], config["num_nodes"])
+        asked = (config.devices, config.num_nodes)
         if asked != (group.devices, group.num_nodes) or group.world_size % group.devices:
             msg = (
                 "devices and num_nodes must be the ranks that torchrun started; got "
@@ -111,24 +120,32 @@ class _Ranks:
         self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
     ) -> Running:
         number = next(self._numbers)
-        told = {
+        run = {
             "folder": str(attempt.folder),
             "checkpoint": str(attempt.checkpoint),
-            "threads": attempt.spec.config["threads"],
+            "threads": attempt.spec.config.threads,
         }
-        self._talk.set(str(number), json.dumps(told))
-        own = started(_rank(self._group, told, environment), context)
+        self._talk.set(str(number), json.dumps(run))
+        own = start_process(train_rank, _worker_args(self._group, run, environment), context)
         others = [_Elsewhere(self._talk, number, rank) for rank in range(1, self._group.world_size)]
         return Running(
             attempt=attempt,
-            ranks=[own, *others],
+            processes=[own, *others],
             deadline=deadline_of(attempt.spec),
-            settle_s=_SETTLE_S,
+            failure=_failure,
         )
+
+
+def _failure(run: Running, why_stopped: WhyStopped) -> End:
+    """The other processes report their ranks' ends a moment later."""
+    time.sleep(_SETTLE_S)
+    return worker_failure(run, why_stopped)
 
 
 class _Elsewhere:
     """A rank that another process of the group is the parent of."""
+
+    sentinel = None
 
     def __init__(self, talk: Talk, number: int, rank: int) -> None:
         self._talk, self._number, self._rank = talk, number, rank
@@ -154,17 +171,16 @@ def _follow(group: Group) -> int:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end_soon)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_modules.worker"])
+    context = open_fork_server()
     try:
         with shared_folder() as shared:
             for number in count():
                 key = _next(str(number))
                 if key == _END:
                     return int(talk().get(_END))
-                told = json.loads(talk().get(key))
-                rank = _rank(group, told, {"SWEEPER_SHARED": str(shared)})
-                _report(number, group.rank, started(rank, context))
+                run = json.loads(talk().get(key))
+                args = _worker_args(group, run, {"SWEEPER_SHARED": str(shared)})
+                _report(number, group.rank, start_process(train_rank, args, context))
     except RuntimeError:  # torch's, of a store that is not there any more
         print("The process of rank 0 has gone: see what it says.", file=sys.stderr)  # noqa: T201
     return exit_codes.RUN_FAILED
@@ -177,7 +193,7 @@ def _end_soon(number: int, frame: FrameType | None) -> None:
 
 
 def _next(number: str) -> str:
-    """Wait for the next run, or the end: the key of what was told."""
+    """Wait for the next run, or the end: its key."""
     shared = talk()
     while True:
         if key := next((key for key in (number, _END) if shared.has(key)), None):
@@ -195,17 +211,19 @@ def _report(number: int, rank: int, process: RankProcess) -> None:
     shared.set(f"{number}/{rank}", str(process.exitcode))
 
 
-def _rank(group: Group, told: Mapping[str, Any], environment: Mapping[str, str]) -> Rank:
+def _worker_args(
+    group: Group, run: Mapping[str, Any], environment: Mapping[str, str]
+) -> WorkerArgs:
     spans = group.num_nodes > 1
     interface = interface_towards(group.master) if spans else {"GLOO_SOCKET_IFNAME": LOOPBACK}
-    return Rank(
-        folder=told["folder"],
-        checkpoint=told["checkpoint"],
+    return WorkerArgs(
+        folder=run["folder"],
+        checkpoint=run["checkpoint"],
         rank=group.rank,
         local_rank=group.local_rank,
         node_rank=group.node_rank,
         world_size=group.world_size,
-        threads=told["threads"],
+        threads=run["threads"],
         environment={**interface, **environment},
         master=group.master if spans else None,
     )

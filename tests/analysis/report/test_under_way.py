@@ -12,7 +12,7 @@ from analysis.report.watch import Watcher
 from sweeper.launch.slurm.tickets import Ticket, Tickets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import Attempt
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending, pending_runs
@@ -125,7 +125,7 @@ def test_a_run_submitted_to_slurm_is_queued(ledger, spec):
 def test_a_run_tried_again_stands_in_place_of_its_failed_attempt(ledger, spec):
     attempt = Attempt.begin(spec, ledger, 1)
     assert attempt is not None
-    attempt.end(Outcome.FAILED, "a fault", ledger)
+    attempt.end(End(outcome=Outcome.FAILED, reason="a fault"), ledger)
     Attempt.begin(spec, ledger, 2)
 
     found = with_under_way(read_tables([str(ledger.results)]), *under_way([str(ledger.results)]))

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from provoked import count_exchanges
 
-from sweeper.spec.worker_args import Rank
+from sweeper.spec.worker_args import WorkerArgs
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def exchanges(config, tmp_path):
         receive, send = context.Pipe(duplex=False)
         processes = []
         for number in range(ranks):
-            rank = Rank(
+            rank = WorkerArgs(
                 folder=str(folder),
                 checkpoint="",
                 rank=number,

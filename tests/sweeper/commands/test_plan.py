@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sweeper.commands.plan import plan_grid, plan_lines, show
 from sweeper.spec.memory import CPU
-from sweeper.store.memory_cache import Probes
+from sweeper.store.memory_cache import MemoryCache
 
 WORDS = ["epochs=1", "warmup=0", "schedule=constant", "accelerator=cpu"]
 
@@ -32,9 +32,9 @@ def test_a_micro_batch_is_to_be_probed_until_it_is_remembered(planned, tmp_path)
     assert "1x768x5?" in text
     assert "?: at most, to be probed" in text
 
-    probes = Probes(tmp_path, CPU)
-    probes.note_took(plan.specs[0], 256, peak_gib=1.0)
-    probes.note_over(plan.specs[0], 384, limit_gib=2.0)
+    probes = MemoryCache(tmp_path, CPU)
+    probes.record_fit(plan.specs[0], 256, peak_gib=1.0)
+    probes.record_over(plan.specs[0], 384, limit_gib=2.0)
     _, (line,), text = planned("memory_limit_gib=2")
 
     assert (line["micro_batch"], line["micro_batch_from"]) == (256, "probed")

@@ -8,8 +8,9 @@ import pytest
 
 from sweeper.commands import sweep
 from sweeper.commands.plan import plan_grid
-from sweeper.planning.tasks import End, Event, Task
+from sweeper.planning.tasks import Event, Task
 from sweeper.spec.outcomes import Outcome
+from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger
 
 FILES = 4
@@ -31,8 +32,8 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
             row = {"run_id": task.spec.run_id, "attempt": 1, "outcome": "finished"}
             ledger.publish(row, [{"run_id": task.spec.run_id, "attempt": 1, "epoch": 1}])
             most = max(most, ledger.num_small_files())
-            end = End(run_id=task.spec.run_id, outcome=Outcome.FINISHED, reason="trained")
-            yield Event(ended=[end])
+            end = End(outcome=Outcome.FINISHED, reason="trained")
+            yield Event(ended={task.spec.run_id: end})
 
     configs = [spec.config.resolved for spec in planned.specs]
     assert sweep.run_sweep(configs, settings, place) == 0

@@ -7,10 +7,11 @@ import pytest
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import Attempt, standing, tidy
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
+from sweeper.store.standing import Open, standing, tidy
 
 
 @pytest.fixture
@@ -54,12 +55,12 @@ def test_killed_after_a_result_was_recorded_the_result_is_the_row(ledger, attemp
 
 
 def test_killed_after_the_row_the_row_stays_as_it_is(ledger, attempt):
-    ledger.publish(attempt.row(Outcome.TIMED_OUT, "ran past timeout_s=5", ledger.results), [])
+    end = End(outcome=Outcome.TIMED_OUT, reason="ran past timeout_s=5")
+    ledger.publish(attempt.row(end, ledger.results), [])
 
     tidy(ledger)
 
     assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.TIMED_OUT
-    end = (Outcome.TIMED_OUT, "ran past timeout_s=5")
     assert standing(ledger, attempt.spec.run_id, 1) == end
     assert not (ledger.results / "superseded").exists()
     assert not left_over(ledger)
@@ -79,7 +80,7 @@ def test_an_attempt_under_way_is_left_alone(ledger, config):
 
     tidy(ledger)
 
-    assert standing(ledger, begun.spec.run_id, 1) is True
+    assert standing(ledger, begun.spec.run_id, 1) is Open.HELD
     assert ledger.active() == [(begun.spec.run_id, 1)]
 
 
@@ -94,9 +95,9 @@ def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attemp
     """It wakes up after a later attempt was begun, and ends its own."""
     later = Attempt.begin(attempt.spec, ledger, 2)
 
-    attempt.end(Outcome.FINISHED, "trained", ledger)
+    attempt.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
 
     assert attempt.spec.run_id not in ledger.ended()
     assert (ledger.results / "superseded/runs").is_dir()
     assert later.checkpoint.exists()
-    assert standing(ledger, attempt.spec.run_id, 2) is True
+    assert standing(ledger, attempt.spec.run_id, 2) is Open.HELD

@@ -9,7 +9,7 @@ import pytest
 from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.lease import LEASE, holder_of, this_process
-from sweeper.store.memory_cache import Probes
+from sweeper.store.memory_cache import MemoryCache
 from sweeper.store.publish import publish_json
 
 GPU = Device(kind="NVIDIA A100", memory_gib=40.0)
@@ -17,7 +17,7 @@ GPU = Device(kind="NVIDIA A100", memory_gib=40.0)
 
 @pytest.fixture
 def probes(tmp_path):
-    return Probes(tmp_path, CPU)
+    return MemoryCache(tmp_path, CPU)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def spec(config):
 def test_without_a_limit_a_cpu_is_not_probed_and_the_limit_rules(probes, spec):
     fit = probes.fit(spec(memory_limit_gib=None))
 
-    assert (fit.source, fit.to_try, fit.spec.split.micro_batch) == ("limit", None, 768)
+    assert (fit.source, fit.to_probe, fit.spec.split.micro_batch) == ("limit", None, 768)
 
 
 def test_a_given_micro_batch_is_not_probed(probes, spec):
@@ -46,14 +46,14 @@ def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_probed(probes, spe
 
 def test_what_fits_is_used_and_what_was_over_is_not(probes, spec):
     run = spec()
-    assert probes.fit(run).to_try == 128
+    assert probes.fit(run).to_probe == 128
 
-    probes.note_took(run, 256, peak_gib=1.5)
-    assert probes.fit(run).to_try == 384  # the largest usable within twice 256
-    probes.note_over(run, 384, limit_gib=1.9)
+    probes.record_fit(run, 256, peak_gib=1.5)
+    assert probes.fit(run).to_probe == 384  # the largest usable within twice 256
+    probes.record_over(run, 384, limit_gib=1.9)
 
     fit = probes.fit(run)
-    assert (fit.source, fit.to_try, fit.refusal) == ("probed", None, "")
+    assert (fit.source, fit.to_probe, fit.refusal) == ("probed", None, "")
     assert fit.spec.split.micro_batch == 256
     assert fit.spec.split.global_batch == 3840
     assert fit.spec.run_id == run.run_id
@@ -63,18 +63,18 @@ def test_what_fits_is_used_and_what_was_over_is_not(probes, spec):
 def test_another_limit_is_answered_from_what_was_measured(probes, spec):
     """256 took 1.5 GiB: at most 1.5 / 0.95 = 1.58 GiB must be allowed. 384 took more than 1.9."""
     run = spec()
-    probes.note_took(run, 128, peak_gib=1.0)
-    probes.note_took(run, 256, peak_gib=1.5)
-    probes.note_over(run, 384, limit_gib=1.9)
+    probes.record_fit(run, 128, peak_gib=1.0)
+    probes.record_fit(run, 256, peak_gib=1.5)
+    probes.record_over(run, 384, limit_gib=1.9)
 
     assert probes.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 256
     assert probes.fit(spec(memory_limit_gib=1.5)).spec.split.micro_batch == 128
     assert "must fit into memory_limit_gib=1;" in probes.fit(spec(memory_limit_gib=1.0)).refusal
-    assert probes.fit(spec(memory_limit_gib=8.0)).to_try == 384
+    assert probes.fit(spec(memory_limit_gib=8.0)).to_probe == 384
 
 
 def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(probes, spec, config):
-    probes.note_took(spec(), 768, peak_gib=1.0)
+    probes.record_fit(spec(), 768, peak_gib=1.0)
     other = {**config()["model"], "hidden": 128}
 
     assert probes.fit(spec(seed=5)).source == "probed"
@@ -84,13 +84,13 @@ def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(pro
 
 def test_a_torn_file_is_as_good_as_none(probes, spec, tmp_path):
     run = spec()
-    probes.note_took(run, 768, peak_gib=1.0)
+    probes.record_fit(run, 768, peak_gib=1.0)
     (took,) = tmp_path.glob("probes/*/768-took.json")
     whole = took.read_text()
 
     for torn in ("", whole[: len(whole) // 2], "[]", '{"peak_gib": null}'):
         took.write_text(torn)
-        assert probes.fit(run).to_try == 128
+        assert probes.fit(run).to_probe == 128
     took.write_text(whole)
     assert probes.fit(run).source == "probed"
 
@@ -98,11 +98,11 @@ def test_a_torn_file_is_as_good_as_none(probes, spec, tmp_path):
 def test_a_run_out_of_memory_outweighs_a_try_that_fitted(probes, spec):
     run = spec()
     for micro_batch in (384, 768):
-        probes.note_took(run, micro_batch, peak_gib=1.0)
+        probes.record_fit(run, micro_batch, peak_gib=1.0)
 
-    probes.note_over(run, 768, limit_gib=None)
-    assert probes.fit(run).to_try == 640
-    probes.note_over(run, 640, limit_gib=None)
+    probes.record_over(run, 768, limit_gib=None)
+    assert probes.fit(run).to_probe == 640
+    probes.record_over(run, 640, limit_gib=None)
 
     assert probes.fit(run).spec.split.micro_batch == 384
     assert probes.fit(spec(memory_limit_gib=100.0)).spec.split.micro_batch == 384
@@ -117,33 +117,33 @@ def test_one_process_tries_at_a_time_and_a_dead_one_holds_nothing(probes, spec):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     holder = replace(this_process(), pid=dead.pid, born="12345")
-    publish_json(probes.scratch(run) / LEASE, asdict(holder))
-    (probes.scratch(run) / "checkpoint.ckpt").touch()
+    publish_json(probes.probe_folder(run) / LEASE, asdict(holder))
+    (probes.probe_folder(run) / "checkpoint.ckpt").touch()
 
     assert probes.claim(run)
-    assert holder_of(probes.scratch(run)) == this_process()
-    assert not (probes.scratch(run) / "checkpoint.ckpt").exists()
+    assert holder_of(probes.probe_folder(run)) == this_process()
+    assert not (probes.probe_folder(run) / "checkpoint.ckpt").exists()
     probes.release(run)
     assert probes.claim(run)
 
 
 def test_on_a_gpu_its_memory_is_the_limit(tmp_path, spec):
-    alone, shared = Probes(tmp_path, GPU), Probes(tmp_path, replace(GPU, runs=2))
+    alone, shared = MemoryCache(tmp_path, GPU), MemoryCache(tmp_path, replace(GPU, runs=2))
     run = spec(memory_limit_gib=None)
 
-    assert alone.fit(run).to_try == 128
+    assert alone.fit(run).to_probe == 128
     assert (alone.share_of_gpu(run), shared.share_of_gpu(run)) == (1, 0.5)
-    assert alone.memory(run) == "the memory of NVIDIA A100 (40 GiB)"
-    assert shared.memory(run) == "the memory of NVIDIA A100 (40 GiB), shared by 2 runs"
-    alone.note_took(run, 768, peak_gib=30.0)
+    assert alone.describe(run) == "the memory of NVIDIA A100 (40 GiB)"
+    assert shared.describe(run) == "the memory of NVIDIA A100 (40 GiB), shared by 2 runs"
+    alone.record_fit(run, 768, peak_gib=30.0)
     assert alone.fit(run).source == "probed"
     assert shared.fit(run).source == "to be probed"
 
 
 def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_no_run_on_the_gpu(tmp_path, spec):
-    probes = Probes(tmp_path, GPU)
+    probes = MemoryCache(tmp_path, GPU)
     run = spec(memory_limit_gib=None, accelerator="cpu")
 
     assert probes.fit(run).source == "limit"
     assert probes.share_of_gpu(run) is None
-    assert probes.key(run) == Probes(tmp_path, CPU).key(run)
+    assert probes.key(run) == MemoryCache(tmp_path, CPU).key(run)

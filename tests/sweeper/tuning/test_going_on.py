@@ -8,8 +8,9 @@ import pytest
 
 from sweeper.commands.overrides import expand
 from sweeper.commands.tuning_overrides import sort_overrides
-from sweeper.planning.tasks import End, Event
+from sweeper.planning.tasks import Event
 from sweeper.spec.outcomes import Outcome
+from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
@@ -105,7 +106,7 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
     assert [task is None for task in first] == [False] * 6 + [True]
     assert Counter(task.spec.config["batch"] for task in first[:6]) == {256: 3, 512: 3}
 
-    failed = End(run_id=first[0].spec.run_id, outcome=Outcome.FAILED, reason="made up")
-    tuner.handle(Event(ended=[failed]))
+    failed = {first[0].spec.run_id: End(outcome=Outcome.FAILED, reason="made up")}
+    tuner.handle(Event(ended=failed))
     assert next(tasks).spec.config["batch"] == first[0].spec.config["batch"]
     assert next(tasks) is None

@@ -9,7 +9,7 @@ from sweeper.planning.plan import plan
 from sweeper.spec.memory import CPU
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
-from sweeper.store.memory_cache import Probes
+from sweeper.store.memory_cache import MemoryCache
 
 MIB = 2**-10
 HUNGRY = {
@@ -78,7 +78,7 @@ def test_a_run_out_of_memory_lowers_what_is_remembered(launch, short, results):
     assert (row.outcome, row.micro_batch, row.attempt) == ("finished", 384, 2)
     assert "micro_batch=384 since attempt 1 ran out of memory with micro_batch=768" in row.reason
     assert tried(results) == ["384-took", "768-over", "768-took"]
-    next_run = Probes(results, CPU).fit(run_spec(short(**greedy, seed=1)))
+    next_run = MemoryCache(results, CPU).fit(run_spec(short(**greedy, seed=1)))
     assert (next_run.source, next_run.spec.split.micro_batch) == ("probed", 384)
 
 

@@ -12,7 +12,7 @@ import pytest
 from sweeper.launch.torchrun.group import Group
 from sweeper.launch.torchrun.launcher import with_layout
 
-CONF = Path(__file__).parents[2] / "slurm/conf"
+CONF = Path(__file__).parents[3] / "slurm/conf"
 SHORT = ["batch=7680", "warmup=0", "schedule=constant", "epochs=1", "threads=1"]
 TWO_MACHINES_OF_4 = Group(
     rank=0, local_rank=0, node_rank=0, world_size=8, devices=4, master="first"

@@ -1,0 +1,269 @@
+"""The processes that train a run, one for each rank: started, watched, ended."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection, forkserver
+from multiprocessing.context import ForkServerContext
+from typing import Any, Protocol
+
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs, signals_of_launcher
+from sweeper.store.attempt import Attempt, End, end_of_record
+
+#: The network interface of this machine to itself.
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+# private: multiprocessing's exit code of a process whose fork server has gone
+_SERVER_GONE = 255
+_GRACE_S, _TICK_S = 10.0, 0.25
+#: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
+
+#: Says why a run was stopped before its end.
+WhyStopped = Callable[[], str]
+
+
+class RankProcess(Protocol):
+    """The process of one rank or of several, here or elsewhere; multiprocessing's are such."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs, below 0 if it was ended by a signal."""
+        ...
+
+    @property
+    def sentinel(self) -> int | None:
+        """Becomes readable when the process ends; None if only its exit code can be looked at."""
+        ...
+
+    def kill(self) -> None:
+        """Make it end."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, for at most this long [seconds]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A run under way.
+
+    Attributes:
+        attempt: the attempt, held by this process.
+        processes: of its ranks.
+        deadline: when it is timed out, on the monotonic clock; None for never.
+        failure: the end of a run by the exit codes of its processes, some of which are not 0.
+    """
+
+    attempt: Attempt
+    processes: Sequence[RankProcess]
+    deadline: float | None
+    failure: "Callable[[Running, WhyStopped], End]"
+
+    @property
+    def codes(self) -> list[int | None]:
+        """The exit codes of its processes."""
+        return [process.exitcode for process in self.processes]
+
+
+class Ranks(Protocol):
+    """Where the ranks of runs are."""
+
+    def check(self, spec: RunSpec) -> None:
+        """Raise ValueError if no run of this sweep may be laid out so."""
+        ...
+
+    def start(
+        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
+    ) -> Running:
+        """Start all ranks of a run; raise ValueError if this run cannot be started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRanks:
+    """All ranks on this machine, one process each.
+
+    Attributes:
+        target: first function of each process.
+    """
+
+    target: "Callable[[WorkerArgs], None]" = field(default_factory=lambda: train_rank)
+
+    def check(self, spec: RunSpec) -> None:
+        """See that a run needs this machine alone.
+
+        Raises:
+            ValueError: if it needs more nodes.
+        """
+        if (nodes := spec.config.num_nodes) > 1:
+            msg = (
+                f"num_nodes must be 1 with hydra/launcher=local; got num_nodes={nodes}. "
+                "Use hydra/launcher=slurm, or start the command with torchrun on each machine."
+            )
+            raise ValueError(msg)
+
+    def start(
+        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
+    ) -> Running:
+        """Start one process per rank."""
+        spec = attempt.spec
+        first = WorkerArgs(
+            folder=str(attempt.folder),
+            checkpoint=str(attempt.checkpoint),
+            rank=0,
+            local_rank=0,
+            node_rank=0,
+            world_size=spec.split.world_size,
+            threads=spec.config.threads,
+            environment={"GLOO_SOCKET_IFNAME": LOOPBACK, **environment},
+        )
+        ranks = [replace(first, rank=r, local_rank=r) for r in range(first.world_size)]
+        return Running(
+            attempt=attempt,
+            processes=[start_process(self.target, args, context) for args in ranks],
+            deadline=deadline_of(spec),
+            failure=worker_failure,
+        )
+
+
+def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
+    """The fork server of this process: it imports once what its workers need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lightning_modules.worker", *modules])
+    return context
+
+
+def start_process(
+    target: Callable[[Any], None], args: object, context: ForkServerContext
+) -> RankProcess:
+    """Start a process from the fork server, which Ctrl-C and the like shall not reach."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals_of_launcher()}
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    process = context.Process(target=target, args=(args,), daemon=False)
+    process.start()
+    return process
+
+
+def train_rank(args: WorkerArgs) -> None:
+    """First function of a worker process; the fork server has imported the rest."""
+    from lightning_modules.worker import work  # imports torch
+
+    work(args)
+
+
+def deadline_of(spec: RunSpec) -> float | None:
+    """When a run that starts now is timed out, on the monotonic clock; None for never."""
+    timeout_s = spec.config.timeout_s
+    return time.monotonic() + timeout_s if timeout_s else None
+
+
+def wait_for_exit(processes: Sequence[RankProcess], timeout_s: float = _TICK_S) -> None:
+    """Wait until one of these processes ends, for at most this long [seconds]."""
+    alive = [process for process in processes if process.exitcode is None]
+    sentinels = [process.sentinel for process in alive if process.sentinel is not None]
+    if sentinels:
+        connection.wait(sentinels, timeout_s)
+    else:
+        time.sleep(timeout_s)
+
+
+def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
+    """How a run ended, or None while it has not; a failing rank ends the others.
+
+    Args:
+        run: under way until now.
+        why_stopped: the reason if it was stopped gracefully.
+    """
+    codes = run.codes
+    if any(codes):
+        end = run.failure(run, why_stopped)
+        stop([run])
+        return end
+    if None not in codes:
+        record = run.attempt.record()
+        return end_of_record(record, why_stopped) if record else run.failure(run, why_stopped)
+    if run.deadline and time.monotonic() > run.deadline:
+        stop([run])
+        timeout_s = run.attempt.spec.config.timeout_s
+        return End(outcome=Outcome.TIMED_OUT, reason=f"ran past timeout_s={timeout_s:g}")
+    return None
+
+
+def stop_gracefully(running: Sequence[Running]) -> None:
+    """Have runs save after the step they are in and exit.
+
+    Waits for each no longer than it took to do what would be lost otherwise, and at most 10 s; not
+    at all for those that have been asked to before, nor for ranks of which one failed. A second
+    Ctrl-C ends the waiting.
+    """
+    now = time.monotonic()
+    waiting = [
+        (run, now + min(_GRACE_S, run.attempt.unsaved_s()))
+        for run in running
+        if not run.attempt.has_graceful_stop
+    ]
+    for run, _ in waiting:
+        run.attempt.request_graceful_stop()
+    with contextlib.suppress(KeyboardInterrupt):
+        while waiting := [
+            (run, deadline)
+            for run, deadline in waiting
+            if time.monotonic() < deadline and None in run.codes and not any(run.codes)
+        ]:
+            wait_for_exit([process for run, _ in waiting for process in run.processes])
+
+
+def stop(running: Sequence[Running]) -> None:
+    """End the processes of runs; what they are at is lost back to where they were saved."""
+    processes = [process for run in running for process in run.processes]
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.join()
+
+
+def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
+    """The end of a run of which a worker failed: of the rank that failed by itself."""
+    del why_stopped
+    codes = {rank: code for rank, code in enumerate(run.codes) if code} or {0: 0}
+    rank = next((rank for rank, code in codes.items() if code < 0), None)
+    if rank is None:
+        first = run.attempt.first_record(codes)
+        rank = first[0] if first else min(codes)
+    where = f" (rank {rank})" if run.attempt.spec.split.world_size > 1 else ""
+    if (code := codes[rank]) < 0:
+        return _killed(signal.Signals(-code), where)
+    if record := run.attempt.record(rank):
+        return End(outcome=Outcome(record["outcome"]), reason=record["reason"] + where)
+    return _without_record(run.attempt, code, where)
+
+
+def _killed(by: signal.Signals, where: str) -> End:
+    if by in _FROM_OUTSIDE:
+        reason = f"the worker was ended by {by.name} from outside{where}"
+        return End(outcome=Outcome.PREEMPTED, reason=reason)
+    return End(outcome=Outcome.FAILED, reason=f"the worker died by {by.name}{where}; see its log")
+
+
+def _without_record(attempt: Attempt, code: int, where: str) -> End:
+    if code == _SERVER_GONE:
+        reason = f"the fork server was ended from outside{where}"
+        return End(outcome=Outcome.PREEMPTED, reason=reason)
+    if code > UNWRITABLE_EXIT:
+        why = os.strerror(code - UNWRITABLE_EXIT)
+        reason = f"{attempt.folder} could not be written: {why}{where}"
+        return End(outcome=Outcome.FAILED, reason=reason)
+    reason = f"the worker exited with {code}{where}; see its log"
+    return End(outcome=Outcome.FAILED, reason=reason)
