@@ -14,7 +14,7 @@ from optuna.study import Study
 
 from analysis.tables.load import load_runs
 from sweeper.tuning.space import Space, edge, from_json
-from sweeper.tuning.storage import close_storage, open_storage
+from sweeper.tuning.storage import JOURNAL, close_storage, open_storage
 from sweeper.tuning.study import (
     OUTCOME_KEY,
     POINT_KEY,
@@ -84,7 +84,8 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     Raises:
         ValueError: if there is no study.
     """
-    kept = _in_memory(open_storage(storage, Path(results)))
+    is_there = storage is not None or (Path(results) / JOURNAL).exists()  # opening would make it
+    kept = _in_memory(open_storage(storage, Path(results))) if is_there else InMemoryStorage()
     names = optuna.get_all_study_names(kept)
     if not names:
         msg = (
@@ -105,7 +106,7 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
 
 
 def _in_memory(storage: BaseStorage) -> BaseStorage:
-    """The studies as they are now; a database is let go of."""
+    """The studies as they are now; a database is closed."""
     kept = InMemoryStorage()
     for name in optuna.get_all_study_names(storage):
         optuna.copy_study(from_study_name=name, from_storage=storage, to_storage=kept)

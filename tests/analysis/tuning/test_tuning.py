@@ -278,9 +278,11 @@ def test_the_command_writes_figures_and_words(folder, tmp_path, capsys, monkeypa
     ]  # fmt: skip
 
 
-def test_a_folder_without_studies_is_refused(tmp_path):
+def test_a_folder_without_studies_is_refused_and_left_as_it_is(tmp_path):
     with pytest.raises(ValueError, match="results must hold studies of hydra/sweeper=optuna; got"):
         load_tuned(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_several_objectives_are_left_to_optuna(tmp_path):
