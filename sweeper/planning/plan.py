@@ -10,7 +10,7 @@ from sweeper.spec.config import run_config
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
-from sweeper.spec.warnings import cautions
+from sweeper.spec.warnings import find_warnings
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row_file import RowFile
@@ -76,7 +76,7 @@ def plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
-        warnings=cautions(list(specs.values()), known),
+        warnings=find_warnings(list(specs.values()), known),
         fits=fits,
     )
 

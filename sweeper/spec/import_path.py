@@ -1,11 +1,11 @@
 """Functions of the users' own, found by dotted path."""
 
-import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
 
-def imported(dotted: str, key: str) -> Callable[..., Any]:
+def import_function(dotted: str, key: str) -> Callable[..., Any]:
     """The function that a dotted path names.
 
     Args:
@@ -15,9 +15,8 @@ def imported(dotted: str, key: str) -> Callable[..., Any]:
     Raises:
         ValueError: if it cannot be imported or called.
     """
-    module_name, _, name = dotted.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module_name), name)
+        found = pkgutil.resolve_name(dotted)
     except (ImportError, AttributeError, ValueError) as error:
         msg = (
             f"{key} must name a function that can be imported; got {key}={dotted!r}: {error}. "

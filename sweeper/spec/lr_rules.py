@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import imported
+from sweeper.spec.import_path import import_function
 from sweeper.spec.values import OWN, Fraction, Index, Number, Positive, Settings, Text, tag
 
 RunID = Text | Index  # one of digits alone is a number to Hydra
@@ -254,7 +254,7 @@ class OwnRule(_Rule, extra="allow"):
         Raises:
             ValueError: if it cannot be imported or does not take these settings.
         """
-        rule, settings = imported(self.target, f"lr_rule.{OWN}"), self.model_extra or {}
+        rule, settings = import_function(self.target, f"lr_rule.{OWN}"), self.model_extra or {}
         try:
             inspect.signature(rule).bind(at, **settings)
         except TypeError as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import imported
+from sweeper.spec.import_path import import_function
 from sweeper.spec.values import (
     LARGEST,
     OWN,
@@ -209,7 +209,7 @@ class OwnSchedule(Settings, extra="allow"):
         Raises:
             ValueError: if the function cannot be imported or does not take these settings.
         """
-        make, settings = imported(self.target, f"schedule.{OWN}"), self.model_extra or {}
+        make, settings = import_function(self.target, f"schedule.{OWN}"), self.model_extra or {}
         frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
         try:
             return make(training, **frozen)

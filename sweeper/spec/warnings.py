@@ -12,7 +12,7 @@ from sweeper.spec.schedules import silent_milestones
 _LISTED = 6
 
 
-def cautions(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict[str, list[str]]:
+def find_warnings(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict[str, list[str]]:
     """The warnings of a grid, by the id of the run that they concern.
 
     Args:

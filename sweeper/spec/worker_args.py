@@ -1,4 +1,4 @@
-"""What a worker process is told: plain values only, so that it travels to any process."""
+"""The arguments of a worker process: plain values only, so that they travel to any process."""
 
 import os
 import signal

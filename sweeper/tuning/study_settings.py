@@ -9,7 +9,7 @@ from typing import Any
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
-from sweeper.spec.import_path import imported
+from sweeper.spec.import_path import import_function
 from sweeper.tuning.objectives import Objective, check_constraints, objectives
 from sweeper.tuning.samplers import FixedSampler, GridSampler
 from sweeper.tuning.space import Space, to_json
@@ -116,7 +116,7 @@ class StudySettings:
 
 def _target(node: Mapping[str, Any], key: str) -> tuple[Any, dict[str, Any]]:
     options = {str(name): value for name, value in node.items() if name != "_target_"}
-    return imported(node["_target_"], key), options
+    return import_function(node["_target_"], key), options
 
 
 def _check_prunable(several: Sequence[Objective]) -> None:

@@ -12,6 +12,7 @@ from hydra.types import RunMode
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, with_preset
+from sweeper.spec.config import run_config
 from sweeper.spec.run_spec import run_spec
 
 # The presets whose optimizers or data are named elsewhere in conf/ are all here.
@@ -48,7 +49,7 @@ def as_mccord_has_it(spec):
     assert spec.split.world_size == 240
     assert (spec.split.micro_batch, spec.split.accumulation_steps) == (share, 1)
     assert (spec.steps_per_epoch, spec.total_steps, spec.epochs) == (steps, updates, 90)
-    if spec.config["lr_rule"]["name"] == "linear":
+    if spec.config.lr_rule.name == "linear":
         assert spec.schedule.peak_lr == pytest.approx(peak)
     return True
 
@@ -58,13 +59,13 @@ def test_mccord_baseline_is_five_batches_of_linear_scaling_and_five_warmup_epoch
 
     assert [spec.split.global_batch for spec in specs] == list(MCCORD)
     assert all(as_mccord_has_it(spec) for spec in specs)
-    assert {spec.config["warmup"] for spec in specs} == {5}
+    assert {spec.config.warmup for spec in specs} == {5}
 
 
 def test_mccord_warmup_is_two_batches_by_four_warmups(planned):
     specs = planned("mccord2021_warmup")
 
-    points = [(spec.split.global_batch, spec.config["warmup"]) for spec in specs]
+    points = [(spec.split.global_batch, spec.config.warmup) for spec in specs]
     assert points == [(batch, warmup) for batch in (7680, 30720) for warmup in (0, 5, 10, 20)]
     assert all(as_mccord_has_it(spec) for spec in specs)
 
@@ -151,7 +152,7 @@ def test_limit_reaches_one_step_per_epoch_with_each_optimizer(planned):
 
     steps = {spec.split.global_batch: spec.steps_per_epoch for spec in specs}
     assert steps == {64_000: 20, 128_000: 10, 256_000: 5, 640_000: 2, 1_280_000: 1}
-    optimizers = [spec.config["optimizer"]["_target_"].rpartition(".")[2] for spec in specs]
+    optimizers = [spec.config.optimizer.target.rpartition(".")[2] for spec in specs]
     assert {name: optimizers.count(name) for name in optimizers} == {"SGD": 5, "lars": 5, "lamb": 5}
 
 
@@ -164,8 +165,8 @@ def test_the_runs_of_a_preset_are_distinct(planned, name):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_only_small_twins_say_that_they_are_twins(planned, name):
-    assert {spec.config["twin_of"] for spec in planned(name)} == {None}
-    assert all(spec.config["twin_of"] for spec in planned(f"{name}_small"))
+    assert {spec.config.twin_of for spec in planned(name)} == {None}
+    assert all(spec.config.twin_of for spec in planned(f"{name}_small"))
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -186,8 +187,8 @@ def test_a_twin_keeps_warmup_and_milestones_as_fractions_of_the_training(planned
 def _fractions(specs):
     return {
         (
-            Fraction(spec.config["warmup"]) / spec.epochs,
-            tuple(Fraction(m, spec.epochs) for m in spec.config["schedule"]["milestones"]),
+            Fraction(spec.config.warmup) / spec.epochs,
+            tuple(Fraction(m, spec.epochs) for m in spec.config.schedule.milestones),
         )
         for spec in specs
     }
@@ -233,6 +234,6 @@ def test_a_preset_leaves_nothing_behind_in_a_model_or_schedule_chosen_instead(pl
 
     spec = planned(name, *words)[0]
 
-    other = grid(*words)[0]
-    assert spec.config["model"] == other["model"]
-    assert spec.config["schedule"] == other["schedule"]
+    other = run_config(grid(*words)[0])
+    assert spec.config.model == other.model
+    assert spec.config.schedule == other.schedule

@@ -72,7 +72,7 @@ def test_a_recipe_has_the_rates_that_its_source_states(
     assert spec.schedule.peak_lr == pytest.approx(peak)
     assert first is None or spec.schedule.lr(0) == pytest.approx(first)
     assert spec.schedule.warmup_epochs == pytest.approx(warmup)
-    assert spec.config["optimizer"].get("momentum") == momentum
+    assert spec.config.optimizer.settings.get("momentum") == momentum
 
 
 def test_mccord_and_dash_decay_only_twice(planned):

@@ -5,14 +5,14 @@ import pytest
 from sweeper.spec.batch import choose_micro_batch
 from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
 from sweeper.spec.run_spec import run_spec
-from sweeper.spec.warnings import cautions, slow_split
+from sweeper.spec.warnings import find_warnings, slow_split
 
 PAPER = (3840, 7680, 15360, 23040, 30720)
 
 
 @pytest.fixture
 def spec(config):
-    """A run without a BatchNorm span to keep, unless it is told one."""
+    """A run without a BatchNorm span to keep, unless it is given one."""
     return lambda **changes: run_spec(config(**{"bn_span": 1, "micro_batch_limit": 256, **changes}))
 
 
@@ -55,7 +55,7 @@ def test_a_few_spans_that_divide_badly_are_slow(spec):
 def test_the_papers_batches_split_well(spec, batch, devices, num_nodes):
     paper = spec(batch=batch, devices=devices, num_nodes=num_nodes)
 
-    assert cautions([paper], {}) == {paper.run_id: []}
+    assert find_warnings([paper], {}) == {paper.run_id: []}
 
 
 def test_a_share_that_is_one_micro_batch_is_not_slow_however_small(spec):
@@ -88,7 +88,7 @@ def test_a_batchnorm_that_varies_over_the_runs_is_named_with_its_runs(spec):
     """Of 768, 640 divides 1,280 alone and 768 divides 1,536 alone."""
     runs = [spec(batch=b, bn_span="micro", micro_batch_limit=768) for b in (1280, 1536, 3072)]
 
-    texts = cautions(runs, {})
+    texts = find_warnings(runs, {})
 
     for run in runs:
         assert "640 at batch=1280; 768 at batch=1536, batch=3072." in texts[run.run_id][-1]
@@ -97,7 +97,7 @@ def test_a_batchnorm_that_varies_over_the_runs_is_named_with_its_runs(spec):
 def test_a_batchnorm_that_is_the_same_in_all_runs_is_not_said_to_vary(spec):
     runs = [spec(batch=b, bn_span="micro", micro_batch=256) for b in (256, 1024)]
 
-    texts = cautions(runs, {})
+    texts = find_warnings(runs, {})
 
     assert [len(texts[run.run_id]) for run in runs] == [1, 1]
     assert "the layout changes the results" in texts[runs[0].run_id][0]
@@ -107,7 +107,7 @@ def test_the_list_of_runs_is_cut(spec):
     many = [spec(batch=256 * n, bn_span="micro") for n in range(1, 12)]
     other = spec(batch=100, bn_span="micro")
 
-    text = cautions([*many, other], {})[other.run_id][-1]
+    text = find_warnings([*many, other], {})[other.run_id][-1]
 
     assert "256 at batch=256, batch=512" in text
     assert "and 5 more" in text

@@ -57,7 +57,7 @@ def test_what_fits_is_used_and_what_was_over_is_not(probes, spec):
     assert fit.spec.split.micro_batch == 256
     assert fit.spec.split.global_batch == 3840
     assert fit.spec.run_id == run.run_id
-    assert fit.spec.config["micro_batch"] == "auto"
+    assert fit.spec.config.micro_batch == "auto"
 
 
 def test_another_limit_is_answered_from_what_was_measured(probes, spec):

@@ -104,9 +104,9 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
 
     first = list(itertools.islice(tasks, 7))
     assert [task is None for task in first] == [False] * 6 + [True]
-    assert Counter(task.spec.config["batch"] for task in first[:6]) == {256: 3, 512: 3}
+    assert Counter(task.spec.config.batch for task in first[:6]) == {256: 3, 512: 3}
 
     failed = {first[0].spec.run_id: End(outcome=Outcome.FAILED, reason="made up")}
     tuner.handle(Event(ended=failed))
-    assert next(tasks).spec.config["batch"] == first[0].spec.config["batch"]
+    assert next(tasks).spec.config.batch == first[0].spec.config.batch
     assert next(tasks) is None
