@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER
@@ -48,26 +49,34 @@ _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 def main() -> NoReturn:
     """Run the command line; leave with its exit code."""
-    arguments = sys.argv[1:]
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: Sequence[str]) -> int | None:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
-        sys.exit(importlib.import_module(COMMANDS[first][0]).main(arguments[1:]))
-    if {"-h", "--help"} & {*arguments}:
-        sys.stdout.write(_help())
-        sys.exit(DONE)
-    if "--version" in arguments:
-        sys.stdout.write(f"sweeper {importlib.metadata.version('sweeper')}\n")
-        sys.exit(DONE)
+        return importlib.import_module(COMMANDS[first][0]).main(arguments[1:])
     if first.isidentifier():
         sys.stderr.write(f"{_unknown(first)}\n")
-        sys.exit(BAD_INPUT)
-    if "COMP_LINE" in os.environ:  # the help above does not wait for Hydra
-        from sweeper.commands.completion import complete
+        return BAD_INPUT
+    if {"-h", "--help", "--version"} & {*arguments}:
+        sys.stdout.write(_version() if "--version" in arguments else _help())
+        return DONE
+    return _hydra()
 
-        sys.exit(complete(os.environ["COMP_LINE"], list(COMMANDS)))
-    from sweeper.commands.sweep import run_command_line
 
-    sys.exit(run_command_line())
+def _hydra() -> None:
+    """A sweep or the completion of one; the help does not wait for Hydra to be imported."""
+    from sweeper.commands import completion, sweep
+
+    if "COMP_LINE" in os.environ:
+        completion.complete(os.environ["COMP_LINE"], list(COMMANDS))
+    else:
+        sweep.run_command_line()
+
+
+def _version() -> str:
+    return f"sweeper {importlib.metadata.version('sweeper')}\n"
 
 
 def _unknown(word: str) -> str:
