@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweeper.spec.config import RunConfig
 from sweeper.spec.identity import INCIDENTAL, INCIDENTAL_IN_GROUP
 
 
@@ -47,25 +48,26 @@ _LAYOUT = ("devices", "num_nodes", "threads")
 _SIZED = frozenset({"data", "model"})
 
 
-def memory_part(config: Mapping[str, Any], device: Device) -> dict[str, Any]:
-    """All of a resolved config and a device that can change the memory of a micro-batch.
+def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
+    """All of a config and a device that can change the memory of a micro-batch.
 
     Two runs with the same part may share what was measured; the size of their batch is none of it,
     because accumulation costs no memory.
 
     Args:
-        config: the resolved config.
+        config: of a run.
         device: what the run trains on.
     """
+    resolved = config.resolved
     changing = {
         key: _sizes(key, value)
-        for key, value in config.items()
+        for key, value in resolved.items()
         if key not in _WITHOUT_MEMORY | INCIDENTAL and value not in (None, False)
     }
     about = asdict(device)
     if device.memory_gib is not None:  # what torch keeps of it depends on what it may use
-        about["limit_gib"] = config.get("memory_limit_gib")
-    return {**changing, **{key: config[key] for key in _LAYOUT}, "device": about}
+        about["limit_gib"] = config.memory_limit_gib
+    return {**changing, **{key: resolved[key] for key in _LAYOUT}, "device": about}
 
 
 def _sizes(key: str, value: Any) -> Any:

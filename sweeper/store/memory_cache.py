@@ -179,7 +179,7 @@ class MemoryCache:
 
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device if self._on_gpu(spec.config) else CPU
-        return {**memory_part(spec.config.resolved, device), "versions": _versions()}
+        return {**memory_part(spec.config, device), "versions": _versions()}
 
     def _note(self, spec: RunSpec, name: str, content: Mapping[str, Any]) -> None:
         folder = self._folder / self.key(spec)

@@ -121,7 +121,7 @@ GOYAL = {
 def test_goyal_is_nine_batches_of_five_seeds_with_batchnorm_over_32(planned):
     specs = planned("goyal2017")
 
-    assert [(s.split.global_batch, s.config["seed"]) for s in specs] == [
+    assert [(s.split.global_batch, s.config.seed) for s in specs] == [
         (batch, seed) for batch in GOYAL for seed in range(5)
     ]
     for spec in specs:

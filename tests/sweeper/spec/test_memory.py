@@ -2,7 +2,12 @@
 
 import pytest
 
+from sweeper.spec.config import run_config
 from sweeper.spec.memory import CPU, Device, memory_part
+
+
+def part(config, device):
+    return memory_part(run_config(config), device)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +24,7 @@ from sweeper.spec.memory import CPU, Device, memory_part
     ],
 )
 def test_what_leaves_the_memory_alone_is_shared(config, changes):
-    assert memory_part(config(**changes), CPU) == memory_part(config(), CPU)
+    assert part(config(**changes), CPU) == part(config(), CPU)
 
 
 @pytest.mark.parametrize(
@@ -31,20 +36,20 @@ def test_what_leaves_the_memory_alone_is_shared(config, changes):
         {"gradient_clip": 1.0},
         {"devices": 2},
         {"threads": 2},
-        {"perturbation": {"name": "sam", "rho": 0.1}},
+        {"perturbation": {"name": "sam", "rho": 0.1, "gradient_span": 128}},
     ],
 )
 def test_what_changes_the_memory_is_measured_anew(config, changes):
-    assert memory_part(config(**changes), CPU) != memory_part(config(), CPU)
+    assert part(config(**changes), CPU) != part(config(), CPU)
 
 
 def in_group(config, group, **changes):
-    return memory_part(config(**{group: {**config()[group], **changes}}), CPU)
+    return part(config(**{group: {**config()[group], **changes}}), CPU)
 
 
 def test_model_data_and_the_kind_of_optimizer_count(config):
     parts = [
-        memory_part(config(), CPU),
+        part(config(), CPU),
         in_group(config, "model", hidden=65),
         in_group(config, "data", num_train_examples=1),
         in_group(config, "optimizer", _target_="torch.optim.AdamW"),
@@ -71,6 +76,6 @@ def test_a_gpu_is_its_kind_its_memory_and_who_shares_it(config):
         Device(kind="B", memory_gib=40.0),
         Device(kind="A", memory_gib=40.0, runs=2),
     ]
-    parts = [memory_part(config(), gpu) for gpu in gpus]
+    parts = [part(config(), gpu) for gpu in gpus]
 
     assert all(a != b for i, a in enumerate(parts) for b in parts[:i])
