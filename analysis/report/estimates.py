@@ -1,6 +1,5 @@
 """What the runs say of the open questions about batch, warmup and learning rate, in words."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -163,64 +162,61 @@ def _within_reach(runs: pd.DataFrame) -> float:
 def _same(runs: pd.DataFrame) -> Estimated:
     question = "Does the learning-rate rule make a difference (margin 0.3 points)?"
     finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, object]] = []
     for (batch, warmup), group in finished.groupby(["global_batch", "warmup_epochs"]):
         arms = {rule: a["val_accuracy"].to_numpy() for rule, a in group.groupby("lr_rule")}
         arms = {rule: values for rule, values in arms.items() if len(values) > 1}
         for first, second in combinations(arms, 2):
             found = compare(arms[first], arms[second])
-            d, seeds = found.difference, found.seeds_needed
+            d = found.difference
             rows.append(
-                (batch, warmup, first, second, d.value, d.low, d.high, found.verdict, seeds)
-            )
-    table = pd.DataFrame(rows, columns=_SAME_COLUMNS)
-    if not len(table):
+                {
+                    "global_batch": batch, "warmup_epochs": warmup, "first": first,
+                    "second": second, "difference": d.value, "low": d.low, "high": d.high,
+                    "verdict": found.verdict, "seeds_needed": found.seeds_needed,
+                }
+            )  # fmt: skip
+    if not rows:
         words = "Not decidable: two rules at one batch and warmup, with two seeds each, are needed."
-        return Estimated(question, words, table)
+        return Estimated(question, words)
+    table = pd.DataFrame(rows)
     counts = table["verdict"].value_counts()
     words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
     return Estimated(question, f"Of {len(table)} pairs of arms: {words}.", table)
-
-
-_SAME_COLUMNS = [
-    "global_batch", "warmup_epochs", "first", "second", "difference", "low", "high", "verdict",
-    "seeds_needed",
-]  # fmt: skip
 
 
 def _distance(
     runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator, draws: int
 ) -> Estimated:
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
-    rows: list[tuple[object, ...]] = []
+    rows: list[dict[str, Any]] = []
     for batch, at_batch in runs.groupby("global_batch"):
         series = {w: constant_rate(g, curves) for w, g in at_batch.groupby("warmup_epochs")}
         warmup = max(series, key=lambda w: len(series[w]))
         if not len(series[warmup]):
             continue
         fit = diffusion(series[warmup], rng, draws)
-        p, delta = fit.power, fit.table.set_index("law")["aicc"]
-        lead = float(delta["power"] - delta["logarithm"])
-        local, seeds = fit.local_exponent, p.num_seeds
-        rows.append((batch, warmup, p.value, p.low, p.high, *local, lead, seeds, fit.verdict))
-    table = pd.DataFrame(rows, columns=_DISTANCE_COLUMNS)
-    if not len(table):
+        p, aicc = fit.power, fit.table.set_index("law")["aicc"]
+        first, last = fit.local_exponent
+        rows.append(
+            {
+                "global_batch": batch, "warmup_epochs": warmup, "exponent": p.value, "low": p.low,
+                "high": p.high, "local_first": first, "local_last": last,
+                "aicc_power_minus_log": float(aicc["power"] - aicc["logarithm"]),
+                "num_seeds": p.num_seeds, "verdict": fit.verdict,
+            }
+        )  # fmt: skip
+    if not rows:
         words = (
             "Not decidable: runs with distance_from_start at six or more epochs of one learning "
             "rate are needed."
         )
-        return Estimated(question, words, table)
-    parts = [_of_distance(row) for row in table.to_dict("records")]
-    return Estimated(question, f"{'; '.join(parts)}.".capitalize(), table)
+        return Estimated(question, words)
+    parts = "; ".join(_of_distance(row) for row in rows)
+    return Estimated(question, f"{parts}.".capitalize(), pd.DataFrame(rows))
 
 
-_DISTANCE_COLUMNS = [
-    "global_batch", "warmup_epochs", "exponent", "low", "high", "local_first", "local_last",
-    "aicc_power_minus_log", "num_seeds", "verdict",
-]  # fmt: skip
-
-
-def _of_distance(row: dict[Hashable, Any]) -> str:
+def _of_distance(row: dict[str, Any]) -> str:
     words = f"batch {row['global_batch']:,}: {row['verdict']}, exponent {row['exponent']:.3g}"
     if row["num_seeds"] < 2:
         return f"{words} (one seed)"

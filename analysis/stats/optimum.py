@@ -43,21 +43,21 @@ class Optima:
 
     def _row(self, i: int) -> tuple[object, ...]:
         best, low_edge, high_edge = self.best[i], self.low_edge[i], self.high_edge[i]
-        interior = bool(low_edge < best < high_edge)
-        low, high = np.nan, np.nan
-        if self.draws is not None:
-            low, high = percentile_interval(self.draws[:, i])
-        note = (
-            ""
-            if interior
-            else (
-                f"the best setting is at the edge of the grid ({low_edge:g} to {high_edge:g}): "
-                "unbounded, extend the grid"
+        is_interior = bool(low_edge < best < high_edge)
+        notes: list[str] = []
+        if not is_interior:
+            edges = f"{low_edge:g} to {high_edge:g}"
+            text = (
+                f"the best setting is at the edge of the grid ({edges}): unbounded, extend the grid"
             )
-        )
+            notes.append(text)
+        low, high = np.nan, np.nan
         if self.draws is None:
-            note = f"{note}; one seed: no interval".strip("; ")
-        return int(self.batches[i]), best, low, high, interior, self.num_seeds, note
+            notes.append("one seed: no interval")
+        else:
+            low, high = percentile_interval(self.draws[:, i])
+        note = "; ".join(notes)
+        return int(self.batches[i]), best, low, high, is_interior, self.num_seeds, note
 
 
 _COLUMNS = ("global_batch", "best", "low", "high", "is_interior", "num_seeds", "note")

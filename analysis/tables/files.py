@@ -64,35 +64,22 @@ def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unr
     Returns:
         The rows, and the files that were left out.
     """
-    table, unread = read_files(listing(folder), folder.name, wanted)
+    schema = _schema(folder.name, wanted)
+    table, unread = _read_files(listing(folder), schema)
     for _ in range(_READINGS):
         if all(os.path.lexists(left_out.path) for left_out in unread):
             break
-        table, unread = read_files(listing(folder), folder.name, wanted)
-    return table, unread
+        table, unread = _read_files(listing(folder), schema)
+    return table.select(list(wanted)), unread
 
 
-def read_files(
-    paths: Sequence[Path], kind: str, wanted: Sequence[str]
-) -> tuple[pa.Table, list[Unread]]:
-    """Read files of one table, and name those that cannot be.
-
-    Args:
-        paths: parquet files of one table.
-        kind: runs or curves.
-        wanted: which of its columns to read, the keys included.
-
-    Returns:
-        The rows, and the files that were left out.
-    """
-    schema = _schema(kind, wanted)
+def _read_files(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
     slices = [paths[i : i + _SLICE] for i in range(0, len(paths), _SLICE)]
-    read = partial(_read_slice, schema=schema)
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
-        parts = list(pool.map(read, slices))
+        parts = list(pool.map(partial(_read_slice, schema=schema), slices))
     tables = [schema.empty_table(), *(table for table, _ in parts)]
-    table = pa.concat_tables(tables).select(list(wanted)).combine_chunks()
-    return table, [left_out for _, unread in parts for left_out in unread]
+    unread = [left_out for _, several in parts for left_out in several]
+    return pa.concat_tables(tables).combine_chunks(), unread
 
 
 def _schema(kind: str, wanted: Sequence[str]) -> pa.Schema:

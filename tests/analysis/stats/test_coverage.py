@@ -131,7 +131,7 @@ def coverage(simulate, truth: float, studies: int, draws: int) -> tuple[float, f
 @pytest.mark.parametrize("simulate", TRUTHS, ids=lambda s: s.__name__)
 def test_the_median_of_40_studies_is_the_truth_and_intervals_hold_it(simulate):
     """With 95 % coverage, fewer than 33 of 40 has probability 0.0006."""
-    held, median = coverage(simulate, TRUTHS[simulate], studies=40, draws=300)
+    held, median = coverage(simulate, TRUTHS[simulate], studies=40, draws=200)
 
     assert held >= 33 / 40
     assert median == pytest.approx(TRUTHS[simulate], rel=0.1)
