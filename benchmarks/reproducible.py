@@ -82,7 +82,7 @@ def train_rank(send, config: dict, folder: str, ranks: int, rank: int) -> None:
 
     import torch
 
-    from lightning_modules.train import Place, train
+    from lightning_modules.train import RankContext, train
     from sweeper.spec.run_spec import run_spec
 
     os.environ.update(LOCAL_RANK=str(rank), RANK=str(rank), WORLD_SIZE=str(ranks), NODE_RANK="0")
@@ -90,11 +90,11 @@ def train_rank(send, config: dict, folder: str, ranks: int, rank: int) -> None:
     store = torch.distributed.FileStore(f"{folder}/meeting", ranks)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     own = Path(folder)
-    place = Place(
+    context = RankContext(
         rank=rank, folder=own, checkpoint=own / "checkpoint.ckpt", on_epoch=lambda _: None
     )
     started = time.process_time()
-    train(run_spec(config), place)
+    train(run_spec(config), context)
     if rank == 0:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         send.send((time.process_time() - started, peak))

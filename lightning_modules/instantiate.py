@@ -1,37 +1,45 @@
-"""Objects from config nodes: `_target_` names a class, the other keys are its arguments."""
+"""Objects from components of a config: a class or function, and its keyword arguments."""
 
-import importlib
-from collections.abc import Mapping
+import pkgutil
 from typing import Any
 
+from sweeper.spec.config import Component
 
-def build(node: Mapping[str, Any], *args: Any) -> Any:
-    """The object that a node describes.
+
+def build(component: Component, *args: Any, **more: Any) -> Any:
+    """The object that a component describes.
 
     Args:
-        node: a mapping with `_target_`, the dotted path of a class or function, and its keyword
-            arguments; `about` is for readers and left out.
+        component: the dotted path of a class or function, and its keyword arguments.
         args: positional arguments, given first.
+        more: keyword arguments beside those of the component.
 
     Raises:
         ValueError: if the target cannot be imported or does not take these arguments.
     """
-    target = _imported(node["_target_"])
-    settings = {key: value for key, value in node.items() if key not in {"_target_", "about"}}
+    return call(component.target, *args, **component.settings, **more)
+
+
+def call(target: str, *args: Any, **settings: Any) -> Any:
+    """What a class or function, named by its dotted path, makes of these arguments.
+
+    Raises:
+        ValueError: if it cannot be imported or does not take them.
+    """
+    made = _resolve(target)
     try:
-        return target(*args, **settings)
+        return made(*args, **settings)
     except TypeError as error:
-        msg = f"{node['_target_']} must take the settings in its config; got {settings}: {error}."
+        msg = f"{target} must take the settings in its config; got {settings}: {error}."
         raise ValueError(msg) from error
 
 
-def _imported(dotted: str) -> Any:
-    module_name, _, name = dotted.rpartition(".")
+def _resolve(target: str) -> Any:
     try:
-        return getattr(importlib.import_module(module_name), name)
+        return pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         msg = (
-            f"_target_ must name something that can be imported; got _target_={dotted!r}: {error}. "
+            f"_target_ must name something that can be imported; got _target_={target!r}: {error}. "
             "Install its package or put its folder on PYTHONPATH."
         )
         raise ValueError(msg) from error

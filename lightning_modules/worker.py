@@ -17,8 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lightning_modules.memory import peak_of_process_gib
 from lightning_modules.memory_probe import brief
-from lightning_modules.train import Place, peak_of_process_gib, train
+from lightning_modules.train import RankContext, train
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
@@ -49,15 +50,15 @@ def work(rank: WorkerArgs) -> None:
     choose_nccl(config["comm_hook"])
     _enter(rank, config["accelerator"])
     progress = folder / "progress.jsonl"
-    place = Place(
+    context = RankContext(
         rank=rank.rank,
         folder=folder,
         checkpoint=Path(rank.checkpoint),
         on_epoch=lambda rows: _append(progress, rows),
-        is_asked_to_leave=lambda: _is_there(folder / GRACEFUL_STOP),
+        stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
     try:
-        record = train(run_spec(config), place)
+        record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either
             traceback.print_exc()
@@ -90,7 +91,7 @@ def probe_micro_batch(told: ProbeArgs) -> None:
     )
     _enter(rank, told.config["accelerator"])
     is_crowded = _set_limit(told)
-    place = Place(
+    context = RankContext(
         rank=0,
         folder=folder,
         checkpoint=checkpoint,
@@ -98,7 +99,7 @@ def probe_micro_batch(told: ProbeArgs) -> None:
         val_examples=told.micro_batch,
     )
     try:
-        record = train(brief(told.config, told.micro_batch), place)
+        record = train(brief(told.config, told.micro_batch), context)
     except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
         traceback.print_exc()
         sys.stderr.flush()
@@ -182,7 +183,7 @@ def choose_nccl(comm_hook: Mapping[str, Any]) -> None:
 
 
 def _enter(rank: WorkerArgs, accelerator: str) -> None:
-    """Take the place among the ranks: environment, threads, process group."""
+    """Join the ranks: environment, threads, process group."""
     os.environ.update(
         LOCAL_RANK=str(rank.local_rank),
         NODE_RANK=str(rank.node_rank),

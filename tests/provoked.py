@@ -249,7 +249,7 @@ def count_exchanges(told: Connection, rank: WorkerArgs) -> None:
     """Train a run under the profiler; tell how often gloo did what, and the run's steps."""
     from torch.profiler import ProfilerActivity, profile
 
-    from lightning_modules.train import Place, train
+    from lightning_modules.train import RankContext, train
     from sweeper.spec.run_spec import run_spec
 
     folder = Path(rank.folder)
@@ -261,12 +261,12 @@ def count_exchanges(told: Connection, rank: WorkerArgs) -> None:
         "gloo", store=store, rank=rank.rank, world_size=rank.world_size
     )
     spec = run_spec(json.loads((folder / "config.json").read_text()))
-    place = Place(
+    context = RankContext(
         rank=rank.rank,
         folder=folder,
         checkpoint=folder / "checkpoint.ckpt",
         on_epoch=lambda _: None,
     )
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        record = train(spec, place)
+        record = train(spec, context)
     told.send((Counter(event.name for event in profiled.events()), record["steps"]))

@@ -1,42 +1,106 @@
-"""What a run measures of itself: realised batches, realised learning rates, curves."""
+"""The curve: one row for each epoch; the learning rates and the time that they took."""
 
 import hashlib
 import math
 import struct
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-import torch
-import torch.distributed as dist
-from torch import Tensor
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
 
-
-class Diverged(Exception):
-    """The loss became non-finite or passed its ceiling; the text says where."""
+from lightning_modules.callbacks.steps import current_lr, took_step
+from lightning_modules.rank_plan import RankPlan
 
 
-@dataclass(slots=True, kw_only=True)
-class Recorder:
-    """Counts and sums of one run, resumable; plain containers only.
+class Measured(Protocol):
+    """A callback that measures something of each epoch, before the curve's turn."""
+
+    columns: dict[str, float | None]
+
+
+class Clock(Callback):
+    """How long the run has trained, over all its attempts; validation is left out of `train_s`.
 
     Attributes:
-        curve: one mapping per completed epoch, with the columns of the curves table.
-        realised_batch_min: smallest number of examples in an optimizer step, over all ranks.
-        realised_batch_max: largest number of examples in an optimizer step, over all ranks.
-        steps: optimizer steps taken [steps].
-        lr_series_hash: chain hash of the realised learning rates, one link per step.
-        train_s: time spent training, validation left out [seconds].
+        train_s: time spent training [seconds].
+        elapsed_s: training and validation, up to the last epoch's end [seconds].
     """
 
-    curve: list[dict[str, Any]] = field(default_factory=list)
-    realised_batch_min: int | None = None
-    realised_batch_max: int | None = None
-    steps: int = 0
-    lr_series_hash: str = ""
-    last_lr: float = math.nan
-    train_s: float = 0.0
-    elapsed_s: float = 0.0
+    def __init__(self) -> None:
+        self.train_s = self.elapsed_s = 0.0
+        self._started = time.perf_counter()
+        self._seconds_before = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Go on in an epoch that is resumed in its middle."""
+        del trainer, pl_module
+        self._started = time.perf_counter() - self._seconds_before
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The epoch begins."""
+        del trainer, pl_module
+        self._started = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Training is over, validation is not: this callback's turn is the first."""
+        del trainer, pl_module
+        self.train_s += self._seconds
+
+    def end_epoch(self) -> None:
+        """All of the epoch is over."""
+        self.elapsed_s += self._seconds
+        self._started = time.perf_counter()
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums so far, and the part of an epoch."""
+        return {"train_s": self.train_s, "elapsed_s": self.elapsed_s, "epoch_s": self._seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.train_s, self.elapsed_s = state_dict["train_s"], state_dict["elapsed_s"]
+        self._seconds_before = state_dict["epoch_s"]
+
+
+class Curve(Callback):
+    """Collects what other callbacks measured into a row for each epoch.
+
+    Args:
+        plan: of the run's batches.
+        clock: of the run.
+        measured: callbacks that have had their turns; their columns make the row.
+
+    Attributes:
+        rows: one mapping per completed epoch, with the columns of the curves table; plain values.
+        steps: optimizer steps taken [steps].
+        last_lr: that the last step in fact used.
+        lr_series_hash: chain hash of the realised learning rates, one link per step.
+    """
+
+    def __init__(self, plan: RankPlan, clock: Clock, measured: Sequence[Measured]) -> None:
+        self._plan, self._clock, self._measured = plan, clock, measured
+        self.rows: list[dict[str, Any]] = []
+        self.steps = 0
+        self.last_lr = math.nan
+        self.lr_series_hash = ""
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Note the learning rate of a step, as the optimizer has it."""
+        del pl_module, outputs, batch
+        if took_step(trainer, batch_idx):
+            self.count_step(current_lr(trainer))
 
     def count_step(self, lr: float) -> None:
         """Note the learning rate that an optimizer step in fact used."""
@@ -45,81 +109,57 @@ class Recorder:
         self.last_lr = lr
         self.steps += 1
 
-    def count_batches(self, examples: Tensor) -> None:
-        """Note the examples of each optimizer step, shape (steps,), summed over all ranks."""
-        smallest, largest = int(examples.min()), int(examples.max())
-        self.realised_batch_min = min(smallest, self.realised_batch_min or smallest)
-        self.realised_batch_max = max(largest, self.realised_batch_max or largest)
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the epoch's row."""
+        del pl_module
+        epoch = trainer.current_epoch
+        batch = self._plan.split(epoch).global_batch
+        seen = self.rows[-1]["examples_seen"] if self.rows else 0
+        self._clock.end_epoch()
+        row = {
+            "epoch": epoch + 1,
+            "step": self.steps,
+            "realised_batch": batch,
+            "examples_seen": seen + self._plan.steps(epoch) * batch,
+            "lr": self.last_lr,
+            "noise_scale": None,
+            "elapsed_s": self._clock.elapsed_s,
+        }
+        for callback in self._measured:
+            row |= callback.columns
+        self.rows.append(row)
 
-    def state(self) -> dict[str, Any]:
-        """Everything, as plain containers, for the checkpoint and the record."""
-        return asdict(self)
+    def state_dict(self) -> dict[str, Any]:
+        """All of it, in plain containers."""
+        return {
+            "curve": self.rows,
+            "steps": self.steps,
+            "last_lr": self.last_lr,
+            "lr_series_hash": self.lr_series_hash,
+        }
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Recorder":
-        """The recorder that `state` was taken from."""
-        return cls(**state)
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self.rows, self.steps = state_dict["curve"], state_dict["steps"]
+        self.last_lr, self.lr_series_hash = state_dict["last_lr"], state_dict["lr_series_hash"]
 
 
-class BatchContractBroken(Exception):
-    """The examples of an optimizer step are not the global batch that was asked for."""
-
-
-def check_contract(counted: Tensor, *, steps: int, asked: int, epoch: int) -> None:
-    """Compare what an epoch trained on with what it was to train on.
+class CurveReport:
+    """Hands the rows of a curve on, each once.
 
     Args:
-        counted: examples of each optimizer step, shape (steps,), summed over all ranks.
-        steps: planned for the epoch [steps].
-        asked: the global batch [examples].
-        epoch: 0-based.
-
-    Raises:
-        BatchContractBroken: if they differ.
+        curve: of the run.
+        listeners: each called with the new rows.
     """
-    if len(counted) != steps or (counted != asked).any():
-        msg = (
-            f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
-            f"{epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
-            f"{int(counted.max())} examples. The data or the ranks are not those planned."
-        )
-        raise BatchContractBroken(msg)
 
+    def __init__(
+        self, curve: Curve, listeners: Sequence[Callable[[list[dict[str, Any]]], None]]
+    ) -> None:
+        self._curve, self._listeners = curve, listeners
+        self._reported = 0
 
-class EpochSums:
-    """Sums over the examples of one epoch on this rank, kept on the device until the end."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
-        self._started = time.perf_counter()
-
-    def add(self, loss: Tensor, correct: Tensor, examples: int) -> None:
-        """Add a micro-batch: mean loss, number right, number of examples."""
-        count = torch.full_like(correct, examples)
-        self._sums += torch.stack([loss.detach() * examples, correct, count]).double()
-
-    def state(self) -> dict[str, Any]:
-        """This rank's sums so far: of losses, of the right, of examples; and the seconds."""
-        return {"totals": self._sums, "seconds": self.seconds}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
-        self._sums = state["totals"].to(self._sums.device)
-        self._started = time.perf_counter() - state["seconds"]
-
-    def means(self) -> tuple[float, float]:
-        """Mean loss and accuracy over all examples on all ranks."""
-        loss, correct, examples = all_reduced(self._sums).tolist()
-        return loss / examples, correct / examples
-
-    @property
-    def seconds(self) -> float:
-        """Since the epoch began [seconds]."""
-        return time.perf_counter() - self._started
-
-
-def all_reduced(tensor: Tensor) -> Tensor:
-    """The sum over ranks."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
-        dist.all_reduce(tensor)
-    return tensor
+    def __call__(self) -> None:
+        """Report the rows that this process has not reported."""
+        new, self._reported = self._curve.rows[self._reported :], len(self._curve.rows)
+        for listener in self._listeners if new else ():
+            listener(new)

@@ -1,32 +1,44 @@
-"""How far a model's weights are from those it started with."""
+"""How far a module's weights are from those it started with."""
 
 import math
 
+import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
 
 
-class DistanceFromStart:
-    """The norm of all parameters minus those at construction; running statistics are left out.
+class DistanceFromStart(Callback):
+    """The norm of all parameters minus the initial ones; running statistics are left out.
 
     The first weights follow from the seed, so a resumed run has them again when its model is
-    built, before the checkpoint is loaded. They are kept in main memory, not on the GPU.
+    built, before the checkpoint is loaded. They are kept in main memory, not on the GPU, and
+    by rank 0 alone.
 
-    Args:
-        model: with the weights that it starts from.
+    Attributes:
+        columns: `distance_from_start` after the last epoch; None on other ranks [dimensionless].
 
     Source:
         Hoffer, Hubara & Soudry 2017, arXiv:1705.08741, section 3 (the distance from the start).
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._start = [p.detach().to("cpu", copy=True) for p in model.parameters()]
+    def __init__(self) -> None:
+        self._start: list[Tensor] = []
+        self.columns: dict[str, float | None] = {"distance_from_start": None}
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Keep the weights that training starts from."""
+        del stage
+        if trainer.is_global_zero:
+            self._start = [p.detach().to("cpu", copy=True) for p in pl_module.parameters()]
 
     @torch.no_grad()
-    def of(self, model: nn.Module) -> float:
-        """The distance of the model's weights now, summed in float64 [dimensionless]."""
-        pairs = zip(model.parameters(), self._start, strict=True)
-        return math.sqrt(math.fsum(_squared(now, start) for now, start in pairs))
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Measure it, summed in float64."""
+        if trainer.is_global_zero:
+            pairs = zip(pl_module.parameters(), self._start, strict=True)
+            squares = math.fsum(_squared(now, start) for now, start in pairs)
+            self.columns = {"distance_from_start": math.sqrt(squares)}
 
 
 def _squared(now: Tensor, start: Tensor) -> float:

@@ -1,13 +1,14 @@
 """Mirrors of the curves for tools that users have; one that fails never fails a run."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
-from lightning_modules.instantiate import build
+from lightning_modules.instantiate import call
+from sweeper.spec import config
 from sweeper.spec.run_spec import RunSpec
 
 
@@ -22,14 +23,18 @@ class Mirror:
 
     def __init__(self, spec: RunSpec, folder: Path, *, rank: int) -> None:
         self._logger: Logger | None = None
-        node = spec.config["logger"]
-        if node["_target_"] is None or rank > 0:
+        logger = spec.config.logger
+        if logger.target is None or rank > 0:
             return
         filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point}
-        self._try(lambda: self._open(node, filled, spec.config.resolved))
+        self._try(lambda: self._open(logger, filled, spec.config))
 
-    def row(self, row: Mapping[str, Any]) -> None:
-        """Show an epoch's row of the curve."""
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Show epochs' rows of the curve."""
+        for row in rows:
+            self._row(row)
+
+    def _row(self, row: Mapping[str, Any]) -> None:
         if (logger := self._logger) is not None:
             numbers = {name: float(value) for name, value in row.items() if value is not None}
             self._try(lambda: (logger.log_metrics(numbers, step=row["step"]), logger.save()))
@@ -42,12 +47,16 @@ class Mirror:
             self._try(lambda: _finish(getattr(logger, "experiment", None)))
 
     def _open(
-        self, node: Mapping[str, Any], filled: Mapping[str, str], config: Mapping[str, Any]
+        self, logger: config.Logger, filled: Mapping[str, str], of_run: config.RunConfig
     ) -> None:
-        settings = {k: v.format(**filled) if isinstance(v, str) else v for k, v in node.items()}
-        self._logger = build(settings)
+        assert logger.target is not None
+        settings = {
+            key: value.format(**filled) if isinstance(value, str) else value
+            for key, value in logger.settings.items()
+        }
+        self._logger = call(logger.target, **settings)
         assert isinstance(self._logger, Logger)
-        self._logger.log_hyperparams(dict(config))
+        self._logger.log_hyperparams(of_run.resolved)
 
     def _try(self, action: Any) -> None:
         try:

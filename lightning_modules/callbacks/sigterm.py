@@ -5,7 +5,7 @@ import signal
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-_TELL_RANKS = "_broadcast_sigterm_tensor"
+_BROADCAST = "_broadcast_sigterm_tensor"  # private: Lightning epoch_loop._broadcast_sigterm_tensor
 
 
 class LaunchersSigterm(Callback):
@@ -24,5 +24,5 @@ class LaunchersSigterm(Callback):
         del pl_module
         signal.signal(signal.SIGTERM, self._before)
         epoch_loop = trainer.fit_loop.epoch_loop
-        if hasattr(epoch_loop, _TELL_RANKS):  # a broadcast, and on a GPU a wait for it
-            setattr(epoch_loop, _TELL_RANKS, lambda: None)
+        if hasattr(epoch_loop, _BROADCAST):  # a broadcast, and on a GPU a wait for it
+            setattr(epoch_loop, _BROADCAST, lambda: None)

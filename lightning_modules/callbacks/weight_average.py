@@ -2,42 +2,80 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
+import pytorch_lightning as pl
 import torch
-from torch import Tensor, nn
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lightning_modules.gradients.flat_weights import flattened, set_weights
+from lightning_modules.callbacks.steps import took_step
 
 
-class WeightAverage(nn.Module):
+class WeightAverage(Callback):
     """``average <- decay average + (1 - decay) weights`` after each step, from the initial weights.
 
     BatchNorm's running statistics are not averaged: evaluation uses the current ones.
+    The formula is torch's. Lightning's `WeightAveraging` is not used: it copies the whole module,
+    which cannot be done with layers that hold a process group, and averages from the weights
+    after the first step on.
 
     Args:
-        model: whose parameters are averaged.
         decay: per optimizer step, whatever its batch [dimensionless].
     """
 
-    average: Tensor
+    def __init__(self, *, decay: float) -> None:
+        self._update = get_ema_multi_avg_fn(decay)
+        self._average: list[Tensor] = []
 
-    def __init__(self, model: nn.Module, *, decay: float) -> None:
-        super().__init__()
-        self.decay = decay
-        self.register_buffer("average", flattened(model))
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Begin with the initial weights; called before a checkpoint is loaded."""
+        del trainer, stage
+        self._average = [p.detach().clone() for p in pl_module.parameters()]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Average where the module trains, in each weight's own memory format."""
+        del trainer
+        pairs = zip(pl_module.parameters(), self._average, strict=True)
+        self._average = [torch.empty_like(p).copy_(average) for p, average in pairs]
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
         """Take in the weights after a step."""
-        self.average.lerp_(flattened(model), 1 - self.decay)
+        del outputs, batch
+        if took_step(trainer, batch_idx):
+            weights = [p.detach() for p in pl_module.parameters()]
+            self._update(self._average, weights, 0)
 
     @contextmanager
-    def applied(self, model: nn.Module) -> Generator[None, None, None]:
-        """The model has the average for weights inside of the block."""
-        with torch.no_grad():
-            own = flattened(model)
-            set_weights(model, self.average)
-            try:
-                yield
-            finally:
-                set_weights(model, own)
+    def applied(self, pl_module: pl.LightningModule) -> Generator[None, None, None]:
+        """The module has the average for weights inside of the block."""
+        self._swap(pl_module)
+        try:
+            yield
+        finally:
+            self._swap(pl_module)
+
+    @torch.no_grad()
+    def _swap(self, pl_module: pl.LightningModule) -> None:
+        weights = [p.detach() for p in pl_module.parameters()]
+        own = [weight.clone() for weight in weights]
+        for weight, average, kept in zip(weights, self._average, own, strict=True):
+            weight.copy_(average)
+            average.copy_(kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average, in the order of the parameters."""
+        return {"average": self._average}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._average = state_dict["average"]

@@ -1,13 +1,13 @@
 """Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from lightning_modules.data.randomness import epoch_order
-from sweeper.spec.batch import BatchSplit
+from lightning_modules.rank_plan import RankPlan
 
 
 class Data(Protocol):
@@ -57,7 +57,7 @@ class Streamed(Protocol):
 
 @runtime_checkable
 class Settled(Protocol):
-    """Data that is told where it trains, before the first epoch."""
+    """Data that needs to know where it trains, before the first epoch."""
 
     def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
         """Move to the device, or start workers for it.
@@ -76,54 +76,21 @@ def val_batches(data: Data, bounds: Iterable[tuple[int, int]]) -> Iterator[tuple
     return (data.val_examples(start, stop) for start, stop in bounds)
 
 
-def micro_batch_places(split: BatchSplit, bn_span: int) -> list[range]:
-    """Places in a step's order of each rank's micro-batches, in the order of its micro-steps.
-
-    A rank has consecutive ones. Where ranks normalise together, they take turns in what is
-    consecutive, so that a span is in work at the same time on all of them.
-
-    Args:
-        split: layout of one optimizer step.
-        bn_span: examples normalised together [examples].
-
-    Returns:
-        One range per rank.
-    """
-    together, steps = split.ranks_per_span(bn_span), split.accumulation_steps
-    firsts = (
-        rank // together * together * steps + rank % together for rank in range(split.world_size)
-    )
-    return [range(first, first + together * steps, together) for first in firsts]
-
-
 class MicroBatches:
     """An epoch of micro-batches for one rank, for Lightning's Trainer.
 
     Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order, in micro-batches
-    that go to the ranks as `micro_batch_places` says. The last, incomplete global batch of an epoch
+    that go to the ranks as the plan says. The last, incomplete global batch of an epoch
     is not trained on, so no short accumulation window exists (Lightning#19987).
 
     Args:
         data: the data set.
-        layout: of the optimizer steps of a 0-based epoch, and their number [steps].
-        bn_span: examples normalised together [examples].
-        rank: this process among the ranks.
+        plan: of the run's batches, and of this rank's part in them.
         seed: the run's seed.
-        first_step: of a 0-based epoch, the optimizer steps that are behind it [steps].
     """
 
-    def __init__(
-        self,
-        data: Data,
-        *,
-        layout: Callable[[int], tuple[BatchSplit, int]],
-        bn_span: int,
-        rank: int,
-        seed: int,
-        first_step: Callable[[int], int] = lambda epoch: 0,
-    ) -> None:
-        self._data, self._layout, self._bn_span = data, layout, bn_span
-        self._rank, self._seed, self._first_step = rank, seed, first_step
+    def __init__(self, data: Data, plan: RankPlan, *, seed: int) -> None:
+        self._data, self._plan, self._seed = data, plan, seed
         self._epoch = 0
 
     @property
@@ -136,8 +103,7 @@ class MicroBatches:
         self._epoch = epoch
 
     def __len__(self) -> int:
-        split, steps = self._layout(self._epoch)
-        return steps * split.accumulation_steps
+        return self._plan.steps(self._epoch) * self._plan.split(self._epoch).accumulation_steps
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
@@ -150,10 +116,9 @@ class MicroBatches:
 
     def positions(self) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""
-        split, steps = self._layout(self._epoch)
-        places = micro_batch_places(split, self._bn_span)[self._rank]
-        order = epoch_order(self._seed, self._epoch, self._data.num_train_examples)
+        plan, epoch = self._plan, self._epoch
+        split, steps = plan.split(epoch), plan.steps(epoch)
+        order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
-        mine = whole.view(steps, -1, split.micro_batch)[:, list(places)]
-        mine = mine[self._first_step(self._epoch) :]
-        return iter(mine.reshape(-1, split.micro_batch))
+        mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
+        return iter(mine[plan.first_step(epoch) :].reshape(-1, split.micro_batch))

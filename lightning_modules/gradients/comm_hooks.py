@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -13,14 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules.gradients import power_sgd
 from lightning_modules.gradients.hierarchical import Hierarchy
-from lightning_modules.gradients.local_steps import LocalSteps
+from sweeper.spec import comm_hooks
 
 
 class CommHook(Protocol):
     """A way for ranks to exchange gradients; a run without one uses DDP's own all-reduce.
 
-    Hooks act on a single rank as well, so that compression rounds on every layout. Lightning
-    registers hooks on GPUs only, and says nothing elsewhere.
+    Hooks act on a single rank as well, so that compression rounds on every layout.
     """
 
     def register(self, model: DistributedDataParallel) -> None:
@@ -59,37 +59,38 @@ class Stateless:
         """Nothing is kept."""
 
 
-def build_comm_hook(comm_hook: Mapping[str, Any], local: LocalSteps | None) -> CommHook:
-    """The communication hook that a `comm_hook` group describes.
-
-    Args:
-        comm_hook: the group: `name` and its settings.
-        local: of post-local SGD.
+def build_comm_hook(config: comm_hooks.CommHook) -> CommHook:
+    """The communication hook that is chosen; post-local SGD is a callback of its own.
 
     Raises:
         ValueError: if NCCL's algorithm is chosen where NCCL is not used.
     """
-    _check_nccl(comm_hook)
-    name = comm_hook["name"]
-    if name == "powersgd":
-        return power_sgd.PowerSGD(rank=comm_hook["rank"], start_step=comm_hook["start_step"])
-    if name == "hierarchical":
-        return Stateless(Hierarchy.exchange, Hierarchy(ranks_per_node=comm_hook["ranks_per_node"]))
-    if local is not None:
-        return Stateless(LocalSteps.exchange, local)
-    return Stateless(_COMPRESSED.get(name))
+    _check_nccl(config)
+    if isinstance(config, comm_hooks.PowerSGD):
+        return power_sgd.PowerSGD(rank=config.rank, start_step=config.start_step)
+    if isinstance(config, comm_hooks.Hierarchical):
+        return Stateless(Hierarchy.exchange, Hierarchy(ranks_per_node=config.ranks_per_node))
+    return Stateless(_COMPRESSED.get(config.name))
 
 
-def ddp_settings(comm_hook: Mapping[str, Any]) -> Mapping[str, Any]:
+def ddp_settings(config: comm_hooks.CommHook) -> Mapping[str, Any]:
     """The settings of DDP that a communication hook needs."""
-    return power_sgd.DDP_SETTINGS if comm_hook["name"] == "powersgd" else {}
+    return power_sgd.DDP_SETTINGS if isinstance(config, comm_hooks.PowerSGD) else {}
 
 
-def _check_nccl(comm_hook: Mapping[str, Any]) -> None:
-    if comm_hook.get("nccl_algo") is not None and dist.get_backend() != "nccl":
+def ddp_of(trainer: pl.Trainer) -> DistributedDataParallel:
+    """What wraps the module that is trained."""
+    wrapped = trainer.strategy.model
+    assert isinstance(wrapped, DistributedDataParallel)
+    return wrapped
+
+
+def _check_nccl(config: comm_hooks.CommHook) -> None:
+    algorithm = getattr(config, "nccl_algo", None)
+    if algorithm is not None and dist.get_backend() != "nccl":
         msg = (
             "comm_hook.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
-            f"ring; got comm_hook.nccl_algo={comm_hook['nccl_algo']}. Remove it, or train on GPUs."
+            f"ring; got comm_hook.nccl_algo={algorithm}. Remove it, or train on GPUs."
         )
         raise ValueError(msg)
 

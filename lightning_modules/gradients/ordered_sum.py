@@ -11,11 +11,10 @@ from torch.distributed import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_modules.data.batches import micro_batch_places
-from lightning_modules.gradients.local_steps import left_alone
 from lightning_modules.gradients.tree_sum import TreeSum, held_nodes, sum_over_ranks
-from lightning_modules.layers.ghost_batchnorm import span_batchnorms
+from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
+from lightning_modules.rank_plan import micro_batch_indices
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.run_spec import RunSpec
 
@@ -28,21 +27,29 @@ class OrderedGradients:
 
     Args:
         model: whose gradients; DDP must leave them as they are.
-        position: of the micro-batch; moved on by the training loop.
+        position: of the micro-batch; moved on by a callback.
         bn_span: examples normalised together [examples].
         rank: this process among the ranks.
+        split: of the run's first step.
     """
 
     def __init__(
-        self, model: nn.Module, *, position: StepPosition, bn_span: int, rank: int
+        self,
+        model: nn.Module,
+        *,
+        position: StepPosition,
+        bn_span: int,
+        rank: int,
+        split: BatchSplit,
     ) -> None:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._norms = list(span_batchnorms(model))
+        self._norms = list(ghost_batchnorms(model))
         self._position, self._bn_span, self._rank = position, bn_span, rank
+        self.lay_out(split)
 
     def register(self, model: DistributedDataParallel) -> None:
         """Make DDP leave each rank its own gradients; before the first backward pass."""
-        model.register_comm_hook(None, _left_alone)
+        model.register_comm_hook(None, _keep)
 
     def state(self) -> dict[str, int]:
         """What must stay when a run goes on from a checkpoint."""
@@ -66,9 +73,9 @@ class OrderedGradients:
     def lay_out(self, split: BatchSplit) -> None:
         """Go to a layout of the optimizer steps."""
         self._split = split
-        self._places = micro_batch_places(split, self._bn_span)
+        self._indices = micro_batch_indices(split, self._bn_span)
         self._num = split.world_size * split.accumulation_steps
-        self._held = held_nodes(self._places)
+        self._held = held_nodes(self._indices)
         self._sum = TreeSum(self._num)
 
     @torch.no_grad()
@@ -78,9 +85,9 @@ class OrderedGradients:
         To be called after each backward pass.
         """
         split, position = self._split, self._position
-        place = position.first_example // split.micro_batch - position.step * self._num
-        is_last = place == self._places[self._rank][-1]
-        self._sum.add((place, place + 1), self._leaf())
+        index = position.first_example // split.micro_batch - position.step * self._num
+        is_last = index == self._indices[self._rank][-1]
+        self._sum.add((index, index + 1), self._leaf())
         if is_last:
             self._set(sum_over_ranks(self._sum.take(), self._held, self._rank))
 
@@ -108,9 +115,12 @@ class OrderedGradients:
         return self._split.global_batch // self._bn_span
 
 
-def _left_alone(state: object, bucket: GradBucket) -> Future[Tensor]:
+def _keep(state: object, bucket: GradBucket) -> Future[Tensor]:
+    """DDP's exchange of a bucket of gradients without any: each rank keeps its own."""
     del state
-    return left_alone(bucket)
+    future: Future[Tensor] = Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def use_deterministic_algorithms() -> None:
@@ -123,9 +133,11 @@ def use_deterministic_algorithms() -> None:
 
 
 def ordered_gradients(
-    spec: RunSpec, model: nn.Module, *, position: StepPosition, rank: int
+    spec: RunSpec, model: nn.Module, position: StepPosition, *, rank: int
 ) -> OrderedGradients | None:
     """What `reproducible=true` asks for; None without it."""
-    if not spec.config["reproducible"]:
+    if not spec.config.reproducible:
         return None
-    return OrderedGradients(model, position=position, bn_span=spec.bn_span, rank=rank)
+    return OrderedGradients(
+        model, position=position, bn_span=spec.bn_span, rank=rank, split=spec.split
+    )

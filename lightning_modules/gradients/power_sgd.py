@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_modules.gradients.all_ranks import states_of_all_ranks
+from lightning_modules.gradients.rank_states import gather_states
 
 #: DDP lays out its buckets anew after the first step of a process, unless it looks for unused
 #: parameters. Errors and factors are kept by bucket, so a resumed run needs the same ones at once.
@@ -47,7 +47,7 @@ class PowerSGD:
     def state(self) -> dict[str, Any]:
         """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
         return {
-            "errors_of_ranks": states_of_all_ranks(self._hook_state.error_dict),
+            "errors_of_ranks": gather_states(self._hook_state.error_dict),
             "left_factors": dict(self._hook_state.p_memory_dict),
             "right_factors": dict(self._hook_state.q_memory_dict),
             "steps": self._hook_state.iter,

@@ -1,7 +1,6 @@
 """BatchNorm over a fixed span of examples, whatever the micro-batch and the number of ranks."""
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.layers.span_ranks import SpanRanks, normalised_together
+from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 
 PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
-class SpanBatchNorm(nn.Module):
+class GhostBatchNorm(nn.Module):
     """BatchNorm whose statistics are those of `span` consecutive examples of the global batch.
 
     Known as ghost batch normalisation. Running statistics are those of one process that sees
@@ -41,7 +40,7 @@ class SpanBatchNorm(nn.Module):
         *,
         span: int,
         position: StepPosition,
-        together: SpanRanks | None = None,
+        together: SyncGroup | None = None,
     ) -> None:
         super().__init__()
         assert plain.momentum is not None
@@ -112,6 +111,11 @@ class SpanBatchNorm(nn.Module):
             dist.all_reduce(terms)
         self.add_terms(terms, spans_in_epoch)
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether a span was seen since the last merge."""
+        return self._spans_counted > 0
+
     def state_of_terms(self) -> dict[str, Any]:
         """This rank's terms since the last merge, and the span that they are weighed for."""
         terms = torch.cat([self._mean_terms, self._var_terms])
@@ -129,8 +133,8 @@ class SpanBatchNorm(nn.Module):
         self._var_terms.zero_()
         self._spans_counted = 0
 
-    def _normalise_together(self, x: Tensor, together: SpanRanks) -> Tensor:
-        normalised, mean, var = normalised_together(x, self.weight, self.bias, self.eps, together)
+    def _normalise_together(self, x: Tensor, together: SyncGroup) -> Tensor:
+        normalised, mean, var = normalise_together(x, self.weight, self.bias, self.eps, together)
         if self.is_tracking:
             for terms, statistic in ((self._mean_terms, mean), (self._var_terms, var)):
                 terms.mul_(1 - self.momentum)
@@ -153,40 +157,33 @@ class SpanBatchNorm(nn.Module):
 
 
 def fix_batchnorm_span(
-    model: nn.Module, *, span: int, position: StepPosition, together: SpanRanks | None = None
+    model: nn.Module, *, span: int, position: StepPosition, together: SyncGroup | None = None
 ) -> nn.Module:
     """Replace every BatchNorm of a model, in place where it can be, by one with a fixed span.
 
     Args:
         model: any torch module.
         span: examples normalised together [examples].
-        position: shared by all layers and moved on by the training loop.
+        position: shared by all layers and moved on by a callback.
         together: the ranks whose micro-batches make a span; None if a micro-batch holds spans.
 
     Returns:
         The model; a new layer if the model is itself a BatchNorm.
     """
     if isinstance(model, PlainBatchNorm):
-        return SpanBatchNorm(model, span=span, position=position, together=together)
+        return GhostBatchNorm(model, span=span, position=position, together=together)
     for name, child in model.named_children():
         fixed = fix_batchnorm_span(child, span=span, position=position, together=together)
         setattr(model, name, fixed)
     return model
 
 
-def span_batchnorms(model: nn.Module) -> Iterator[SpanBatchNorm]:
+def ghost_batchnorms(model: nn.Module) -> Iterator[GhostBatchNorm]:
     """The layers of a model that `fix_batchnorm_span` made."""
-    return (layer for layer in model.modules() if isinstance(layer, SpanBatchNorm))
+    return (layer for layer in model.modules() if isinstance(layer, GhostBatchNorm))
 
 
-@contextmanager
-def frozen_statistics(model: nn.Module) -> Generator[None, None, None]:
-    """Training passes inside of the block leave the running statistics as they are."""
-    layers = list(span_batchnorms(model))
-    for layer in layers:
-        layer.is_tracking = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.is_tracking = True
+def track_statistics(model: nn.Module, *, is_on: bool) -> None:
+    """Whether training passes move the running statistics on; they do at first."""
+    for layer in ghost_batchnorms(model):
+        layer.is_tracking = is_on

@@ -4,8 +4,7 @@ A draw is a function of (seed, layer, call, epoch, place of the example in the e
 mask is the same in every micro-batch, on every rank and after every resume.
 """
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 from itertools import count
 
@@ -33,7 +32,7 @@ class KeyedDropout(nn.Module):
         p: probability of dropping, to a resolution of ``2 ** -32``.
         unit: what is dropped as a whole.
         stream: key of the draws: the run's seed and the index of the layer.
-        position: of the micro-batch; moved on by the training loop.
+        position: of the micro-batch; moved on by a callback.
         floor: what dropped values become: 0, or SELU's floor for alpha dropout.
         is_rescaled: whether the result is scaled to the mean (and, with a floor, the variance) of
             the input.
@@ -105,13 +104,13 @@ class KeyedDropout(nn.Module):
 def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Module:
     """Replace every dropout layer of a model, in place where it can be, by a keyed one.
 
-    Layers that drop nothing stay; so does what is not known here, which `stray_draws_refused`
-    finds out.
+    Layers that drop nothing stay; so does what is not known here, which `StrayDraws` finds
+    out.
 
     Args:
         model: any torch module.
         seed: the run's seed.
-        position: shared by all layers and moved on by the training loop.
+        position: shared by all layers and moved on by a callback.
 
     Returns:
         The model; a new layer if the model is itself a dropout layer.
@@ -131,30 +130,37 @@ def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Mo
     return _replaced(model, keyed)
 
 
-@contextmanager
-def stray_draws_refused(model: nn.Module, device: torch.device) -> Generator[None, None, None]:
-    """Refuse a pass that draws from torch's own generator, whose draws depend on the layout.
+class StrayDraws:
+    """Finds out draws from torch's own generator, which depend on the layout.
 
-    Raises:
-        ValueError: after the block; names what may have drawn.
+    Args:
+        device: whose generator; looked at now and again later.
     """
-    before = _generator_state(device)
-    yield
-    if torch.equal(before, _generator_state(device)):
-        return
-    known = [
-        f"{name} (MultiheadAttention, dropout={layer.dropout:g})"
-        for name, layer in model.named_modules()
-        if isinstance(layer, nn.MultiheadAttention) and layer.dropout
-    ]
-    culprits = f" It has {', '.join(known)}." if known else ""
-    msg = (
-        "the model must draw at random in dropout layers alone (torch.nn's, torchvision's "
-        "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
-        f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
-        "model.settings, or write it as a layer instead of a function."
-    )
-    raise ValueError(msg)
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._before = device, _generator_state(device)
+
+    def refuse(self, model: nn.Module) -> None:
+        """Refuse a model that has drawn since.
+
+        Raises:
+            ValueError: names what may have drawn.
+        """
+        if torch.equal(self._before, _generator_state(self._device)):
+            return
+        known = [
+            f"{name} (MultiheadAttention, dropout={layer.dropout:g})"
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.MultiheadAttention) and layer.dropout
+        ]
+        culprits = f" It has {', '.join(known)}." if known else ""
+        msg = (
+            "the model must draw at random in dropout layers alone (torch.nn's, torchvision's "
+            "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
+            f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
+            "model.settings, or write it as a layer instead of a function."
+        )
+        raise ValueError(msg)
 
 
 _SELU_FLOOR = -1.7580993408473766  # minus SELU's scale times its alpha

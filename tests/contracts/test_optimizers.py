@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from lightning_modules.instantiate import build
+from sweeper.spec.config import Component
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
@@ -30,7 +31,7 @@ LEARNING_RATE = {
 def make(name, weights, *, lr, adapt=True, **changes):
     node = {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), "lr": lr, **changes}
     assert node.pop("name") == name  # what tables call it
-    return build(node, [{"params": weights, "adapt": adapt}])
+    return build(Component(**node), [{"params": weights, "adapt": adapt}])
 
 
 def step(optimizer, weights, micro_gradients):

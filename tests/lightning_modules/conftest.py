@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lightning_modules.train import Place, train
+from lightning_modules.train import RankContext, train
 from sweeper.spec.run_spec import run_spec
 
 
@@ -37,17 +37,17 @@ def run_words(grid, tmp_path, process_group):
 
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
-        place = Place(
+        context = RankContext(
             rank=0,
             folder=folder,
             checkpoint=folder / "checkpoint.ckpt",
             on_epoch=on_epoch,
-            is_asked_to_leave=lambda: one_step,
+            stop_requested=lambda: one_step,
         )
         if stop_after is None:
-            return train(run_spec(config), place)
+            return train(run_spec(config), context)
         with pytest.raises(Stopped):
-            train(run_spec(config), place)
+            train(run_spec(config), context)
         return None
 
     return go

@@ -1,4 +1,4 @@
-"""Weight average, identity blocks and label smoothing against their definitions."""
+"""Identity blocks and label smoothing against their definitions."""
 
 import math
 
@@ -8,34 +8,8 @@ from torch import nn
 from torchvision.models import resnet18, resnet50
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.loss import score
-
-
-def test_a_weight_average_is_the_exponential_one():
-    """From 1, weights 2 then 3, decay 0.9: 1.1, then 1.29."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.ones_(model.weight)
-    average = WeightAverage(model, decay=0.9)
-    for value in (2.0, 3.0):
-        nn.init.constant_(model.weight, value)
-        average.update(model)
-
-    with average.applied(model):
-        inside = model.weight.item()
-
-    assert (inside, model.weight.item()) == pytest.approx((1.29, 3.0))
-
-
-def test_a_weight_average_keeps_memory_formats():
-    model = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
-    weights = model.weight.detach().clone()
-    average = WeightAverage(model, decay=0.5)
-
-    with average.applied(model):
-        torch.testing.assert_close(model.weight.detach(), weights)
-        assert model.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(("make", "blocks"), [(resnet18, 8), (resnet50, 16)])

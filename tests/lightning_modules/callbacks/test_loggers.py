@@ -72,7 +72,9 @@ def mirror(grid, tmp_path):
         shown = Mirror(run_spec(config), tmp_path, rank=0)
         for epoch, accuracy in ((1, 0.5), (2, 0.75)):
             unmeasured = {"noise_scale": None}
-            shown.row({"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy, **unmeasured})
+            shown.rows(
+                [{"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy, **unmeasured}]
+            )
         shown.close("finished")
         return tmp_path
 

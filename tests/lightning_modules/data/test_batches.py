@@ -7,7 +7,8 @@ import torch
 from lightning_modules.data.batches import MicroBatches
 from lightning_modules.data.digits import Digits
 from lightning_modules.data.randomness import epoch_order, example_uniforms
-from sweeper.spec.batch import BatchSplit
+from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.run_spec import run_spec
 
 
 @pytest.fixture(scope="module")
@@ -15,35 +16,38 @@ def digits() -> Digits:
     return Digits(num_train_examples=2000, num_val_examples=360, validation_fold=0)
 
 
-def steps_of(data: Digits, *, world_size: int, accumulation_steps: int, epoch: int) -> torch.Tensor:
+@pytest.fixture
+def steps_of(digits, config):
     """Positions trained on in each step by all ranks together, shape (steps, global_batch)."""
-    micro = 480 // world_size // accumulation_steps
-    split = BatchSplit(
-        micro_batch=micro, accumulation_steps=accumulation_steps, world_size=world_size
-    )
-    parts = []
-    for rank in range(world_size):
-        batches = MicroBatches(
-            data, layout=lambda epoch: (split, 4), bn_span=micro, rank=rank, seed=7
-        )
-        batches.set_epoch(epoch)
-        assert len(batches) == 4 * accumulation_steps
-        parts.append(torch.stack(list(batches.positions())).view(4, -1))
-    return torch.cat(parts, dim=1)
+
+    def steps(*, world_size: int, accumulation_steps: int, epoch: int) -> torch.Tensor:
+        micro = 480 // world_size // accumulation_steps
+        data = {**config()["data"], "num_train_examples": 2000}
+        layout = {"micro_batch": micro, "bn_span": "micro", "devices": world_size}
+        spec = run_spec(config(batch=480, data=data, **layout))
+        parts = []
+        for rank in range(world_size):
+            batches = MicroBatches(digits, RankPlan(spec, rank=rank), seed=7)
+            batches.set_epoch(epoch)
+            assert len(batches) == 4 * accumulation_steps
+            parts.append(torch.stack(list(batches.positions())).view(4, -1))
+        return torch.cat(parts, dim=1)
+
+    return steps
 
 
 @pytest.mark.parametrize(("world_size", "accumulation_steps"), [(1, 8), (2, 4), (4, 1), (4, 3)])
-def test_layouts_see_the_same_examples_in_the_same_steps(digits, world_size, accumulation_steps):
-    whole = steps_of(digits, world_size=1, accumulation_steps=1, epoch=2)
+def test_layouts_see_the_same_examples_in_the_same_steps(steps_of, world_size, accumulation_steps):
+    whole = steps_of(world_size=1, accumulation_steps=1, epoch=2)
 
-    parts = steps_of(digits, world_size=world_size, accumulation_steps=accumulation_steps, epoch=2)
+    parts = steps_of(world_size=world_size, accumulation_steps=accumulation_steps, epoch=2)
 
     assert torch.equal(parts, whole)
 
 
-def test_an_epoch_shows_no_example_twice_and_epochs_differ(digits):
-    first = steps_of(digits, world_size=1, accumulation_steps=1, epoch=0).flatten()
-    second = steps_of(digits, world_size=1, accumulation_steps=1, epoch=1).flatten()
+def test_an_epoch_shows_no_example_twice_and_epochs_differ(steps_of):
+    first = steps_of(world_size=1, accumulation_steps=1, epoch=0).flatten()
+    second = steps_of(world_size=1, accumulation_steps=1, epoch=1).flatten()
 
     assert len(first.unique()) == len(first) == 4 * 480
     assert not torch.equal(first, second)

@@ -17,6 +17,7 @@ from lightning_modules.data.augment import (
 from lightning_modules.data.streaming import workers_for
 from lightning_modules.instantiate import build
 from sweeper import CONFIG_FOLDER
+from sweeper.spec.config import Component
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -35,7 +36,7 @@ SETTINGS = {
 
 
 def opened(root, **changes):
-    return build({**SETTINGS, "root": str(root), **changes})
+    return build(Component(**{**SETTINGS, "root": str(root), **changes}))
 
 
 @pytest.fixture

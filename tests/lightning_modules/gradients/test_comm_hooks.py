@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_modules import worker
 from lightning_modules.gradients.comm_hooks import build_comm_hook
 from lightning_modules.gradients.power_sgd import PowerSGD
+from sweeper.spec.comm_hooks import AllReduce
 
 
 def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):
@@ -69,4 +70,4 @@ def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):
     del process_group
 
     with pytest.raises(ValueError, match=r"^comm_hook\.nccl_algo must be null on CPUs, .* GPUs\.$"):
-        build_comm_hook({"name": "all_reduce", "nccl_algo": "ring"}, None)
+        build_comm_hook(AllReduce(name="all_reduce", nccl_algo="ring"))

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from lightning_modules.callbacks.evaluation import val_bounds
 from lightning_modules.gradients.ordered_sum import OrderedGradients
-from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, span_batchnorms
+from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.modules.evaluation import val_bounds
 from sweeper.spec.batch import BatchSplit
 
 SPLIT = BatchSplit(micro_batch=8, accumulation_steps=6, world_size=1)
@@ -19,8 +19,7 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
     position = StepPosition()
     plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
     model = fix_batchnorm_span(plain, span=4, position=position)
-    ordered = OrderedGradients(model, position=position, bn_span=4, rank=0)
-    ordered.lay_out(SPLIT)
+    ordered = OrderedGradients(model, position=position, bn_span=4, rank=0, split=SPLIT)
     for step in range(steps):
         model.zero_grad()
         for index, part in enumerate(torch.randn(48, 3).double().split(8)):
@@ -31,7 +30,7 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
                 ordered.add()
             else:
                 (loss / 6).backward()
-    (norm,) = span_batchnorms(model)
+    (norm,) = ghost_batchnorms(model)
     norm.merge_ranks(12 * steps)  # of nothing, where each step has done it
     return model
 
@@ -49,8 +48,9 @@ def test_the_ordered_sum_is_the_mean_of_the_step_and_keeps_the_running_statistic
     [({"micro_batch": 4}, "micro_batch=4"), (None, "reproducible=false")],
 )
 def test_a_run_does_not_go_on_with_another_sum(state, before):
-    ordered = OrderedGradients(nn.Linear(1, 1), position=StepPosition(), bn_span=1, rank=0)
-    ordered.lay_out(SPLIT)
+    ordered = OrderedGradients(
+        nn.Linear(1, 1), position=StepPosition(), bn_span=1, rank=0, split=SPLIT
+    )
     ordered.load_state(ordered.state())
 
     with pytest.raises(ValueError, match=rf"made with {before}, now micro_batch=8\. Go on with"):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, span_batchnorms
+from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
 
 
@@ -29,7 +29,7 @@ def test_one_span_per_micro_batch_is_torchs_own_batchnorm():
     for index, part in enumerate(x.split(8)):
         position.first_example = 8 * index
         torch.testing.assert_close(ours(part), torchs(part), rtol=1e-12, atol=1e-12)
-    (layer,) = span_batchnorms(ours)
+    (layer,) = ghost_batchnorms(ours)
     layer.merge_ranks(4)
 
     torch.testing.assert_close(layer.running_mean, torchs[1].running_mean, rtol=1e-12, atol=1e-14)
@@ -74,7 +74,7 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
         for index, span in enumerate(epoch):
             position.first_example = 4 * index
             alone(span)
-        (layer,) = span_batchnorms(alone)
+        (layer,) = ghost_batchnorms(alone)
         layer.merge_ranks(steps * spans)
         share = spans // world_size
         keep = (1 - layer.momentum) ** (steps * spans)
@@ -84,7 +84,7 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
                 for i in range(step * spans + rank * share, step * spans + (rank + 1) * share):
                     place.first_example = 4 * i
                     model(epoch[i])
-            (part,) = span_batchnorms(model)
+            (part,) = ghost_batchnorms(model)
             before = part.running_mean.clone()
             part.merge_ranks(steps * spans)
             terms += part.running_mean - keep * before
@@ -100,5 +100,5 @@ def test_every_kind_of_batchnorm_in_a_torchvision_model_is_converted():
 
     kinds = {type(layer).__name__ for layer in model.modules()}
     assert "BatchNorm2d" not in kinds
-    assert len(list(span_batchnorms(model))) == 20
+    assert len(list(ghost_batchnorms(model))) == 20
     assert functional.cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.arange(8)).isfinite()

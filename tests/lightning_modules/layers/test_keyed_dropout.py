@@ -12,7 +12,7 @@ from torchvision.models import VisionTransformer, get_model
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits
-from lightning_modules.layers.keyed_dropout import key_dropout, stray_draws_refused
+from lightning_modules.layers.keyed_dropout import StrayDraws, key_dropout
 from lightning_modules.layers.position import StepPosition
 
 CPU = torch.device("cpu")
@@ -161,8 +161,10 @@ def test_models_of_the_libraries_draw_in_keyed_layers_alone(position, keyed, mak
     model = keyed(make())
     dropped = [layer for layer in model.modules() if type(layer).__name__ == "KeyedDropout"]
 
-    with stray_draws_refused(model, CPU):
-        model(images)
+    draws = StrayDraws(CPU)
+    model(images)
+
+    draws.refuse(model)
 
     assert dropped
 
@@ -173,26 +175,24 @@ class Functional(nn.Module):
 
 
 def test_a_function_that_draws_is_refused():
-    model, x = Functional(), torch.ones(2)
+    model, draws = Functional(), StrayDraws(CPU)
 
-    with (
-        pytest.raises(ValueError, match=r"^the model must draw at random in dropout layers alone"),
-        stray_draws_refused(model, CPU),
-    ):
-        model(x)
+    model(torch.ones(2))
+
+    with pytest.raises(ValueError, match=r"^the model must draw at random in dropout layers alone"):
+        draws.refuse(model)
 
 
 def test_attention_that_draws_is_refused_by_name(keyed):
     model = keyed(nn.TransformerEncoderLayer(8, 2, dropout=0.1, batch_first=True))
-    x = torch.randn(16, 3, 8)
+    x, draws = torch.randn(16, 3, 8), StrayDraws(CPU)
 
-    with (
-        pytest.raises(
-            ValueError, match=r"It has self_attn \(MultiheadAttention, dropout=0\.1\)\. Set"
-        ),
-        stray_draws_refused(model, CPU),
+    model(x)
+
+    with pytest.raises(
+        ValueError, match=r"It has self_attn \(MultiheadAttention, dropout=0\.1\)\. Set"
     ):
-        model(x)
+        draws.refuse(model)
 
 
 def test_activations_that_are_not_example_by_example_are_refused(keyed):

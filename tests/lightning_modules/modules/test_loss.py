@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.callbacks.curve import EpochSums
 from lightning_modules.modules.loss import score
 
 MODEL = nn.Identity()
@@ -38,14 +37,6 @@ def test_the_mean_over_micro_batches_is_the_mean_over_the_batch():
     parts = [score(MODEL, logits[i : i + 4], labels[i : i + 4])[0] for i in (0, 4, 8)]
 
     assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), rel=1e-14)
-
-
-def test_sums_over_an_epoch_weigh_each_example_once():
-    sums = EpochSums(torch.device("cpu"))
-    sums.add(torch.tensor(1.0), torch.tensor(3), 4)
-    sums.add(torch.tensor(5.0), torch.tensor(0), 1)
-
-    assert sums.means() == pytest.approx((1.8, 0.6))
 
 
 def test_a_model_may_have_a_loss_of_its_own():

@@ -13,7 +13,7 @@ from sweeper.spec.batch import BatchSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanRanks:
+class SyncGroup:
     """The ranks whose micro-batches make one span, in the step's order.
 
     Attributes:
@@ -27,7 +27,7 @@ class SpanRanks:
     is_first: bool
 
 
-def span_ranks(split: BatchSplit, *, bn_span: int, rank: int) -> SpanRanks | None:
+def sync_group(split: BatchSplit, *, bn_span: int, rank: int) -> SyncGroup | None:
     """The ranks that this one normalises with; None if a micro-batch holds whole spans.
 
     All ranks call it at the same time.
@@ -37,11 +37,11 @@ def span_ranks(split: BatchSplit, *, bn_span: int, rank: int) -> SpanRanks | Non
         return None
     firsts = range(0, split.world_size, count)
     groups = [dist.new_group([*range(first, first + count)]) for first in firsts]
-    return SpanRanks(group=groups[rank // count], count=count, is_first=rank % count == 0)
+    return SyncGroup(group=groups[rank // count], count=count, is_first=rank % count == 0)
 
 
-def normalised_together(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: SpanRanks
+def normalise_together(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, ranks: SyncGroup
 ) -> tuple[Tensor, Tensor, Tensor]:
     """BatchNorm of x, shape (n, channels, ...), by the statistics of all ranks' x of equal shape.
 
@@ -67,7 +67,7 @@ class _NormaliseTogether(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         eps: float,
-        ranks: SpanRanks,
+        ranks: SyncGroup,
     ) -> tuple[Tensor, Tensor, Tensor]:
         num = x.numel() // x.shape[1] * ranks.count
         var, mean = torch.var_mean(_wide(x), dim=_all_but_channels(x), correction=0)
@@ -103,7 +103,7 @@ class _NormaliseTogether(torch.autograd.Function):
         )
 
 
-def _gathered(tensor: Tensor, ranks: SpanRanks) -> Tensor:
+def _gathered(tensor: Tensor, ranks: SyncGroup) -> Tensor:
     """The tensors of all ranks of the span, stacked in their order."""
     gathered = tensor.new_empty(ranks.count * tensor.shape[0], *tensor.shape[1:])
     dist.all_gather_into_tensor(gathered, tensor, group=ranks.group)

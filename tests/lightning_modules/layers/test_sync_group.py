@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from lightning_modules.data.batches import micro_batch_places
-from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, span_batchnorms
+from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.layers.span_ranks import span_ranks
+from lightning_modules.layers.sync_group import sync_group
+from lightning_modules.rank_plan import micro_batch_indices
 from sweeper.spec.batch import BatchSplit
 
 SPAN, SPANS = 8, 4
@@ -32,10 +32,10 @@ def inputs() -> torch.Tensor:
 def outcome(split: BatchSplit, rank: int) -> list[torch.Tensor]:
     """Gradients, summed over ranks, and running statistics after one step."""
     position = StepPosition()
-    together = span_ranks(split, bn_span=SPAN, rank=rank)
+    together = sync_group(split, bn_span=SPAN, rank=rank)
     model = fix_batchnorm_span(net(), span=SPAN, position=position, together=together)
     micro = split.micro_batch
-    for place in micro_batch_places(split, SPAN)[rank]:
+    for place in micro_batch_indices(split, SPAN)[rank]:
         part = inputs()[place * micro : (place + 1) * micro]
         position.move(epoch=0, step=0, first_example=place * micro, examples=micro)
         weights = torch.arange(part.numel() // micro, dtype=torch.float64)[:9].view(3, 3)
@@ -45,7 +45,7 @@ def outcome(split: BatchSplit, rank: int) -> list[torch.Tensor]:
         for gradient in gradients:
             dist.all_reduce(gradient)
     statistics = []
-    for layer in span_batchnorms(model):
+    for layer in ghost_batchnorms(model):
         layer.merge_ranks(SPANS)
         statistics += [layer.running_mean, layer.running_var]
     return [tensor.detach() for tensor in gradients + statistics]
@@ -100,10 +100,10 @@ def test_a_span_of_one_is_torchs_own_batchnorm():
 def test_ranks_of_a_span_work_on_neighbours_and_others_on_a_part_of_their_own():
     split = BatchSplit(micro_batch=2, accumulation_steps=3, world_size=4)
 
-    assert micro_batch_places(split, 4) == [
+    assert micro_batch_indices(split, 4) == [
         range(0, 6, 2),
         range(1, 7, 2),
         range(6, 12, 2),
         range(7, 13, 2),
     ]
-    assert micro_batch_places(split, 2) == [range(i, i + 3) for i in (0, 3, 6, 9)]
+    assert micro_batch_indices(split, 2) == [range(i, i + 3) for i in (0, 3, 6, 9)]

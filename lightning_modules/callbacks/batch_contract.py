@@ -1,0 +1,115 @@
+"""The batch contract: the examples of every optimizer step are counted, and are the batch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from lightning_modules.callbacks.steps import examples_in, took_step
+from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
+from lightning_modules.rank_plan import RankPlan
+
+
+class BatchContractBroken(Exception):
+    """The examples of an optimizer step are not the global batch that was asked for."""
+
+
+class BatchContract(Callback):
+    """Counts the examples of each step on all ranks, and fails a run whose batch is another.
+
+    Ranks count for themselves; the counts are summed over ranks once an epoch.
+
+    Args:
+        plan: what was asked for.
+
+    Attributes:
+        realised_batch_min: smallest number of examples in a step, over all ranks.
+        realised_batch_max: largest number of examples in a step, over all ranks.
+    """
+
+    def __init__(self, plan: RankPlan) -> None:
+        self._plan = plan
+        self._examples = 0
+        self._examples_of_steps: list[int] = []
+        self.realised_batch_min: int | None = None
+        self.realised_batch_max: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the epoch so far [steps]."""
+        return len(self._examples_of_steps)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Count what was trained on."""
+        del pl_module, outputs
+        self._examples += examples_in(batch)
+        if took_step(trainer, batch_idx):
+            self._examples_of_steps.append(self._examples)
+            self._examples = 0
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare the examples of every step, summed over ranks, with the global batch.
+
+        Raises:
+            BatchContractBroken: if they differ.
+        """
+        counted = all_reduce(torch.tensor(self._examples_of_steps, device=pl_module.device))
+        self._examples_of_steps = []
+        smallest, largest = int(counted.min()), int(counted.max())
+        self.realised_batch_min = min(smallest, self.realised_batch_min or smallest)
+        self.realised_batch_max = max(largest, self.realised_batch_max or largest)
+        epoch = trainer.current_epoch
+        check_contract(
+            counted,
+            steps=self._plan.steps(epoch),
+            asked=self._plan.split(epoch).global_batch,
+            epoch=epoch,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The range so far and, inside an epoch, every rank's counts."""
+        return {
+            "range": [self.realised_batch_min, self.realised_batch_max],
+            "ranks": gather_states(self._examples_of_steps) if self.steps else [],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave, on any number of ranks."""
+        self.realised_batch_min, self.realised_batch_max = state_dict["range"]
+        if state_dict["ranks"]:
+            self._examples_of_steps = own_state(state_dict["ranks"], _sum)
+
+
+def _sum(of_ranks: Sequence[list[int]], share: int) -> list[int]:
+    return [share * sum(of_step) for of_step in zip(*of_ranks, strict=True)]
+
+
+def check_contract(counted: Tensor, *, steps: int, asked: int, epoch: int) -> None:
+    """Compare what an epoch trained on with what it was to train on.
+
+    Args:
+        counted: examples of each optimizer step, shape (steps,), summed over all ranks.
+        steps: planned for the epoch [steps].
+        asked: the global batch [examples].
+        epoch: 0-based.
+
+    Raises:
+        BatchContractBroken: if they differ.
+    """
+    if len(counted) != steps or (counted != asked).any():
+        msg = (
+            f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
+            f"{epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
+            f"{int(counted.max())} examples. The data or the ranks are not those planned."
+        )
+        raise BatchContractBroken(msg)

@@ -1,0 +1,146 @@
+"""Checkpoint and graceful stop: the run is saved after each epoch, or after a step and ended."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import Checkpoint
+
+from lightning_modules.callbacks.batch_contract import BatchContract
+from lightning_modules.callbacks.steps import took_step
+from lightning_modules.rank_plan import RankPlan
+
+_SECONDS_BETWEEN_POLLS = 1.0
+
+
+class Stopped(Exception):
+    """The run was saved and stopped before its end, as requested; the text says where."""
+
+
+class StopRequest:
+    """Whether to stop, polled by rank 0 about once a second, the same answer on all ranks.
+
+    Ranks are not at the same step at the same time, so rank 0 also says after how many steps they
+    poll again: in between nothing is sent.
+
+    Args:
+        is_requested: whether the run is to stop; only rank 0 asks.
+        rank: this process among the ranks.
+    """
+
+    def __init__(self, is_requested: Callable[[], bool], *, rank: int) -> None:
+        self._is_requested, self._rank = is_requested, rank
+        self._steps_between = self._steps_left = 1
+        self._polled_at = time.perf_counter()
+
+    def is_due(self, device: torch.device) -> bool:
+        """Whether to stop after this step; all ranks call it after each step.
+
+        Args:
+            device: what the ranks exchange tensors on.
+        """
+        self._steps_left -= 1
+        return self._steps_left <= 0 and self.poll(device)
+
+    def poll(self, device: torch.device) -> bool:
+        """Whether to stop, as of now; all ranks call it at the same place."""
+        is_requested = False
+        if self._rank == 0:
+            is_requested, self._steps_between = self._is_requested(), self._steps_per_poll()
+        if dist.get_world_size() > 1:
+            answer = torch.tensor([is_requested, self._steps_between], device=device)
+            dist.broadcast(answer, src=0)
+            is_requested, self._steps_between = bool(answer[0]), int(answer[1])
+        self._steps_left = self._steps_between
+        return is_requested
+
+    def _steps_per_poll(self) -> int:
+        """Steps that took as long as there shall be between polls; at most twice those before."""
+        now = time.perf_counter()
+        steps = max(1, self._steps_between - self._steps_left)
+        step_s = max(now - self._polled_at, 1e-9) / steps
+        self._polled_at = now
+        return max(1, min(2 * self._steps_between, round(_SECONDS_BETWEEN_POLLS / step_s)))
+
+
+class RunCheckpoint(Checkpoint):
+    """Replaces the run's checkpoint after each epoch, and on a stop request after a step.
+
+    Lightning gives callbacks of this class their turns after all others and after the module.
+
+    Args:
+        path: of the checkpoint.
+        attempt: name of the attempt, for the file that becomes the checkpoint.
+        plan: of the run's batches.
+        contract: counts the steps of the epoch.
+        stop: whether to stop.
+        can_stop: whether all ranks have the same weights after the last step.
+        on_epoch: called when an epoch is in the checkpoint, and when training starts.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        attempt: str,
+        plan: RankPlan,
+        contract: BatchContract,
+        stop: StopRequest,
+        can_stop: Callable[[], bool],
+        on_epoch: Callable[[], None],
+    ) -> None:
+        self._path, self._partial = path, path.with_suffix(f".{attempt}.tmp")
+        self._plan, self._contract = plan, contract
+        self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Report the epochs of a run that is resumed."""
+        del trainer, pl_module
+        self._on_epoch()
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Save and stop inside the epoch if that is requested.
+
+        Raises:
+            Stopped: when the run is saved.
+        """
+        del outputs, batch
+        if not took_step(trainer, batch_idx):
+            return
+        epoch, step = trainer.current_epoch, self._contract.steps
+        steps = self._plan.steps(epoch)
+        is_inside = step < steps
+        if is_inside and self._can_stop() and self._stop.is_due(pl_module.device):
+            self._save(trainer)
+            msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
+            raise Stopped(msg)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save, and stop if that is requested before the run's end.
+
+        Raises:
+            Stopped: when the run is saved.
+        """
+        self._save(trainer)
+        self._on_epoch()
+        epochs = trainer.current_epoch + 1
+        is_last = trainer.should_stop or epochs == trainer.max_epochs
+        if not is_last and self._stop.poll(pl_module.device):
+            msg = f"after epoch {epochs}"
+            raise Stopped(msg)
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        trainer.save_checkpoint(self._partial)
+        if trainer.is_global_zero:
+            self._partial.replace(self._path)

@@ -1,0 +1,76 @@
+"""Stopping a run that diverges, on all ranks at the same step."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch.optim import Optimizer
+
+from lightning_modules.callbacks.epoch_means import TrainingMetrics
+from lightning_modules.callbacks.local_sgd import PostLocalSGD
+from lightning_modules.callbacks.steps import current_lr
+from sweeper.spec.run_spec import RunSpec
+
+
+class Diverged(Exception):
+    """The loss became non-finite or passed its ceiling; the text says where."""
+
+
+class Divergence(Callback):
+    """Ends the run before a non-finite gradient reaches the weights, or after a hopeless epoch.
+
+    Args:
+        metrics: the epoch's `train_loss`, averaged before this callback's turn.
+        loss_ceiling: largest training loss of an epoch that is gone on from; None for any.
+        sees_gradient: whether all ranks have the gradient of the step that is about to be taken.
+    """
+
+    def __init__(
+        self,
+        metrics: TrainingMetrics,
+        *,
+        loss_ceiling: float | None,
+        sees_gradient: Callable[[], bool],
+    ) -> None:
+        self._metrics, self._loss_ceiling = metrics, loss_ceiling
+        self._sees_gradient = sees_gradient
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Look at the gradient's norm; the only wait for the device within a step."""
+        del optimizer
+        if not self._sees_gradient():
+            return
+        gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        if not math.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            _diverge("the gradient became non-finite", trainer)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at the epoch's training loss."""
+        del pl_module
+        loss: Any = self._metrics.columns["train_loss"]
+        if not math.isfinite(loss):
+            _diverge("the training loss became non-finite", trainer)
+        if self._loss_ceiling is not None and loss > self._loss_ceiling:
+            ceiling = f"loss_ceiling={self._loss_ceiling:g}"
+            _diverge(f"the training loss {loss:.4g} passed {ceiling}", trainer)
+
+
+def divergence(spec: RunSpec, metrics: TrainingMetrics, local: PostLocalSGD | None) -> Divergence:
+    """What stops a run; not by its gradients where those may be non-finite or differ on ranks."""
+    is_scaled = spec.config.precision == "16-mixed"  # overflows on purpose, skips those steps
+    return Divergence(
+        metrics,
+        loss_ceiling=spec.config.loss_ceiling,
+        sees_gradient=lambda: not is_scaled and (local is None or not local.is_local),
+    )
+
+
+def _diverge(reason: str, trainer: pl.Trainer) -> None:
+    place = f"step {trainer.global_step} of epoch {trainer.current_epoch + 1}"
+    msg = f"{reason} at {place}, lr={current_lr(trainer):.6g}"
+    raise Diverged(msg)

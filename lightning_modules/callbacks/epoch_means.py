@@ -1,0 +1,91 @@
+"""Means over the examples of an epoch, on all ranks, of what a module's steps return."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from lightning_modules.callbacks.steps import examples_in
+from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
+
+
+class EpochSums:
+    """Sums over examples on this rank, kept on the device until they are asked for.
+
+    Args:
+        names: of what is summed.
+        device: of the sums.
+    """
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        self._names = names
+        self.totals = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)
+
+    def add(self, sums: Mapping[str, Tensor], examples: int) -> None:
+        """Add a micro-batch.
+
+        Args:
+            sums: over its examples, by name.
+            examples: of the micro-batch [examples].
+        """
+        values = [sums[name] for name in self._names]
+        self.totals += torch.stack([*values, torch.full_like(values[-1], examples)]).double()
+
+    def means(self) -> dict[str, float]:
+        """Means over all examples on all ranks, by name."""
+        *totals, examples = all_reduce(self.totals.clone()).tolist()
+        return {name: total / examples for name, total in zip(self._names, totals, strict=True)}
+
+
+class TrainingMetrics(Callback):
+    """Training means of each epoch, from the `sums` that the module's `training_step` returns.
+
+    Args:
+        names: keys of `sums`.
+
+    Attributes:
+        columns: of the last epoch, each name with `train_` before it.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._sums = EpochSums(names, torch.device("cpu"))
+        self.columns: dict[str, float | None] = {}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Sum where the module trains."""
+        del trainer
+        self._sums.totals = self._sums.totals.to(pl_module.device)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Add the micro-batch's sums."""
+        del trainer, pl_module, batch_idx
+        self._sums.add(outputs["sums"], examples_in(batch))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Average over the epoch and begin the next one's sums."""
+        del trainer
+        self.columns = {f"train_{name}": mean for name, mean in self._sums.means().items()}
+        self._sums = EpochSums(self._names, pl_module.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every rank's sums of the epoch so far."""
+        return {"ranks": gather_states(self._sums.totals)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave, on any number of ranks."""
+        self._sums.totals = own_state(state_dict["ranks"], _sum)
+
+
+def _sum(of_ranks: Sequence[Tensor], share: int) -> Tensor:
+    return share * torch.stack([*of_ranks]).sum(0)

@@ -1,0 +1,37 @@
+"""How ranks exchange gradients, as a callback around a communication hook."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from lightning_modules.gradients.comm_hooks import CommHook, ddp_of
+
+
+class GradientExchange(Callback):
+    """Registers a communication hook and keeps its state in checkpoints.
+
+    Lightning registers hooks on GPUs only, and says nothing elsewhere.
+
+    Args:
+        comm_hook: the hook and what it keeps from step to step.
+    """
+
+    def __init__(self, comm_hook: CommHook) -> None:
+        self._comm_hook = comm_hook
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Register the hook; before the first backward pass."""
+        del pl_module
+        self._comm_hook.register(ddp_of(trainer))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the hook keeps; all ranks take part."""
+        return {"hook": self._comm_hook.state()}
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on from it; a hook may refuse the state of another."""
+        del trainer, pl_module
+        self._comm_hook.load_state(checkpoint["callbacks"].get(self.state_key, {}).get("hook"))

@@ -1,0 +1,77 @@
+"""The noise of each optimizer step's gradient, and the noise scale of each epoch."""
+
+import math
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from torch.optim import Optimizer
+
+from lightning_modules.callbacks.steps import loss_scale
+from lightning_modules.optimizers.micro_gradients import MicroGradients, squared_norm
+from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.gradient_noise import Noise, NoiseAverage, noise_of_batch, noise_scale
+
+
+class GradientNoise(Callback):
+    """Measures noise from the gradients of each `span` examples of a batch, on all ranks.
+
+    It costs one more all-reduce per step, of one number per parameter.
+
+    Args:
+        plan: of the run's batches.
+        span: examples of each gradient that is compared: the micro-batch [examples].
+
+    Attributes:
+        of_step: of the step that is about to be taken; None if its gradient is not finite.
+        columns: the epoch's `noise_scale`; None without any finite step [examples].
+    """
+
+    def __init__(self, plan: RankPlan, *, span: int) -> None:
+        self._plan, self._span = plan, span
+        self._micro = MicroGradients(squared_norm)
+        self._epoch = NoiseAverage(smoothing=1.0)
+        self.of_step: Noise | None = None
+        self.columns: dict[str, float | None] = {"noise_scale": None}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at every micro-batch's gradient from now on."""
+        self._micro.watch(
+            pl_module.parameters(),
+            accumulation_steps=lambda: trainer.accumulate_grad_batches,
+            loss_scale=lambda: loss_scale(trainer),
+        )
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Measure the step whose gradient is complete."""
+        del optimizer
+        parameters = [p for p in pl_module.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self.of_step = None
+        if not math.isfinite(norm):  # the loss scaler skips this step
+            return
+        self._micro.gather(parameters)
+        mean_square = torch.stack(self._micro.means(parameters)).sum()
+        batch = self._plan.split(trainer.current_epoch).global_batch
+        self.of_step = noise_of_batch(
+            float(mean_square), float(norm) ** 2, span=self._span, parts=batch // self._span
+        )
+        self._epoch.add(self.of_step)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Average over the epoch's steps."""
+        del trainer, pl_module
+        scale = noise_scale(self._epoch.mean()) if self._epoch.weight else None
+        self.columns = {"noise_scale": scale}
+        self._epoch = NoiseAverage(smoothing=1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The average over the epoch so far, in plain containers."""
+        return self._epoch.state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._epoch = NoiseAverage(**state_dict)

@@ -1,0 +1,105 @@
+"""The learning rate of each optimizer step: as scheduled, or as AdaScale finds it."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from torch.optim import Optimizer
+
+from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.adascale import AdaScale, smoothing
+from sweeper.spec.gradient_noise import NoiseAverage
+from sweeper.spec.lr_rules import AdaScaleRule
+from sweeper.spec.run_spec import RunSpec
+
+
+class LearningRate(Callback):
+    """Sets the scheduled rate before each step, as a function of the step alone.
+
+    Args:
+        plan: of the run's batches and rates.
+    """
+
+    def __init__(self, plan: RankPlan) -> None:
+        self._plan = plan
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set the rate of the step that this micro-batch belongs to."""
+        del pl_module, batch, batch_idx
+        _set_lr(trainer.optimizers[0], self._plan.lr(trainer.global_step))
+
+
+class AdaScaleRate(Callback):
+    """Sets AdaScale's rate, from each step's own gradient, and ends the run when it is through.
+
+    Args:
+        adascale: the rate's state.
+        noise: measured before this callback's turn.
+        total_steps: steps of the base batch in the schedule [steps].
+    """
+
+    def __init__(self, adascale: AdaScale, noise: GradientNoise, *, total_steps: float) -> None:
+        self._adascale, self._noise, self._total_steps = adascale, noise, total_steps
+        self._is_done = False
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Train no more in a run that had ended before it was resumed."""
+        del pl_module
+        trainer.should_stop |= self._is_done
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set the rate so far, for a step whose noise cannot be measured."""
+        del pl_module, batch, batch_idx
+        _set_lr(trainer.optimizers[0], self._adascale.lr)
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Set the rate that the gradient of this step is worth."""
+        del trainer, pl_module
+        if self._noise.of_step is not None:
+            _set_lr(optimizer, self._adascale.step(self._noise.of_step))
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """End the run with the epoch in which the schedule ends."""
+        del pl_module
+        self._is_done = self._adascale.progress >= self._total_steps
+        trainer.should_stop |= self._is_done
+
+    def state_dict(self) -> dict[str, Any]:
+        """Progress and averages, in plain containers."""
+        return {"adascale": self._adascale.state(), "is_done": self._is_done}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        self._adascale.load_state(state_dict["adascale"])
+        self._is_done = state_dict["is_done"]
+
+
+def learning_rate(
+    spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
+) -> LearningRate | AdaScaleRate:
+    """What sets the rate that a run's rule asks for."""
+    rule, base_batch, batch = spec.config.lr_rule, spec.config.base_batch, spec.config.batch
+    if not isinstance(rule, AdaScaleRule):
+        return LearningRate(plan)
+    assert noise is not None, "planning has it measured where something follows it"
+    kept = rule.smoothing
+    adascale = AdaScale(
+        schedule=spec.schedule,
+        base_batch=base_batch,
+        global_batch=batch,
+        average=NoiseAverage(smoothing=smoothing(batch / base_batch) if kept is None else kept),
+    )
+    total_steps = spec.epochs * spec.schedule.steps_per_epoch
+    return AdaScaleRate(adascale, noise, total_steps=total_steps)
+
+
+def _set_lr(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr

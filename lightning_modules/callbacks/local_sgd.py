@@ -1,0 +1,119 @@
+"""Post-local SGD: ranks step on their own for a while, then average their weights."""
+
+import math
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import Callback
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+
+from lightning_modules.callbacks.steps import took_step
+from lightning_modules.gradients.comm_hooks import ddp_of
+from lightning_modules.gradients.rank_states import gather_states
+from sweeper.spec import comm_hooks
+from sweeper.spec.run_spec import RunSpec
+
+
+class PostLocalSGD(Callback):
+    """Ranks exchange gradients up to a step, and after it weights, every few steps.
+
+    With one local step it is plain data parallelism for SGD, momentum included: the mean of equal
+    weights' updates is the update by the mean gradient.
+    Gradients go through torch's hook. Weights are averaged here: torch's averager averages
+    after the first local step and not after the last, and gives up the memory format of weights.
+
+    Args:
+        local_steps: steps between averages of the weights [steps].
+        start_step: gradients are exchanged before this step [steps].
+
+    Source:
+        Lin et al. 2018, arXiv:1808.07217.
+    """
+
+    def __init__(self, *, local_steps: int, start_step: int) -> None:
+        self._local_steps, self._start_step = local_steps, start_step
+        self._steps = 0
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the step to come uses each rank's own gradient."""
+        return self._steps >= self._start_step
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether all ranks have the same weights, after the last step."""
+        return not self.is_local or (self._steps - self._start_step) % self._local_steps == 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Have DDP exchange gradients only up to the first local step."""
+        del pl_module
+        state = PostLocalSGDState(
+            process_group=None,
+            subgroup=None,
+            start_localSGD_iter=self._start_step,
+            post_local_gradient_allreduce=False,
+        )
+        state.iter = self._steps = trainer.global_step
+        ddp_of(trainer).register_comm_hook(state, post_localSGD_hook)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Average the weights if it is time."""
+        del outputs, batch
+        if took_step(trainer, batch_idx):
+            was_local, self._steps = self.is_local, trainer.global_step
+            if was_local and self.is_agreed:
+                average_weights(pl_module)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Average the weights before they are evaluated and saved."""
+        del trainer
+        if self.is_local:
+            average_weights(pl_module)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Save every rank's momentum."""
+        del trainer, pl_module
+        checkpoint["optimizers_of_ranks"] = gather_states(checkpoint["optimizer_states"][0])
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Load this rank's momentum."""
+        del pl_module
+        own = checkpoint["optimizers_of_ranks"][trainer.global_rank]
+        checkpoint["optimizer_states"] = [own]
+
+
+def local_sgd(spec: RunSpec) -> PostLocalSGD | None:
+    """The local steps that a run is to take; None if it exchanges gradients at every step."""
+    hook = spec.config.comm_hook
+    if not isinstance(hook, comm_hooks.PostLocalSGD):
+        return None
+    start_step = math.ceil(hook.start_epoch * spec.steps_per_epoch)
+    return PostLocalSGD(local_steps=hook.local_steps, start_step=start_step)
+
+
+@torch.no_grad()
+def average_weights(model: nn.Module) -> None:
+    """Set the weights of all ranks to their mean, in one exchange."""
+    weights = [parameter.detach() for parameter in model.parameters()]
+    flat = torch.cat([weight.reshape(-1) for weight in weights])
+    dist.all_reduce(flat)
+    parts = flat.div_(dist.get_world_size()).split([weight.numel() for weight in weights])
+    for weight, part in zip(weights, parts, strict=True):
+        weight.copy_(part.view(weight.shape))

@@ -1,0 +1,44 @@
+"""Going on in the middle of an epoch, on whatever ranks and micro-batches."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from lightning_modules.callbacks.batch_contract import BatchContract
+from lightning_modules.rank_plan import RankPlan
+
+
+class MidEpochResume(Callback):
+    """Has Lightning and the loader go on after the steps that an epoch has had.
+
+    Lightning would train the first examples of the epoch again, and never the last: its loop
+    counts micro-batches, which another layout counts anew. What other callbacks keep of the part
+    of the epoch is their own state.
+
+    Args:
+        plan: of the run's batches.
+        contract: counts the steps of the epoch.
+    """
+
+    def __init__(self, plan: RankPlan, contract: BatchContract) -> None:
+        self._plan, self._contract = plan, contract
+
+    def state_dict(self) -> dict[str, Any]:
+        """Optimizer steps that the epoch has had; 0 between two epochs [steps]."""
+        return {"steps": self._contract.steps}
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Count as trained what is behind, in micro-batches of this layout."""
+        del trainer, pl_module
+        steps, epoch = checkpoint["callbacks"][self.state_key]["steps"], checkpoint["epoch"]
+        if not steps:
+            return
+        self._plan.resume(epoch, steps)
+        taken = steps * self._plan.split(epoch).accumulation_steps
+        # private: Lightning epoch_loop.batch_progress
+        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+        # One fewer is completed: Lightning counts the last one when it goes on.
+        progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)

@@ -1,0 +1,62 @@
+"""Random draws in a model: keyed by the examples, and nowhere else."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from lightning_modules.callbacks.steps import examples_in
+from lightning_modules.layers.keyed_dropout import StrayDraws
+from lightning_modules.layers.position import StepPosition
+from lightning_modules.rank_plan import RankPlan
+
+
+class Position(Callback):
+    """Says to keyed dropout and ghost BatchNorm which examples a micro-batch has.
+
+    Args:
+        plan: of the run's batches.
+        position: shared by the layers of the model.
+    """
+
+    def __init__(self, plan: RankPlan, position: StepPosition) -> None:
+        self._plan, self._position = plan, position
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Move on to the micro-batch; before any pass over it."""
+        del pl_module
+        epoch = trainer.current_epoch
+        split = self._plan.split(epoch)
+        step, micro_step = divmod(batch_idx, split.accumulation_steps)
+        first = self._plan.micro_batches(epoch)[micro_step] * split.micro_batch
+        self._position.move(
+            epoch=epoch,
+            step=step,
+            first_example=step * split.global_batch + first,
+            examples=examples_in(batch),
+        )
+
+
+class NoStrayDraws(Callback):
+    """Refuses a model that draws elsewhere, in the first micro-batch of each epoch."""
+
+    def __init__(self) -> None:
+        self._draws: StrayDraws | None = None
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at torch's generator before the forward pass."""
+        del trainer, batch
+        self._draws = StrayDraws(pl_module.device) if batch_idx == 0 else None
+
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
+    ) -> None:
+        """Look again after it."""
+        del trainer, loss
+        if self._draws is not None:
+            self._draws.refuse(pl_module)

@@ -1,0 +1,64 @@
+"""BatchNorm's running statistics: merged over ranks once an epoch, kept inside of one."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from lightning_modules.gradients.rank_states import gather_states, own_state
+from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
+from lightning_modules.rank_plan import RankPlan
+
+
+class RunningStatistics(Callback):
+    """Brings the statistics of all ranks to the end of the epoch, before it is evaluated.
+
+    Args:
+        plan: of the run's batches.
+    """
+
+    def __init__(self, plan: RankPlan) -> None:
+        self._plan = plan
+        self._layers: list[GhostBatchNorm] = []
+        self._loaded: list[dict[str, Any]] = []
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Find the layers."""
+        del trainer, stage
+        self._layers = list(ghost_batchnorms(pl_module))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Go on in an epoch; not sooner, because DDP copies all buffers of rank 0 to the others."""
+        del trainer, pl_module
+        for layer, state in zip(self._layers, self._loaded, strict=False):
+            layer.load_terms(state)
+        self._loaded = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Merge what each rank has seen."""
+        del pl_module
+        spans = self._plan.spans(trainer.current_epoch)
+        for layer in self._layers:
+            layer.merge_ranks(spans)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Inside an epoch, what each rank has seen of it."""
+        if not any(layer.has_terms for layer in self._layers):
+            return {}
+        return {"ranks": gather_states([layer.state_of_terms() for layer in self._layers])}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave, on any number of ranks."""
+        self._loaded = own_state(state_dict["ranks"], _sum)
+
+
+def _sum(of_ranks: Sequence[list[dict[str, Any]]], share: int) -> list[dict[str, Any]]:
+    return [_merge(layer, share) for layer in zip(*of_ranks, strict=True)]
+
+
+def _merge(of_ranks: Sequence[dict[str, Any]], share: int) -> dict[str, Any]:
+    """A layer's terms of all ranks, weighed for the same place in the epoch."""
+    end = max(part["spans"] for part in of_ranks)
+    terms = sum(part["keep"] ** (end - part["spans"]) * part["terms"] for part in of_ranks)
+    return {**of_ranks[0], "spans": end, "terms": share * terms}

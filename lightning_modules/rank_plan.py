@@ -1,0 +1,79 @@
+"""A rank's part in the batch plan of a run: what it trains on in each epoch, and at what rate."""
+
+from sweeper.spec.batch import BatchSplit
+from sweeper.spec.run_spec import RunSpec, with_growths
+
+
+class RankPlan:
+    """Micro-batch, accumulation, ranks and steps of every epoch, for the loader and the callbacks.
+
+    All of it follows from the spec, except what a run decides on its way: when its batch grows
+    (`grow`), and where in an epoch it goes on (`resume`).
+
+    Args:
+        spec: the run as planned.
+        rank: this process among the ranks.
+    """
+
+    def __init__(self, spec: RunSpec, *, rank: int) -> None:
+        self._spec = spec
+        self._resumed = (0, 0)
+        self.rank, self.bn_span = rank, spec.bn_span
+
+    def split(self, epoch: int) -> BatchSplit:
+        """How an optimizer step of a 0-based epoch is laid out."""
+        return self._spec.batch_plan.split_at(epoch)
+
+    def steps(self, epoch: int) -> int:
+        """Optimizer steps of a 0-based epoch [steps]."""
+        return self._spec.steps_at(epoch)
+
+    def spans(self, epoch: int) -> int:
+        """BatchNorm spans of a 0-based epoch, over all ranks [count]."""
+        return self.steps(epoch) * self.split(epoch).global_batch // self.bn_span
+
+    def micro_batches(self, epoch: int) -> range:
+        """Indices in a step's order of this rank's micro-batches, as `micro_batch_indices`."""
+        return micro_batch_indices(self.split(epoch), self.bn_span)[self.rank]
+
+    def lr(self, step: int) -> float:
+        """Scheduled learning rate of a 0-based optimizer step of the run."""
+        return self._spec.schedule.lr(step)
+
+    @property
+    def grown(self) -> tuple[int, ...]:
+        """0-based epochs that began with a growth of the batch, as far as they are known."""
+        return self._spec.batch_plan.grown
+
+    def grow(self, grown: tuple[int, ...]) -> None:
+        """Multiply the batch at the start of exactly these 0-based epochs."""
+        self._spec = with_growths(self._spec, grown)
+
+    def resume(self, epoch: int, step: int) -> None:
+        """Go on in a 0-based epoch after some of its optimizer steps."""
+        self._resumed = (epoch, step)
+
+    def first_step(self, epoch: int) -> int:
+        """Optimizer steps of a 0-based epoch that were taken before this process began [steps]."""
+        resumed, step = self._resumed
+        return step if epoch == resumed else 0
+
+
+def micro_batch_indices(split: BatchSplit, bn_span: int) -> list[range]:
+    """Indices in a step's order of each rank's micro-batches, in the order of its micro-steps.
+
+    A rank has consecutive ones. Where ranks normalise together, they take turns in what is
+    consecutive, so that a span is in work at the same time on all of them.
+
+    Args:
+        split: layout of one optimizer step.
+        bn_span: examples normalised together [examples].
+
+    Returns:
+        One range per rank.
+    """
+    together, steps = split.ranks_per_span(bn_span), split.accumulation_steps
+    firsts = (
+        rank // together * together * steps + rank % together for rank in range(split.world_size)
+    )
+    return [range(first, first + together * steps, together) for first in firsts]
