@@ -32,7 +32,7 @@ def interface_towards(address: str) -> dict[str, str]:
 def _address_of(interface: str, any_socket: socket.socket) -> str:
     asked = struct.pack("256s", interface.encode()[:15])
     try:
-        told = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, asked)
+        answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, asked)
     except OSError:
         return ""
-    return socket.inet_ntoa(told[20:24])
+    return socket.inet_ntoa(answer[20:24])

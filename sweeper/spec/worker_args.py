@@ -5,9 +5,9 @@ import signal
 from dataclasses import dataclass
 from typing import Any
 
-#: A file in the attempt's folder: the ranks are to save after the step they are in, and leave.
+#: A file in the attempt's folder: the ranks save after the step they are in, and exit.
 GRACEFUL_STOP = "graceful-stop"
-#: Exit code of a try that needed more memory than it may use.
+#: Exit code of a memory probe that needed more than it may use.
 OVER_MEMORY_EXIT = 3
 #: Exit code of one that ran out of memory on a GPU that others use: it says nothing.
 GPU_BUSY_EXIT = 4
@@ -51,12 +51,12 @@ class WorkerArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeArgs:
-    """A micro-batch to be tried.
+    """A micro-batch to be probed.
 
     Attributes:
-        config: of the run that wants to know.
-        micro_batch: what to try [examples].
-        folder: for what the try writes; it leaves measured.json there.
+        config: of the run whose micro-batch is sought.
+        micro_batch: what to probe [examples].
+        folder: for what the probe writes: its log, and measured.json.
         threads: of the process on a CPU.
         environment: variables to set before training.
         limit_gib: the memory that the process may use, on a GPU the tensors; None for any [GiB].

@@ -7,7 +7,7 @@
     results/active/<run_id>-<attempt>                   a mark for each attempt under way
     results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
 
-Plain pandas reads runs and curves; a listing of runs alone tells how each run ended.
+Plain pandas reads runs and curves; a listing of runs alone says how each run ended.
 """
 
 import contextlib

@@ -1,9 +1,9 @@
-"""What was found out about the memory of micro-batches: remembered beside the results.
+"""What memory probes have found: remembered beside the results.
 
     results/probes/<key>/about.json         what the key stands for, for people
     results/probes/<key>/<micro>-took.json  the memory that a micro-batch took
-    results/probes/<key>/<micro>-over.json  one that took more than it might; outweighs the other
-    results/probes/<key>/trying/lease.json  while a process is trying one
+    results/probes/<key>/<micro>-over.json  one that took more than it might; takes precedence
+    results/probes/<key>/probing/lease.json while a process is at it
 
 One writer per file, published by rename: sweeps at once lose nothing. A file that cannot be read is
 as good as none.
@@ -29,7 +29,7 @@ from sweeper.store.lease import lock, unlock
 from sweeper.store.publish import publish_json
 
 _KEY_LENGTH = 16
-#: A try may take this part of a stated limit: equal runs were seen to differ (docs/batch.md).
+#: A probe may take this part of a stated limit: equal runs were seen to differ (docs/batch.md).
 _PART_OF_LIMIT = 0.95
 
 
@@ -38,11 +38,11 @@ class Fit:
     """What is known of a run's micro-batch before it starts.
 
     Attributes:
-        spec: the run with its micro-batch; as planned while that is to be tried.
-        to_probe: the micro-batch to try next; None if there is nothing to try [examples].
+        spec: the run with its micro-batch; as planned while that is to be probed.
+        to_probe: the micro-batch to probe next; None if there is none [examples].
         refusal: why the run cannot be made: nothing fits; empty if it can.
         source: where the micro-batch comes from: given, limit, probed, to be probed.
-        bounds: what the tries say.
+        bounds: what the probes say.
     """
 
     spec: RunSpec
@@ -53,7 +53,7 @@ class Fit:
 
 
 class MemoryCache:
-    """The tries of a results folder on one kind of device.
+    """The findings of a results folder on one kind of device.
 
     Args:
         results: the folder.
@@ -64,7 +64,7 @@ class MemoryCache:
         self._folder, self._device = results / "probes", device
 
     def fit(self, spec: RunSpec) -> Fit:
-        """The largest micro-batch that is known to fit, or what to try to find it."""
+        """The largest micro-batch that is known to fit, or what to probe to find it."""
         if not self.is_probed(spec):
             is_given = spec.config.micro_batch != "auto"
             return Fit(spec=spec, source="given" if is_given else "limit")
@@ -100,7 +100,7 @@ class MemoryCache:
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
     def bounds(self, spec: RunSpec) -> Bounds:
-        """What the tries so far say of a run."""
+        """What the probes so far say of a run."""
         fitting, failing = list[int](), list[int]()
         allowed = self.allowed_gib(spec)
         for path in (self._folder / self.key(spec)).glob("*-*.json"):
@@ -111,7 +111,7 @@ class MemoryCache:
         return Bounds.of(fitting, failing)
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
-        """What a try may take of a stated limit; None if the device alone limits it [GiB]."""
+        """What a probe may take of a stated limit; None if the device alone limits it [GiB]."""
         limit = spec.config.memory_limit_gib
         return None if limit is None else limit * _PART_OF_LIMIT
 
@@ -119,8 +119,8 @@ class MemoryCache:
         """Remember what a micro-batch took.
 
         Args:
-            spec: the run that it was tried for.
-            micro_batch: what was tried [examples].
+            spec: the run that it was probed for.
+            micro_batch: what was probed [examples].
             peak_gib: most memory held at once [GiB].
             other: what else is known of it, for people.
         """
@@ -133,8 +133,8 @@ class MemoryCache:
         """Remember that a micro-batch took too much.
 
         Args:
-            spec: the run that it was tried for.
-            micro_batch: what was tried [examples].
+            spec: the run that it was probed for.
+            micro_batch: what was probed [examples].
             limit_gib: it took more than this; None for all that the device has [GiB].
             other: what else is known of it, for people.
         """
@@ -142,22 +142,22 @@ class MemoryCache:
         self._note(spec, f"{micro_batch}-over.json", content)
 
     def claim(self, spec: RunSpec) -> bool:
-        """Make this process the one that tries; False if another one is at it."""
-        return lock(self._trying(spec))
+        """Make this process the one that probes; False if another one is at it."""
+        return lock(self._probing(spec))
 
     def release(self, spec: RunSpec) -> None:
-        """The try is over."""
-        unlock(self._trying(spec))
+        """The probe is over."""
+        unlock(self._probing(spec))
 
     def probe_folder(self, spec: RunSpec) -> Path:
-        """Where the process that tries may write; removed at the release."""
-        return self._trying(spec)
+        """Where the probe may write; removed at the release."""
+        return self._probing(spec)
 
     def keep_log(self, spec: RunSpec) -> Path:
-        """Keep the log of the try beyond its release; where it is."""
+        """Keep the log of the probe beyond its release; where it is."""
         kept = self._folder / self.key(spec) / "log.txt"
         with contextlib.suppress(FileNotFoundError):
-            (self._trying(spec) / "log.txt").replace(kept)
+            (self._probing(spec) / "log.txt").replace(kept)
         return kept
 
     def describe(self, spec: RunSpec) -> str:
@@ -174,8 +174,8 @@ class MemoryCache:
     def _on_gpu(self, config: RunConfig) -> bool:
         return self._device.kind != "cpu" and config.accelerator != "cpu"
 
-    def _trying(self, spec: RunSpec) -> Path:
-        return self._folder / self.key(spec) / "trying"
+    def _probing(self, spec: RunSpec) -> Path:
+        return self._folder / self.key(spec) / "probing"
 
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device if self._on_gpu(spec.config) else CPU
@@ -214,7 +214,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _fits(word: str, content: Mapping[str, Any], allowed_gib: float | None) -> bool | None:
-    """Whether a try fits into what is allowed; None if it does not tell."""
+    """Whether a finding fits into what is allowed; None if it does not say."""
     if word == "took" and isinstance(peak := content.get("peak_gib"), float):
         return allowed_gib is None or peak <= allowed_gib
     if word == "over" and "limit_gib" in content:

@@ -1,4 +1,4 @@
-"""The name of a row's file tells how its run ended, so that a listing is enough to know."""
+"""The name of a row's file says how its run ended, so that a listing is enough to know."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ COMPACT_PREFIX = "compact-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFile:
-    """The current row of a run, as its file name tells.
+    """The current row of a run, as its file name says.
 
     Attributes:
         run_id: hash of the scientific configuration.
@@ -34,7 +34,7 @@ class RowFile:
 
     @classmethod
     def from_name(cls, name: str) -> "RowFile | None":
-        """What a file name in runs tells; None for a foreign file."""
+        """What a file name in runs says; None for a foreign file."""
         parts = name.removesuffix(".parquet").split("-")
         try:
             run_id, attempt, outcome = parts

@@ -114,7 +114,7 @@ def _gpus() -> tuple[str, ...]:
 
 
 def _nvidia_smi(query: str) -> list[str]:
-    """A line for each GPU, as the driver's own tool tells; none if it does not."""
+    """A line for each GPU, as the driver's own tool prints them; none without it."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],

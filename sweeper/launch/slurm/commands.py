@@ -78,15 +78,15 @@ def ask(
 
 
 def setting(name: str, config: str | None) -> str | None:
-    """A value of `scontrol show config`, None if it does not tell."""
+    """A value of `scontrol show config`; None if it is not there."""
     found = re.search(rf"^{name}\s*= (.*)$", config or "", re.MULTILINE)
     return found[1].strip() if found else None
 
 
 def max_array_size() -> int:
     """The most elements an array may have [count]."""
-    told = setting("MaxArraySize", ask("scontrol", "show", "config"))
-    return int(told) if told and told.isdigit() else _SMALLEST_MAX_ARRAY_SIZE
+    shown = setting("MaxArraySize", ask("scontrol", "show", "config"))
+    return int(shown) if shown and shown.isdigit() else _SMALLEST_MAX_ARRAY_SIZE
 
 
 def requeue(job: str) -> bool:
@@ -126,12 +126,13 @@ def rename(job: str, name: str) -> None:
 
 
 def was_cancelled(log: Path) -> bool:
-    """Whether a job that was told to end was told so by scancel, by SLURM's note in its log.
+    """Whether a job was ended by scancel, by SLURM's note in its log.
 
     The note ends in DUE TO PREEMPTION, DUE TO TIME LIMIT, ... unless a person cancelled the job;
-    the job's state tells nothing until the job is over.
+    the job's state says nothing until the job is over.
     """
     try:
+        # private: SLURM "CANCELLED AT ... DUE TO ..." of slurmstepd
         notes = [n for n in log.read_text(errors="replace").splitlines() if " CANCELLED AT " in n]
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""A SLURM cluster: a sweep becomes job arrays; this process submits, then looks on or leaves.
+"""A SLURM cluster: a sweep becomes job arrays; this process submits, then follows or exits.
 
-Nothing is held open: jobs make their runs and publish the rows; the queue and the ledger tell the
+Nothing is held open: jobs make their runs and publish the rows; the queue and the ledger say the
 rest. What already has a job is attached to, never submitted again.
 """
 
@@ -27,6 +27,7 @@ _SBATCH_WAITS = (
 )
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
+# private: SLURM reasons of squeue with which a job never starts
 _HOPELESS = {
     "AccountNotAllowed",
     "BadConstraints",

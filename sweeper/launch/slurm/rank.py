@@ -19,7 +19,7 @@ from sweeper.store.publish import publish_json
 #: A file in the attempt's folder: ranks that SLURM has signalled are to end at once.
 END_RANKS = "end-ranks"
 
-_LOOK_S = 0.5
+_LOOK_S = 1.0
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _heed_sigterm_later(folder: Path) -> None:
-    """After SIGTERM train on until the job has let go: srun cannot stop ranks any more then."""
+    """After SIGTERM train on until the job ends the ranks: srun cannot stop them any more then."""
 
     def watch() -> None:
         while END_RANKS not in os.listdir(folder):  # noqa: PTH208  network file systems look again

@@ -17,7 +17,7 @@ def _advice(reason: str) -> str:
     return next(found, _DEFAULT)
 
 
-# The first that fits; words as in SLURM's own list of errors (slurm_errno.c), in lower case.
+# private: SLURM error texts (slurm_errno.c), in lower case; the first that fits
 _ADVICE = (
     (
         ("maxsubmit", "temporarily unavailable"),

@@ -176,7 +176,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
 
 
 def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
-    """What submitit is told about an array."""
+    """The parameters that submitit gets for an array."""
     spec = array.elements[0][0].spec
     policy, count = request.policy, len(array.elements)
     at_once = policy.runs_at_a_time

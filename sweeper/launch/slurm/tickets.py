@@ -1,4 +1,4 @@
-"""What was submitted and has not ended: a ticket for each run, made before its job is.
+"""Runs that were submitted and have not ended: a ticket for each, made before its job is.
 
     results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
@@ -158,10 +158,17 @@ class Tickets:
         return self._queued / f"{run_id}-{number:03d}.json"
 
     def _read(self, run_id: str, number: int) -> Ticket | None:
+        path = self._path(run_id, number)
         try:
-            return Ticket(**json.loads(self._path(run_id, number).read_text()))
+            return Ticket(**json.loads(path.read_text()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            msg = (
+                f"{path} must be a ticket of this version of sweeper; it cannot be read ({error}). "
+                "Remove it: the same command submits its run again."
+            )
+            raise ValueError(msg) from error
 
 
 class Jobs:

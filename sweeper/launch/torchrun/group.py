@@ -1,4 +1,4 @@
-"""The processes that torchrun started together, and what they tell each other."""
+"""The processes that torchrun started together, and how they exchange messages."""
 
 import os
 import secrets
@@ -53,43 +53,43 @@ def torchrun_group() -> Group | None:
 
 
 class _Store(Protocol):
-    """Of torch: words by key, seen by all processes; it outlives a restart of them."""
+    """Of torch: values by key, seen by all processes; it outlives a restart of them."""
 
     def set(self, key: str, value: str) -> None:
-        """Tell the others."""
+        """Write a value."""
         ...
 
     def get(self, key: str) -> bytes:
-        """What was told."""
+        """Wait for a value."""
         ...
 
     def check(self, keys: list[str]) -> bool:
-        """Whether it was told."""
+        """Whether there are values."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """What the processes of one start of the group tell each other, not those of an earlier one."""
+class Messages:
+    """Messages among the processes of one start of the group, not those of an earlier one."""
 
     store: _Store
     start: str
 
     def set(self, key: str, value: str) -> None:
-        """Tell the others."""
+        """Write a value."""
         self.store.set(f"{self.start}/{key}", value)
 
     def get(self, key: str) -> bytes:
-        """What was told."""
+        """Wait for a value."""
         return self.store.get(f"{self.start}/{key}")
 
     def has(self, key: str) -> bool:
-        """Whether it was told."""
+        """Whether there are values."""
         return self.store.check([f"{self.start}/{key}"])
 
 
 @cache
-def talk() -> Talk:
+def open_messages() -> Messages:
     """Meet the others in the store of torchrun's own agents."""
     from lightning_modules.torchrun_store import open_store  # imports torch, as torchrun has
 
@@ -97,8 +97,8 @@ def talk() -> Talk:
     assert group is not None, "torchrun started this process"
     store = open_store()
     if group.rank:
-        return Talk(store, _joined_start(store, group.rank))
-    led = Talk(store, secrets.token_hex(8))
+        return Messages(store, _joined_start(store, group.rank))
+    led = Messages(store, secrets.token_hex(8))
     _gather(led, range(1, group.world_size))
     return led
 
@@ -114,7 +114,7 @@ def _joined_start(store: _Store, rank: int) -> str:
     return start
 
 
-def _gather(led: Talk, ranks: Sequence[int]) -> None:
+def _gather(led: Messages, ranks: Sequence[int]) -> None:
     """Answer the other processes until all are here; a word left by a dead one does no harm."""
     while missing := [rank for rank in ranks if not led.has(f"here/{rank}")]:
         for rank in missing:

@@ -1,8 +1,8 @@
 """torchrun on one or several machines: its first process makes the runs, the others train along.
 
 Each of torchrun's processes is the parent of one rank. The process of rank 0 composes, claims the
-attempts and publishes the rows, as on one machine; it tells the others through torchrun's store
-which attempt comes next, and they tell it how their ranks ended.
+attempts and publishes the rows, as on one machine; it writes into torchrun's store which attempt
+comes next, and the others write there how their ranks ended.
 """
 
 import json
@@ -31,7 +31,7 @@ from sweeper.launch.ranks import (
     worker_failure,
 )
 from sweeper.launch.shared import shared_folder
-from sweeper.launch.torchrun.group import Group, Talk, talk, torchrun_group
+from sweeper.launch.torchrun.group import Group, Messages, open_messages, torchrun_group
 from sweeper.planning.tasks import Event, Tasks
 from sweeper.spec import exit_codes
 from sweeper.spec.run_spec import RunSpec
@@ -75,7 +75,7 @@ def lead_or_follow(command: Callable[[], None]) -> None:
         code = end.code if isinstance(end.code, int) else bool(end.code)
         raise
     finally:
-        talk().set(_END, str(int(code)))
+        open_messages().set(_END, str(int(code)))
 
 
 def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
@@ -102,7 +102,7 @@ class _Ranks:
     """One rank in each process of the group."""
 
     def __init__(self, group: Group) -> None:
-        self._group, self._talk = group, talk()
+        self._group, self._messages = group, open_messages()
         self._numbers = count()
 
     def check(self, spec: RunSpec) -> None:
@@ -125,9 +125,11 @@ class _Ranks:
             "checkpoint": str(attempt.checkpoint),
             "threads": attempt.spec.config.threads,
         }
-        self._talk.set(str(number), json.dumps(run))
+        self._messages.set(str(number), json.dumps(run))
         own = start_process(train_rank, _worker_args(self._group, run, environment), context)
-        others = [_Elsewhere(self._talk, number, rank) for rank in range(1, self._group.world_size)]
+        others = [
+            _Elsewhere(self._messages, number, rank) for rank in range(1, self._group.world_size)
+        ]
         return Running(
             attempt=attempt,
             processes=[own, *others],
@@ -147,16 +149,16 @@ class _Elsewhere:
 
     sentinel = None
 
-    def __init__(self, talk: Talk, number: int, rank: int) -> None:
-        self._talk, self._number, self._rank = talk, number, rank
+    def __init__(self, messages: Messages, number: int, rank: int) -> None:
+        self._messages, self._number, self._rank = messages, number, rank
 
     @property
     def exitcode(self) -> int | None:
         key = f"{self._number}/{self._rank}"
-        return int(self._talk.get(key)) if self._talk.has(key) else None
+        return int(self._messages.get(key)) if self._messages.has(key) else None
 
     def kill(self) -> None:
-        self._talk.set(f"{self._number}/stop", "")
+        self._messages.set(f"{self._number}/stop", "")
 
     def join(self, timeout: float | None = None) -> None:
         deadline = time.monotonic() + (_JOIN_S if timeout is None else timeout)
@@ -177,8 +179,8 @@ def _follow(group: Group) -> int:
             for number in count():
                 key = _next(str(number))
                 if key == _END:
-                    return int(talk().get(_END))
-                run = json.loads(talk().get(key))
+                    return int(open_messages().get(_END))
+                run = json.loads(open_messages().get(key))
                 args = _worker_args(group, run, {"SWEEPER_SHARED": str(shared)})
                 _report(number, group.rank, start_process(train_rank, args, context))
     except RuntimeError:  # torch's, of a store that is not there any more
@@ -194,7 +196,7 @@ def _end_soon(number: int, frame: FrameType | None) -> None:
 
 def _next(number: str) -> str:
     """Wait for the next run, or the end: its key."""
-    shared = talk()
+    shared = open_messages()
     while True:
         if key := next((key for key in (number, _END) if shared.has(key)), None):
             return key
@@ -202,8 +204,8 @@ def _next(number: str) -> str:
 
 
 def _report(number: int, rank: int, process: RankProcess) -> None:
-    """Wait for a rank's end, or end it if rank 0 says so, and tell how it ended."""
-    shared = talk()
+    """Wait for a rank's end, or end it if rank 0 says so, and report how it ended."""
+    shared = open_messages()
     while process.exitcode is None:
         if shared.has(f"{number}/stop"):
             process.kill()

@@ -40,7 +40,7 @@ def test_the_largest_that_fits_is_found_once_and_changes_nothing_else(
     assert set(rows.micro_batch) == {64}
     assert (rows.accumulation_steps * 64 == rows.global_batch).all()
     assert (rows.peak_memory_gib <= limit).all()
-    assert not list(results.glob("probes/*/trying"))
+    assert not list(results.glob("probes/*/probing"))
 
     same = rows[rows.run_id == free.run_id].iloc[0]
     checkpoints = [

@@ -33,3 +33,14 @@ def test_status_shows_a_ticket_that_it_does_not_understand(default_config, resul
 
     assert line["state"] == "outdated"
     assert "Repeat the command with this version" in line["why"]
+
+
+def test_a_ticket_that_cannot_be_read_is_refused_in_words(default_config, results):
+    tickets = Tickets(Ledger(results))
+    made = ticket(default_config)
+    tickets.claim(made, instead_of=None)
+    (path,) = (results / "slurm/queued").iterdir()
+    path.write_text(path.read_text()[:40])
+
+    with pytest.raises(ValueError, match=r"must be a ticket of this version of sweeper; .* Remove"):
+        tickets.of(made.run_id)
