@@ -14,12 +14,14 @@ FLAT = {
     "sweeper": {"__init__", "__main__", "cli"},
     "lightning_modules": {
         "__init__", "train", "worker", "instantiate", "memory_probe", "checkpoint_diff",
+        "torchrun_store",
     },
     "analysis": {"__init__", "__main__", "cli"},
 }  # fmt: skip
 
 #: Words of an earlier dialect, and what the field says instead.
 SAY_INSTEAD = {
+    "cautions": "warnings",
     "heart beats": "heartbeat",
     "once more": "again",
     "taken for dead": "presumed dead",
