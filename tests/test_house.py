@@ -13,14 +13,17 @@ DRAWERS = {"utils", "util", "helpers", "common", "misc", "tools", "base"}
 FLAT = {
     "sweeper": {"__init__", "__main__", "cli"},
     "lightning_modules": {
-        "__init__", "train", "worker", "instantiate", "memory_probe", "checkpoint_diff",
-        "torchrun_store",
+        "__init__", "train", "worker", "rank_plan", "memory", "memory_probe", "instantiate",
+        "checkpoint_diff", "torchrun_store",
     },
     "analysis": {"__init__", "__main__", "cli"},
 }  # fmt: skip
 
 #: Words of an earlier dialect, and what the field says instead.
 SAY_INSTEAD = {
+    "asked to leave": "asked to stop",
+    "let go": "release, remove",
+    "part_epoch": "mid-epoch state",
     "cautions": "warnings",
     "heart beats": "heartbeat",
     "once more": "again",
