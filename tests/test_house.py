@@ -7,6 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sweeper", "lightning_modules", "analysis", "hydra_plugins")
+LONGEST = 300  # lines
+TO_BE_SPLIT = {"sweeper/spec/lr_rules.py"}
 DRAWERS = {"utils", "util", "helpers", "common", "misc", "tools", "base"}
 
 #: The straight line; everything else lives in a room.
@@ -40,6 +42,12 @@ def texts() -> dict[str, str]:
     docs = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     conf = list((ROOT / "conf").rglob("*.yaml"))
     return {str(p.relative_to(ROOT)): p.read_text() for p in [*python_files(), *docs, *conf]}
+
+
+def test_no_file_is_longer_than_a_reader_keeps_in_mind():
+    lengths = {str(f.relative_to(ROOT)): len(f.read_text().splitlines()) for f in python_files()}
+
+    assert {name for name, lines in lengths.items() if lines > LONGEST} == TO_BE_SPLIT
 
 
 def test_no_module_is_a_drawer():
