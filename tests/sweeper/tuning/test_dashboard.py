@@ -52,14 +52,16 @@ def address(journal):
         stderr=subprocess.DEVNULL,
     )
     url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 300
-    while not answers(url):
-        assert server.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    yield url
-    server.terminate()
-    server.wait()
+    deadline = time.monotonic() + 600
+    try:
+        while not answers(url):
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def answers(url: str) -> bool:
