@@ -1,9 +1,7 @@
 """One rank of one run, top to bottom: plan, data, module, callbacks, Trainer, record."""
 
 import inspect
-import logging
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +40,7 @@ from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, MicroBatches, Settled
 from lightning_modules.gradients.comm_hooks import build_comm_hook, ddp_settings
-from lightning_modules.gradients.ordered_sum import ordered_gradients, use_deterministic_algorithms
+from lightning_modules.gradients.ordered_sum import OrderedGradients, use_deterministic_algorithms
 from lightning_modules.instantiate import build
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
@@ -52,6 +50,7 @@ from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.memory import device_kind, peak_memory_gib
 from lightning_modules.modules.classifier import Classifier
 from lightning_modules.optimizers.parameter_groups import parameter_groups
+from lightning_modules.quiet import quieten
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome
@@ -86,7 +85,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     Returns:
         The record of the attempt: outcome, reason and what was measured.
     """
-    _quieten()
+    quieten()
     started = time.perf_counter()
     if spec.config.reproducible:
         use_deterministic_algorithms()
@@ -170,8 +169,14 @@ def _callbacks(
 ) -> _Callbacks:
     config, metrics = spec.config, TrainingMetrics(module.metrics)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
-    local = local_sgd(spec)
-    ordered = ordered_gradients(spec, module, position, rank=plan.rank)
+    local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)
+    ordered = (
+        OrderedGradients(
+            module, position=position, bn_span=plan.bn_span, rank=plan.rank, split=spec.split
+        )
+        if config.reproducible
+        else None
+    )
     average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
     span = noise_span(config)
     noise = None if span is None else GradientNoise(plan, span=span)
@@ -193,11 +198,16 @@ def _callbacks(
         BatchSize(plan),
         NoStrayDraws(),
         Position(plan, position),
-        sam(spec),  # passes over the micro-batch, so its position must be known
+        sam(config.perturbation),  # passes over the micro-batch, so its position must be known
         local or GradientExchange(ordered or build_comm_hook(config.comm_hook)),
         ordered and OrderedSum(plan, ordered),
         metrics,  # of what SAM says was measured
-        divergence(spec, metrics, local),  # before anything is made of a gradient or a loss
+        divergence(  # before anything is made of a gradient or a loss
+            metrics,
+            precision=config.precision,
+            loss_ceiling=config.loss_ceiling,
+            local=local,
+        ),
         WatchMicroGradients(),
         noise,
         learning_rate(spec, plan, noise),  # may follow the noise of the step
@@ -286,10 +296,3 @@ def _check_data(data: Data, spec: RunSpec) -> None:
             f"the data set has {data.num_train_examples}. Correct the number in conf/data."
         )
         raise ValueError(msg)
-
-
-def _quieten() -> None:
-    """Silence what Lightning says at each start; errors still speak."""
-    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch")

@@ -69,37 +69,37 @@ def work(rank: WorkerArgs) -> None:
     dist.destroy_process_group()
 
 
-def probe_micro_batch(told: ProbeArgs) -> None:
+def probe_micro_batch(args: ProbeArgs) -> None:
     """Train a few steps in micro-batches of one size and leave what memory they took.
 
     Exits with OVER_MEMORY_EXIT if they took more than they may.
     """
-    folder = Path(told.folder)
+    folder = Path(args.folder)
     _redirect_output(folder / "log.txt")
     _die_with_parent()
     _be_the_first_to_go()
     checkpoint = folder / "checkpoint.ckpt"
     rank = WorkerArgs(
-        folder=told.folder,
+        folder=args.folder,
         checkpoint=str(checkpoint),
         rank=0,
         local_rank=0,
         node_rank=0,
         world_size=1,
-        threads=told.threads,
-        environment=told.environment,
+        threads=args.threads,
+        environment=args.environment,
     )
-    _enter(rank, told.config["accelerator"])
-    is_crowded = _set_limit(told)
+    _enter(rank, args.config["accelerator"])
+    is_crowded = _set_limit(args)
     context = RankContext(
         rank=0,
         folder=folder,
         checkpoint=checkpoint,
         on_epoch=lambda rows: None,
-        val_examples=told.micro_batch,
+        val_examples=args.micro_batch,
     )
     try:
-        record = train(brief(told.config, told.micro_batch), context)
+        record = train(brief(args.config, args.micro_batch), context)
     except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
         traceback.print_exc()
         sys.stderr.flush()
@@ -107,26 +107,26 @@ def probe_micro_batch(told: ProbeArgs) -> None:
         os._exit(too_much if _is_out_of_memory(error) else 1)
     if record["outcome"] != Outcome.FINISHED:  # before the optimizer had its state, perhaps
         sys.exit(f"{record['outcome']}: {record['reason']}")
-    on_gpu = told.share_of_gpu is not None
+    on_gpu = args.share_of_gpu is not None
     peak = torch.cuda.max_memory_reserved() / _GIB if on_gpu else record["peak_memory_gib"]
     measured = {"peak_gib": peak, "steps": record["steps"], "device": record["device_kind"]}
     publish_json(folder / "measured.json", measured)
     dist.destroy_process_group()
 
 
-def _set_limit(told: ProbeArgs) -> bool:
+def _set_limit(args: ProbeArgs) -> bool:
     """Have this process fail when it takes more memory than it may.
 
     Returns:
         Whether others use so much of the GPU that a failure says nothing.
     """
-    if told.share_of_gpu is None:
-        assert told.limit_gib is not None, "on a CPU the limit is always stated"
-        _end_above(told.limit_gib)
+    if args.share_of_gpu is None:
+        assert args.limit_gib is not None, "on a CPU the limit is always stated"
+        _end_above(args.limit_gib)
         return False
     free, total = torch.cuda.mem_get_info()
-    usable_gib = total / _GIB * told.share_of_gpu * _GPU_PART - _GPU_RESERVE_GIB
-    usable_gib = min(usable_gib, told.limit_gib or usable_gib)
+    usable_gib = total / _GIB * args.share_of_gpu * _GPU_PART - _GPU_RESERVE_GIB
+    usable_gib = min(usable_gib, args.limit_gib or usable_gib)
     torch.cuda.set_per_process_memory_fraction(max(0.0, usable_gib * _GIB / total))
     return free / _GIB < usable_gib
 

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.steps import current_lr
-from sweeper.spec.run_spec import RunSpec
 
 
 class Diverged(Exception):
@@ -60,12 +59,18 @@ class Divergence(Callback):
             _diverge(f"the training loss {loss:.4g} passed {ceiling}", trainer)
 
 
-def divergence(spec: RunSpec, metrics: TrainingMetrics, local: PostLocalSGD | None) -> Divergence:
+def divergence(
+    metrics: TrainingMetrics,
+    *,
+    precision: str,
+    loss_ceiling: float | None,
+    local: PostLocalSGD | None,
+) -> Divergence:
     """What stops a run; not by its gradients where those may be non-finite or differ on ranks."""
-    is_scaled = spec.config.precision == "16-mixed"  # overflows on purpose, skips those steps
+    is_scaled = precision == "16-mixed"  # overflows on purpose, skips those steps
     return Divergence(
         metrics,
-        loss_ceiling=spec.config.loss_ceiling,
+        loss_ceiling=loss_ceiling,
         sees_gradient=lambda: not is_scaled and (local is None or not local.is_local),
     )
 

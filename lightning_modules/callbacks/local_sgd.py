@@ -17,7 +17,6 @@ from lightning_modules.callbacks.steps import took_step
 from lightning_modules.gradients.comm_hooks import ddp_of
 from lightning_modules.gradients.rank_states import gather_states
 from sweeper.spec import comm_hooks
-from sweeper.spec.run_spec import RunSpec
 
 
 class PostLocalSGD(Callback):
@@ -99,12 +98,11 @@ class PostLocalSGD(Callback):
         checkpoint["optimizer_states"] = [own]
 
 
-def local_sgd(spec: RunSpec) -> PostLocalSGD | None:
+def local_sgd(hook: comm_hooks.CommHook, *, steps_per_epoch: int) -> PostLocalSGD | None:
     """The local steps that a run is to take; None if it exchanges gradients at every step."""
-    hook = spec.config.comm_hook
     if not isinstance(hook, comm_hooks.PostLocalSGD):
         return None
-    start_step = math.ceil(hook.start_epoch * spec.steps_per_epoch)
+    start_step = math.ceil(hook.start_epoch * steps_per_epoch)
     return PostLocalSGD(local_steps=hook.local_steps, start_step=start_step)
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from sweeper.spec import perturbations
-from sweeper.spec.run_spec import RunSpec
 
 
 class SAM(Callback):
@@ -72,9 +71,8 @@ class SAM(Callback):
         outputs.update(self._at_w)
 
 
-def sam(spec: RunSpec) -> SAM | None:
-    """What a run's perturbation asks for; None for none."""
-    perturbation = spec.config.perturbation
+def sam(perturbation: perturbations.Perturbation) -> SAM | None:
+    """What a perturbation asks for; None for none."""
     return SAM(rho=perturbation.rho) if isinstance(perturbation, perturbations.SAM) else None
 
 

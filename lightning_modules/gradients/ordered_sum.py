@@ -16,7 +16,6 @@ from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import micro_batch_indices
 from sweeper.spec.batch import BatchSplit
-from sweeper.spec.run_spec import RunSpec
 
 
 class OrderedGradients:
@@ -130,14 +129,3 @@ def use_deterministic_algorithms() -> None:
     # Filling memory that is not yet in use is for finding bugs and costs time; torch's stub of this
     # module is empty.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def ordered_gradients(
-    spec: RunSpec, model: nn.Module, position: StepPosition, *, rank: int
-) -> OrderedGradients | None:
-    """What `reproducible=true` asks for; None without it."""
-    if not spec.config.reproducible:
-        return None
-    return OrderedGradients(
-        model, position=position, bn_span=spec.bn_span, rank=rank, split=spec.split
-    )
