@@ -100,7 +100,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     leaves the identity of earlier runs alone.
     """
     return {
-        key: _without_incidental(value) if isinstance(value, Mapping) else value
+        key: _without_incidental(value) if isinstance(value, dict) else value
         for key, value in config.items()
         if key in SCIENTIFIC and value is not None and value is not False
     }
@@ -115,7 +115,7 @@ def _without_incidental(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _canonical(value: Any) -> Any:
     """One spelling for each number: integral floats become integers."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {str(key): _canonical(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_canonical(item) for item in value]
