@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lightning_modules.data.streaming import workers_for
+from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import RunSpec, run_spec
 
 # Momentum and the like are made at the first step and lie beside the activations at the second;
@@ -18,7 +19,7 @@ _LEAST_EPOCHS = 2
 _ACCUMULATION_STEPS = 2  # at the second micro-batch the gradients of the first are there
 
 
-def brief(config: Mapping[str, Any], micro_batch: int) -> RunSpec:
+def brief(config: RunConfig, micro_batch: int) -> RunSpec:
     """One rank's part of a run for a few steps, in micro-batches of a given size.
 
     It has all that takes memory: the data set, two or more epochs with their evaluation and
@@ -29,40 +30,39 @@ def brief(config: Mapping[str, Any], micro_batch: int) -> RunSpec:
         config: of the run.
         micro_batch: examples per forward/backward [examples].
     """
-    examples = config["data"]["num_train_examples"]
+    examples = config.data.num_train_examples
     batch = micro_batch * min(_ACCUMULATION_STEPS, examples // micro_batch)
-    wanted = _STEPS_PER_EPOCH.get(config["precision"], _USUAL_STEPS_PER_EPOCH)
+    wanted = _STEPS_PER_EPOCH.get(config.precision, _USUAL_STEPS_PER_EPOCH)
     steps = min(wanted, examples // batch)
+    resolved = config.resolved
     spec = run_spec(
-        {
-            **config,
-            "batch": batch,
-            "micro_batch": micro_batch,
-            "devices": 1,
-            "num_nodes": 1,
-            "epochs": max(_LEAST_EPOCHS, -(-_LEAST_STEPS // steps)),
-            "warmup": 0,
-            "lr_rule": {"name": "none"},
-            "schedule": {"name": "constant"},
-            "logger": {"_target_": None},
-            "loss_ceiling": None,
-            "data": _with_the_ranks_workers(config),
-            "comm_hook": _from_the_start(config["comm_hook"]),
-        }
+        config.replaced(
+            batch=batch,
+            micro_batch=micro_batch,
+            devices=1,
+            num_nodes=1,
+            epochs=max(_LEAST_EPOCHS, -(-_LEAST_STEPS // steps)),
+            warmup=0,
+            lr_rule={"name": "none"},
+            schedule={"name": "constant"},
+            logger={"_target_": None},
+            loss_ceiling=None,
+            data={**resolved["data"], **_loading_processes(config)},
+            comm_hook=_from_the_start(resolved["comm_hook"]),
+        )
     )
     short = replace(spec.batch_plan, num_train_examples=steps * batch)
     still = replace(spec.schedule, start_lr=0.0, peak_lr=0.0)
     return replace(spec, batch_plan=short, schedule=still)
 
 
-def _with_the_ranks_workers(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The data with as many loading processes as one of all the run's ranks has."""
-    data = dict(config["data"])
-    if data.get("num_workers") == "auto":
-        is_on_gpu = config["accelerator"] != "cpu" and torch.cuda.is_available()
-        device = torch.device("cuda" if is_on_gpu else "cpu")
-        data["num_workers"] = workers_for("auto", ranks_on_node=config["devices"], device=device)
-    return data
+def _loading_processes(config: RunConfig) -> dict[str, int]:
+    """As many loading processes as one of all the run's ranks has, where that is automatic."""
+    if config.data.settings.get("num_workers") != "auto":
+        return {}
+    is_on_gpu = config.accelerator != "cpu" and torch.cuda.is_available()
+    device = torch.device("cuda" if is_on_gpu else "cpu")
+    return {"num_workers": workers_for("auto", ranks_on_node=config.devices, device=device)}
 
 
 def _from_the_start(comm_hook: Mapping[str, Any]) -> dict[str, Any]:

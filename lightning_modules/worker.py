@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ import torch.distributed as dist
 from lightning_modules.memory import peak_of_process_gib
 from lightning_modules.memory_probe import brief
 from lightning_modules.train import RankContext, train
+from sweeper.spec.comm_hooks import CommHook
+from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
@@ -46,9 +47,9 @@ def work(rank: WorkerArgs) -> None:
     folder = Path(rank.folder)
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     _die_with_parent()
-    config = json.loads((folder / "config.json").read_text())
-    choose_nccl(config["comm_hook"])
-    _enter(rank, config["accelerator"])
+    config = run_config(json.loads((folder / "config.json").read_text()))
+    choose_nccl(config.comm_hook)
+    _enter(rank, config.accelerator)
     progress = folder / "progress.jsonl"
     context = RankContext(
         rank=rank.rank,
@@ -74,6 +75,7 @@ def probe_micro_batch(args: ProbeArgs) -> None:
 
     Exits with OVER_MEMORY_EXIT if they took more than they may.
     """
+    config = run_config(args.config)
     folder = Path(args.folder)
     _redirect_output(folder / "log.txt")
     _die_with_parent()
@@ -89,7 +91,7 @@ def probe_micro_batch(args: ProbeArgs) -> None:
         threads=args.threads,
         environment=args.environment,
     )
-    _enter(rank, args.config["accelerator"])
+    _enter(rank, config.accelerator)
     is_crowded = _set_limit(args)
     context = RankContext(
         rank=0,
@@ -99,7 +101,7 @@ def probe_micro_batch(args: ProbeArgs) -> None:
         val_examples=args.micro_batch,
     )
     try:
-        record = train(brief(args.config, args.micro_batch), context)
+        record = train(brief(config, args.micro_batch), context)
     except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
         traceback.print_exc()
         sys.stderr.flush()
@@ -172,13 +174,13 @@ def _die_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def choose_nccl(comm_hook: Mapping[str, Any]) -> None:
+def choose_nccl(comm_hook: CommHook) -> None:
     """Make NCCL reduce by the algorithm that a run asks for; it reads its environment once.
 
     Trees are for all-reduce alone; by name alone they would leave the other operations without any.
     """
     algorithms = {"ring": "ring", "tree": "ring;allreduce:tree"}
-    if (chosen := comm_hook.get("nccl_algo")) is not None:
+    if (chosen := getattr(comm_hook, "nccl_algo", None)) is not None:
         os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 

@@ -1,6 +1,6 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError
@@ -145,19 +145,6 @@ class RunConfig(Settings):
             ValueError: as of `run_config`.
         """
         return run_config({**self.resolved, **changes})
-
-    # Until every reader has converted to attributes.
-    def keys(self) -> Iterator[str]:
-        """The keys, as a mapping has them."""
-        return iter(self.resolved)
-
-    def __getitem__(self, key: str) -> Any:
-        """A value, as the plain mapping has it."""
-        return self.resolved[key]
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """A value, as the plain mapping has it."""
-        return self.resolved.get(key, default)
 
 
 def run_config(resolved: Mapping[str, Any]) -> RunConfig:

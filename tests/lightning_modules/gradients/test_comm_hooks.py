@@ -61,7 +61,7 @@ def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_gro
 def test_the_algorithm_of_nccl_is_told_to_nccl_before_ranks_meet(monkeypatch, word, told):
     monkeypatch.delenv("NCCL_ALGO", raising=False)
 
-    worker.choose_nccl({"nccl_algo": word})
+    worker.choose_nccl(AllReduce(name="all_reduce", nccl_algo=word))
 
     assert os.environ["NCCL_ALGO"] == told
 
