@@ -3,6 +3,7 @@
 import pytest
 
 from sweeper.commands.equivalence import compare
+from sweeper.spec.config import run_config
 
 LAYOUTS = [
     {"devices": 1, "micro_batch": 3840},
@@ -31,7 +32,7 @@ def layouts_of(config):
         data = {**config()["data"], "num_train_examples": batch * steps}
         short = {"schedule": {"name": "constant"}, "warmup": 0, "epochs": 1, "bn_span": 80}
         point = config(batch=batch, data=data, **short | changes)
-        return list(compare(point, layouts, precision))
+        return list(compare(run_config(point), layouts, precision))
 
     return run
 
