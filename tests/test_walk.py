@@ -42,3 +42,10 @@ def test_a_reader_who_follows_the_batch_meets_fewer_than_45_files(walked):
     assert walked[0] == "sweeper/cli.py"
     assert {"lightning_modules/train.py", "sweeper/store/parquet.py"} <= {*walked}
     assert len(walked) < 45
+
+
+def test_every_file_that_the_page_names_exists():
+    named = re.findall(r"`(\w[\w/]+/\w+\.(?:py|yaml|md))`", TEXT)
+
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.planning.measured_noise import with_measured_noise
 from sweeper.planning.tasks import Task
-from sweeper.spec.config import run_config
+from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -60,7 +60,7 @@ def plan(
     repeats = 0
     for config in configs:
         try:
-            spec = run_spec(with_measured_noise(run_config(config), ledger))
+            spec = run_spec(_with_measured_noise(run_config(config), ledger))
             repeats += spec.run_id in specs
             specs.setdefault(spec.run_id, spec)
         except ValueError as error:
@@ -124,3 +124,32 @@ def _is_settled(outcome: Outcome, retry: str | None) -> bool:
 
 def _counted(text: str, times: int) -> str:
     return text if times == 1 else f"{text} ({times} points of the grid)"
+
+
+def _with_measured_noise(config: RunConfig, ledger: Ledger) -> RunConfig:
+    """The config with the number in place of ``lr_rule.noise_scale=measured``.
+
+    The number belongs to the run's identity; where it comes from does not.
+
+    Args:
+        config: of a run.
+        ledger: of the runs; `lr_rule.measured_in` is one of them.
+
+    Raises:
+        ValueError: if that run is not named, not there or measured nothing.
+    """
+    rule = config.lr_rule
+    is_known = isinstance(rule, Saturating | Surge | OwnRule)
+    if not is_known or getattr(rule, "noise_scale", None) != "measured":
+        return config
+    named = rule.measured_in
+    row = ledger.rows({str(named)}, ["noise_scale"]).get(str(named)) if named else None
+    if row is None or row["noise_scale"] is None:
+        msg = (
+            "lr_rule.noise_scale=measured must be with lr_rule.measured_in, a run of "
+            f"{ledger.results} that has ended and measured its noise; got lr_rule.measured_in="
+            f"{named}. Train one with noise_span=... and write +lr_rule.measured_in=RUN_ID."
+        )
+        raise ValueError(msg)
+    measured = {**config.resolved["lr_rule"], "noise_scale": row["noise_scale"]}
+    return config.replaced(lr_rule=measured)
