@@ -16,8 +16,8 @@ from sweeper.spec.batch import (
 from sweeper.spec.batch_growth import check_growth, factor_of, planned_growths
 from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import RunConfig, run_config
-from sweeper.spec.lr_rules import peak_lr, warmup_epochs
 from sweeper.spec.method_checks import check_methods, gradient_span
+from sweeper.spec.rule_at_batch import peak_lr, warmup_epochs
 from sweeper.spec.schedule import LRSchedule
 from sweeper.spec.schedules import Training
 from sweeper.spec.warmup import warmup
