@@ -245,7 +245,7 @@ def train_until(epoch: int, args: WorkerArgs) -> None:
     worker.work(args)
 
 
-def count_exchanges(told: Connection, rank: WorkerArgs) -> None:
+def count_exchanges(pipe: Connection, rank: WorkerArgs) -> None:
     """Train a run under the profiler; tell how often gloo did what, and the run's steps."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -269,4 +269,4 @@ def count_exchanges(told: Connection, rank: WorkerArgs) -> None:
     )
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         record = train(spec, context)
-    told.send((Counter(event.name for event in profiled.events()), record["steps"]))
+    pipe.send((Counter(event.name for event in profiled.events()), record["steps"]))

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from lightning_modules.gradients.hierarchical import Hierarchy
 
 
-def tell_mean(told: Connection, rank: int, world_size: int, meeting: str, on_node: int) -> None:
+def tell_mean(pipe: Connection, rank: int, world_size: int, meeting: str, on_node: int) -> None:
     """Tell two hierarchical means: of the rank and its square, then of its cube."""
     torch.set_num_threads(1)
     store = dist.FileStore(meeting, world_size)
@@ -16,6 +16,6 @@ def tell_mean(told: Connection, rank: int, world_size: int, meeting: str, on_nod
     hierarchy = Hierarchy(ranks_per_node=on_node)
     first = hierarchy.mean(torch.tensor([rank, rank**2]).double())
     second = hierarchy.mean(torch.tensor([rank**3]).double())
-    told.send([*first.tolist(), *second.tolist()])
+    pipe.send([*first.tolist(), *second.tolist()])
     dist.barrier()
     dist.destroy_process_group()

@@ -16,7 +16,7 @@ FLAT = {
     "sweeper": {"__init__", "__main__", "cli"},
     "lightning_modules": {
         "__init__", "train", "worker", "rank_plan", "memory", "memory_probe", "instantiate",
-        "checkpoint_diff", "torchrun_store",
+        "checkpoint_diff", "torchrun_store", "quiet",
     },
     "analysis": {"__init__", "__main__", "cli"},
 }  # fmt: skip
@@ -25,12 +25,16 @@ FLAT = {
 SAY_INSTEAD = {
     "asked to leave": "asked to stop",
     "let go": "release, remove",
+    "foretold": "predicted",
+    "outweighs": "takes precedence over",
+    "alone rules": "only ... applies",
+    "under way": "running",
+    "what came of": "outcome",
     "part_epoch": "mid-epoch state",
     "cautions": "warnings",
     "heart beats": "heartbeat",
     "once more": "again",
     "taken for dead": "presumed dead",
-    "what came of it": "outcome",
 }
 
 

@@ -77,12 +77,12 @@ def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
     return shown_data(tables, results, command) | conclusions(tables)
 
 
-def with_under_way(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Tables:
+def with_running(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Tables:
     """Tables with the runs that have not ended, in place of earlier attempts at them.
 
     Args:
         tables: what has ended.
-        runs: what has not, as `under_way` returns it.
+        runs: what has not, as `running_runs` returns it.
         curves: of those that run.
     """
     if not len(runs):

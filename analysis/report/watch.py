@@ -14,10 +14,10 @@ from analysis.report.data import (
     conclusions,
     read_tables,
     shown_data,
-    with_under_way,
+    with_running,
 )
 from analysis.report.page import as_json, page
-from analysis.report.under_way import progress_stamps, under_way
+from analysis.report.running import progress_stamps, running_runs
 from analysis.tables.files import listing
 from analysis.tables.load import folders
 
@@ -59,7 +59,7 @@ class Watcher:
             self._tables = read_tables(self._results)
             self._conclusions = conclusions(self._tables)
             self._ended = ended
-        tables = with_under_way(self._tables, *under_way(self._results))
+        tables = with_running(self._tables, *running_runs(self._results))
         return shown_data(tables, self._results, self._command) | self._conclusions
 
     def _files(self) -> str:

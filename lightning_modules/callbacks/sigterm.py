@@ -1,4 +1,4 @@
-"""Who heeds SIGTERM: the launcher, not Lightning."""
+"""SIGTERM is handled by the launcher, not by Lightning."""
 
 import signal
 

@@ -46,21 +46,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def overview(ledger: Ledger) -> dict[str, Any]:
-    """Counts by outcome, the runs under way, the latest failures with reasons and logs."""
+    """Counts by outcome, the runs that are running, the latest failures with reasons and logs."""
     ended = ledger.ended()
-    under_way = [_under_way(ledger, run_id, number) for run_id, number in ledger.active()]
+    running = [_running_attempt(ledger, run_id, number) for run_id, number in ledger.active()]
     failed = [run_id for run_id, row in ended.items() if not row.outcome.is_result]
     reasons = ledger.rows(set(failed), ["outcome", "reason", "log_path", "config_json"])
     return {
         "results": str(ledger.results),
         "counts": dict(Counter(str(row.outcome) for row in ended.values())),
-        "under_way": [found for found in under_way if found],
+        "running": [found for found in running if found],
         "waiting": waiting(ledger),
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
 
 
-def _under_way(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
+def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
     attempt = Attempt.load(ledger, run_id, number)
     stands = standing(ledger, run_id, number)
     if attempt is None or not isinstance(stands, Open):
@@ -116,7 +116,7 @@ def _find(ledger: Ledger, prefix: str) -> str:
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> None:
     states: list[RunState] = []
-    for line in found["under_way"]:
+    for line in found["running"]:
         attempt = Attempt.load(ledger, line["run_id"], line["attempt"])
         assert attempt is not None
         states.append(RunState(attempt.spec, status=line["state"], attempt=attempt))
@@ -126,7 +126,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
     known = [line for line in waiting_lines if line["state"] != "outdated"]
     states += [RunState(run_spec(line["config"]), status=line["state"]) for line in known]
     if states:
-        console.print(runs_table(states[:_STATES_SHOWN], title="Under way"), soft_wrap=False)
+        console.print(runs_table(states[:_STATES_SHOWN], title="Running, queued"), soft_wrap=False)
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
     for row in found["without_result"][:_FAILURES_SHOWN]:
@@ -135,7 +135,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
     if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     counts = counted(found["counts"]) or "no run has ended yet"
-    console.print(f"{counts}, {num_running} under way. Results: {ledger.results}")
+    console.print(f"{counts}, {num_running} running. Results: {ledger.results}")
 
 
 def _show_run(found: dict[str, Any], console: Console) -> None:

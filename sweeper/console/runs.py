@@ -19,7 +19,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 
-_REFRESH_S = 1.0  # reads the progress of every run under way
+_REFRESH_S = 1.0  # reads the progress of each running run
 _LINE_EVERY_S = 5.0
 _ROWS_SHOWN = 24
 _ROWS_IN_SUMMARY = 60

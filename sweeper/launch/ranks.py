@@ -53,7 +53,7 @@ class RankProcess(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A run under way.
+    """A run whose ranks are running.
 
     Attributes:
         attempt: the attempt, held by this process.
@@ -183,7 +183,7 @@ def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
     """How a run ended, or None while it has not; a failing rank ends the others.
 
     Args:
-        run: under way until now.
+        run: running until now.
         why_stopped: the reason if it was stopped gracefully.
     """
     codes = run.codes

@@ -109,7 +109,7 @@ def _task(
     if last == 0 or (ended and ended.attempt >= last):
         return Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
     end = standing(ledger, spec.run_id, last)
-    if end is Open.HELD:  # under way in another process: that attempt is what to wait for
+    if end is Open.HELD:  # running in another process: that attempt is what to wait for
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover(ledger, spec.run_id, last)

@@ -33,7 +33,7 @@ class Event:
 
     Attributes:
         began: attempts that started here.
-        elsewhere: attempts found to be under way in another process.
+        elsewhere: attempts found to be running in another process.
         ended: how attempts ended, here or elsewhere, by run id.
         queued: ids of runs that wait in a queue.
         said: sentences for the user.

@@ -24,7 +24,7 @@ class Bounds:
 
     @classmethod
     def of(cls, fitting: Iterable[int], failing: Iterable[int]) -> "Bounds":
-        """The bounds from all tries; what fails outweighs what fits at that size or above it."""
+        """The bounds from all tries; a failure takes precedence over a fit at its size or above."""
         fails = min(failing, default=None)
         below = (m for m in fitting if fails is None or m < fails)
         return cls(fits=max(below, default=0), fails=fails)

@@ -1,1 +1,1 @@
-"""What came of runs: the ledger and its files."""
+"""The outcomes of runs: the ledger and its files."""

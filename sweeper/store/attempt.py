@@ -197,7 +197,7 @@ def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> 
 
 
 def clean_up(ledger: Ledger, run_id: str, number: int) -> None:
-    """Remove what an attempt needed while it was under way."""
+    """Remove what an attempt needed while it was running."""
     folder = ledger.attempt_folder(run_id, number)
     release(folder)
     is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now

@@ -1,10 +1,10 @@
-"""What came of every run: immutable files published by rename, none shared by two writers.
+"""The outcome of every run: immutable files published by rename, none shared by two writers.
 
     results/runs/<run_id>-<attempt>-<outcome>.parquet   one row: the run's current attempt
     results/curves/<run_id>-<attempt>.parquet           one row per epoch of that attempt
     results/superseded/runs, results/superseded/curves  the earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
-    results/active/<run_id>-<attempt>                   a mark for each attempt under way
+    results/active/<run_id>-<attempt>                   a mark for each running attempt
     results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
 
 Plain pandas reads runs and curves; a listing of runs alone says how each run ended.
@@ -113,7 +113,7 @@ class Ledger:
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def mark_active(self, run_id: str, attempt: int) -> None:
-        """Note that an attempt is under way."""
+        """Note that an attempt is running."""
         (self._active / f"{run_id}-{attempt:03d}").touch()
 
     def mark_inactive(self, run_id: str, attempt: int) -> None:
@@ -121,7 +121,7 @@ class Ledger:
         (self._active / f"{run_id}-{attempt:03d}").unlink(missing_ok=True)
 
     def active(self) -> list[tuple[str, int]]:
-        """Run id and number of the attempts marked as under way; their holders may have died."""
+        """Run id and number of the attempts marked as running; their holders may have died."""
         if not self._active.is_dir():
             return []
         marks = (path.name.partition("-") for path in self._active.iterdir())

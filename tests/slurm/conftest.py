@@ -122,8 +122,8 @@ class Sweeps:
 
     def exit_code(self, job: str) -> str:
         """State and exit code that SLURM has of a job."""
-        told = self.cluster.run(f"scontrol show job {job}").split()
-        return " ".join(word for word in told if word.startswith(("JobState=", "ExitCode=")))
+        answer = self.cluster.run(f"scontrol show job {job}").split()
+        return " ".join(word for word in answer if word.startswith(("JobState=", "ExitCode=")))
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ class _Where:
 
 
 class _Runs:
-    """The runs of one call: waiting, running here, or under way in another process."""
+    """The runs of one call: waiting, running here, or running in another process."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class _Runs:
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        under_way = self._waiting or self._running or self._elsewhere or self._prober.holds_runs
-        return bool(under_way or self._refused or not self._source_is_empty)
+        is_busy = self._waiting or self._running or self._elsewhere or self._prober.holds_runs
+        return bool(is_busy or self._refused or not self._source_is_empty)
 
     def start(self) -> Event:
         """Start what there is room for."""
@@ -281,7 +281,7 @@ class _Runs:
 
 @contextmanager
 def _terminable() -> Generator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does, unless the caller heeds it in its own way."""
+    """SIGTERM ends a sweep as Ctrl-C does, unless the caller handles it."""
     before = signal.getsignal(signal.SIGTERM)
     if before != signal.SIG_DFL:
         yield

@@ -1,4 +1,4 @@
-"""What a job does on its node: makes its runs, heeds SLURM's signals, exits with a true code.
+"""What a job does on its node: makes its runs, handles SLURM's signals, exits with a true code.
 
 The job owns its requeue: at a signal its runs save after the step they are in and exit, and it
 goes back into the queue. It never imports torch.
@@ -80,7 +80,7 @@ class _Signals:
 
 
 def _note_signals() -> _Signals:
-    """Note signals from here on; the ranks, which SLURM signals too, do not heed SIGTERM."""
+    """Note signals from here on; the ranks, which SLURM signals too, ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     open_fork_server()
     forkserver.ensure_running()  # the ranks are its children and ignore what it ignores

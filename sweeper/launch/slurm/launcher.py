@@ -108,7 +108,7 @@ class _Followed:
 
 
 class _Sweep:
-    """The runs of one command, in the queue or under way."""
+    """The runs of one command, queued or running."""
 
     def __init__(self, ledger: Ledger, request: Request) -> None:
         self._ledger, self._request = ledger, request
@@ -182,7 +182,7 @@ class _Sweep:
         return self._tickets.claim(ticket, instead_of=known.get(task.spec.run_id))
 
     def look(self) -> Event:
-        """Compare what is followed with the queue, the attempts under way and the rows."""
+        """Compare what is followed with the queue, the running attempts and the rows."""
         jobs = self._jobs()
         known = self._tickets.all()
         active = dict(self._ledger.active())

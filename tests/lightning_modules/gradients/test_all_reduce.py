@@ -39,12 +39,12 @@ def exchanges(config, tmp_path):
         for process in processes:
             process.start()
         send.close()  # so that a process that dies ends the wait
-        told = [receive.recv() for _ in processes]
+        received = [receive.recv() for _ in processes]
         for process in processes:
             process.join()
         receive.close()
-        assert {taken for _, taken in told} == {steps}
-        return told[0][0]
+        assert {taken for _, taken in received} == {steps}
+        return received[0][0]
 
     return count
 
@@ -69,4 +69,4 @@ def test_between_exchanges_two_ranks_do_not_talk(exchanges):
 
     talk = {name: more[name] - few[name] for name in more if name.startswith("gloo:")}
     assert talk.pop("gloo:all_reduce") == 4
-    assert sum(talk.values()) <= 4, talk  # whether somebody asked to leave, at some of the steps
+    assert sum(talk.values()) <= 4, talk  # whether a stop was requested, at some of the steps

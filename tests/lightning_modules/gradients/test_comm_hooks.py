@@ -27,9 +27,9 @@ def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):
     for process in processes:
         process.start()
 
-    told = [receive.recv() for receive, _ in pipes]
+    received = [receive.recv() for receive, _ in pipes]
 
-    assert told == [[1.5, 3.5, 9.0]] * 4
+    assert received == [[1.5, 3.5, 9.0]] * 4
     for process, ends in zip(processes, pipes, strict=True):
         process.join()
         for end in ends:
@@ -57,13 +57,13 @@ def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_gro
     assert state["steps"] == 7
 
 
-@pytest.mark.parametrize(("word", "told"), [("ring", "ring"), ("tree", "ring;allreduce:tree")])
-def test_the_algorithm_of_nccl_is_told_to_nccl_before_ranks_meet(monkeypatch, word, told):
+@pytest.mark.parametrize(("word", "setting"), [("ring", "ring"), ("tree", "ring;allreduce:tree")])
+def test_the_algorithm_of_nccl_is_set_for_nccl_before_ranks_meet(monkeypatch, word, setting):
     monkeypatch.delenv("NCCL_ALGO", raising=False)
 
     worker.choose_nccl(AllReduce(name="all_reduce", nccl_algo=word))
 
-    assert os.environ["NCCL_ALGO"] == told
+    assert os.environ["NCCL_ALGO"] == setting
 
 
 def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):

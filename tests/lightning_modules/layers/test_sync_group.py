@@ -51,13 +51,13 @@ def outcome(split: BatchSplit, rank: int) -> list[torch.Tensor]:
     return [tensor.detach() for tensor in gradients + statistics]
 
 
-def on_a_rank(told: Connection | None, folder: str, split: BatchSplit, rank: int) -> None:
+def on_a_rank(pipe: Connection | None, folder: str, split: BatchSplit, rank: int) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/meeting", split.world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=split.world_size)
     found = outcome(split, rank)
-    if told is not None:
-        told.send([tensor.numpy() for tensor in found])
+    if pipe is not None:
+        pipe.send([tensor.numpy() for tensor in found])
     dist.destroy_process_group()
 
 

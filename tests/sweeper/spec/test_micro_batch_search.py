@@ -67,7 +67,7 @@ def test_what_is_known_of_one_batch_spares_tries_of_another():
     assert largest_fitting([64, 128, 256], bounds) == 128
 
 
-def test_a_size_that_failed_later_outweighs_that_it_once_fitted():
+def test_a_size_that_failed_later_takes_precedence_over_an_earlier_fit():
     bounds = Bounds.of([64, 128, 256], [256])
 
     assert bounds == Bounds(fits=128, fails=256)

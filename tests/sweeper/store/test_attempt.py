@@ -75,7 +75,7 @@ def test_killed_after_the_release_the_mark_is_taken_away(ledger, attempt):
     assert not left_over(ledger)
 
 
-def test_an_attempt_under_way_is_left_alone(ledger, config):
+def test_a_running_attempt_is_left_alone(ledger, config):
     begun = Attempt.begin(run_spec(config()), ledger, 1)
 
     tidy(ledger)

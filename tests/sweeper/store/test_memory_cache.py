@@ -95,7 +95,7 @@ def test_a_torn_file_is_as_good_as_none(probes, spec, tmp_path):
     assert probes.fit(run).source == "probed"
 
 
-def test_a_run_out_of_memory_outweighs_a_try_that_fitted(probes, spec):
+def test_a_run_out_of_memory_takes_precedence_over_a_fit(probes, spec):
     run = spec()
     for micro_batch in (384, 768):
         probes.record_fit(run, micro_batch, peak_gib=1.0)

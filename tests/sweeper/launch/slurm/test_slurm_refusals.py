@@ -33,6 +33,6 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
 def test_advice_fits_what_slurm_says(lines, advice):
     printed = "\n".join(f"sbatch: error: {line}" for line in lines)
 
-    told = in_words(printed)
+    said = in_words(printed)
 
-    assert told.startswith(f"SLURM must take the jobs; sbatch says: {'. '.join(lines)}. {advice}")
+    assert said.startswith(f"SLURM must take the jobs; sbatch says: {'. '.join(lines)}. {advice}")

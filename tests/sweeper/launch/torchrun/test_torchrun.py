@@ -47,7 +47,7 @@ def test_the_layout_is_that_of_torchrun_unless_the_words_name_one(words, expecte
 
 @pytest.mark.slow
 def test_two_machines_train_each_run_together_and_one_row_is_written(results):
-    """Two agents on loopback; the run that fails on rank 1 alone is told by its own words."""
+    """Two agents on loopback; the run that fails on rank 1 alone is reported in its own words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

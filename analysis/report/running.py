@@ -21,7 +21,7 @@ from sweeper.store.row import planned_row
 RUNNING, SILENT, QUEUED = "running", "silent", "queued"
 
 
-def under_way(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What runs and what waits in results folders.
 
     Args:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.report.data import read_tables, shown_data, with_under_way
-from analysis.report.under_way import under_way
+from analysis.report.data import read_tables, shown_data, with_running
+from analysis.report.running import running_runs
 from analysis.report.watch import Watcher
 from sweeper.launch.slurm.tickets import Ticket, Tickets
 from sweeper.spec.outcomes import Outcome
@@ -47,7 +47,7 @@ def begun(spec, ledger, text: str) -> Attempt:
 def test_a_run_that_trains_is_a_row_with_its_curve_so_far(ledger, spec):
     begun(spec, ledger, epoch(1, 0.5) + epoch(2, 0.75) + '{"epoch": 3, "st')
 
-    runs, curves = under_way([str(ledger.results)])
+    runs, curves = running_runs([str(ledger.results)])
 
     (row,) = runs.to_dict("records")
     assert (row["run_id"], row["outcome"], row["epochs_completed"]) == (spec.run_id, "running", 2)
@@ -61,7 +61,7 @@ def test_a_run_whose_launcher_has_gone_is_silent(ledger, spec):
     lease = attempt.folder / "lease.json"
     lease.write_text(json.dumps(json.loads(lease.read_text()) | {"born": "0"}))
 
-    runs, _ = under_way([str(ledger.results)])
+    runs, _ = running_runs([str(ledger.results)])
 
     assert runs["outcome"].tolist() == ["silent"]
 
@@ -74,7 +74,7 @@ def test_on_another_machine_the_heartbeat_tells(ledger, spec, age_s, state):
     then = path.stat().st_mtime - age_s
     os.utime(path, (then, then))
 
-    runs, _ = under_way([str(ledger.results)])
+    runs, _ = running_runs([str(ledger.results)])
 
     assert runs["outcome"].tolist() == [state]
 
@@ -83,8 +83,8 @@ def test_what_a_sweep_has_still_to_start_is_queued_until_it_starts(ledger, confi
     specs = [run_spec(config(batch=3840, seed=seed)) for seed in range(3)]
     with list_pending([(spec, 1) for spec in specs], ledger.results):
         begun(specs[0], ledger, "")
-        runs, _ = under_way([str(ledger.results)])
-    after, _ = under_way([str(ledger.results)])
+        runs, _ = running_runs([str(ledger.results)])
+    after, _ = running_runs([str(ledger.results)])
 
     assert dict(zip(runs["run_id"], runs["outcome"], strict=True)) == {
         specs[0].run_id: "running",
@@ -116,7 +116,7 @@ def test_a_run_submitted_to_slurm_is_queued(ledger, spec):
     )
     Tickets(ledger).claim(ticket, instead_of=None)
 
-    runs, _ = under_way([str(ledger.results)])
+    runs, _ = running_runs([str(ledger.results)])
 
     (row,) = runs.to_dict("records")
     assert (row["outcome"], row["reason"]) == ("queued", "submitted to SLURM")
@@ -128,14 +128,14 @@ def test_a_run_tried_again_stands_in_place_of_its_failed_attempt(ledger, spec):
     attempt.end(End(outcome=Outcome.FAILED, reason="a fault"), ledger)
     Attempt.begin(spec, ledger, 2)
 
-    found = with_under_way(read_tables([str(ledger.results)]), *under_way([str(ledger.results)]))
+    found = with_running(read_tables([str(ledger.results)]), *running_runs([str(ledger.results)]))
 
     assert found.runs[["outcome", "attempt"]].to_numpy().tolist() == [["running", 2]]
 
 
 def test_the_page_counts_runs_that_have_not_ended(ledger, spec):
     begun(spec, ledger, epoch(1, 0.5))
-    tables = with_under_way(read_tables([str(ledger.results)]), *under_way([str(ledger.results)]))
+    tables = with_running(read_tables([str(ledger.results)]), *running_runs([str(ledger.results)]))
 
     data = shown_data(tables, [str(ledger.results)], "watch")
 
