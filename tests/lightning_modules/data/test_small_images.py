@@ -1,6 +1,7 @@
 """Small images in memory: read from either layout, augmented by draws of their own."""
 
 import struct
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +266,7 @@ def test_missing_torchvision_files_are_answered_with_what_to_put_there(tmp_path)
 def test_without_a_network_a_download_is_answered_with_what_to_put_there(tmp_path, monkeypatch):
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of its first use
 
     with pytest.raises(ValueError, match=r"data\.download=true: .* Put MNIST/raw/ with .* there"):
         opened(tmp_path, **GREY, download=True)
