@@ -30,7 +30,7 @@ def call(target: str, *args: Any, **settings: Any) -> Any:
     try:
         return made(*args, **settings)
     except TypeError as error:
-        msg = f"{target} must take the settings in its config; got {settings}: {error}."
+        msg = f"{target} must accept the settings in its config; got {settings}: {error}."
         raise ValueError(msg) from error
 
 

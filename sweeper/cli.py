@@ -15,23 +15,26 @@ from sweeper.spec.exit_codes import BAD_INPUT, DONE
 #: Subcommands: the module with its `main`, and what it does.
 COMMANDS = {
     "plan": ("sweeper.commands.plan", "list every run of a grid with its numbers; start nothing"),
-    "status": ("sweeper.commands.status", "show what is done, running and failed, and why"),
+    "status": (
+        "sweeper.commands.status",
+        "show which runs are finished, running or failed, and why",
+    ),
     "doctor": ("sweeper.commands.doctor", "find what would go wrong on this machine"),
     "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),
     "equivalence": ("sweeper.commands.equivalence", "compare the weights of several layouts"),
-    "analysis": ("analysis.cli", "draw figures, judge claims, estimate, report"),
+    "analysis": ("analysis.cli", "draw figures, test claims, estimate, report"),
 }
 
 _HELP = """\
 usage: sweeper [override ...]       train one run
-       sweeper -m [override ...]    train every point of a grid; repeat the command to go on
+       sweeper -m [override ...]    train every point of a grid; repeat the command to resume
        sweeper COMMAND [-h] ...
 
 commands:
 {commands}
 
-overrides, in Hydra's grammar:
-  batch=3840,30720     values of a config key; range(0,21,5) and choice(a,b) list them too
+overrides, in Hydra's syntax:
+  batch=3840,30720     values of a config key; also range(0,21,5) and choice(a,b)
   lr_rule=none         an option of a config group; +group=option for the groups marked with +
 
 config groups:
@@ -39,7 +42,7 @@ config groups:
 
 flags:
   --cfg job            print the whole config, with every key and its value
-  --config-dir DIR     a folder with config groups of your own
+  --config-dir DIR     a folder with your own config groups
   -sc install=bash     tab completion: eval "$(sweeper -sc install=bash)"; zsh and fish too
   --hydra-help         print Hydra's flags
   --version            print the version

@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
     said, _ = sweep.communicate(timeout=300)
 
     assert sweep.returncode == 130
-    assert "What was trained is kept; repeat the command to go on from there." in said
+    assert "Results so far are kept; repeat the command to resume." in said
     row = pd.read_parquet(results / "runs").iloc[0]
     assert row.outcome == "preempted"
     assert row.epochs_completed >= 1

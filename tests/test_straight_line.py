@@ -126,7 +126,7 @@ def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(results)
     assert list(runs.attempt) == [1, 1, 1]
     assert (runs.steps == 16).all()
     assert (runs.realised_batch_min == 3840).all()
-    assert "6 points of the grid are the same run as another" in again.stdout
+    assert "6 points of the grid repeat another point's run" in again.stdout
 
 
 @pytest.mark.parametrize(

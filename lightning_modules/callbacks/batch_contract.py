@@ -110,6 +110,6 @@ def check_contract(counted: Tensor, *, steps: int, asked: int, epoch: int) -> No
         msg = (
             f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
             f"{epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
-            f"{int(counted.max())} examples. The data or the ranks are not those planned."
+            f"{int(counted.max())} examples. The data or the ranks differ from the plan."
         )
         raise BatchContractBroken(msg)

@@ -84,7 +84,7 @@ def measured_growth(
     schedule = spec.config.schedule
     if getattr(schedule, "growth", None) != "measured":
         return None
-    assert noise is not None, "planning has it measured where something follows it"
+    assert noise is not None, "planning enables the measurement where it is needed"
     return MeasuredGrowth(
         plan,
         noise,

@@ -56,7 +56,7 @@ class Divergence(Callback):
             _diverge("the training loss became non-finite", trainer)
         if self._loss_ceiling is not None and loss > self._loss_ceiling:
             ceiling = f"loss_ceiling={self._loss_ceiling:g}"
-            _diverge(f"the training loss {loss:.4g} passed {ceiling}", trainer)
+            _diverge(f"the training loss {loss:.4g} exceeded {ceiling}", trainer)
 
 
 def divergence(

@@ -88,7 +88,7 @@ def learning_rate(
     rule, base_batch, batch = spec.config.lr_rule, spec.config.base_batch, spec.config.batch
     if not isinstance(rule, AdaScaleRule):
         return LearningRate(plan)
-    assert noise is not None, "planning has it measured where something follows it"
+    assert noise is not None, "planning enables the measurement where it is needed"
     kept = rule.smoothing
     adascale = AdaScale(
         schedule=spec.schedule,

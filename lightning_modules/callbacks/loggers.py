@@ -63,7 +63,7 @@ class Mirror:
             action()
         except Exception as error:  # noqa: BLE001  whatever a tool of the user's does
             self._logger = None
-            print(f"logger: given up after {error!r}; the run goes on", file=sys.stderr)  # noqa: T201
+            print(f"logger: disabled after {error!r}; the run continues", file=sys.stderr)  # noqa: T201
 
 
 def _finish(experiment: Any) -> None:

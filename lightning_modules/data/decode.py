@@ -27,7 +27,7 @@ def decoded(encoded: bytes, *, channels: int, name: Callable[[], str]) -> Tensor
             pixels = np.array(image.convert(_MODES[channels]))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         msg = (
-            f"every image must be a whole image file; {name()} cannot be decoded ({error}). "
+            f"every image must be a complete image file; {name()} cannot be decoded ({error}). "
             "Replace the file or remove it, and state the new number of examples."
         )
         raise ValueError(msg) from error

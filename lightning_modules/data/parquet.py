@@ -121,7 +121,10 @@ def _opened(path: Path) -> pq.ParquetFile:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
-    return f"every data file must be a whole parquet file; {path} is not: {error}. Fetch it again."
+    return (
+        f"every data file must be a complete parquet file; {path} is not: {error}. Download it "
+        "again."
+    )
 
 
 def _first_of(columns: Sequence[str], parquet: pq.ParquetFile, path: Path) -> str:

@@ -153,7 +153,7 @@ def _from_parquet(
     if not files:
         msg = (
             f"{missing_files(root, split)}, or use data.source=torchvision for torchvision's own "
-            "files, with data.download=true where there is a network."
+            "files, with data.download=true if there is a network."
         )
         raise ValueError(msg)
     rows = ParquetImages(files, num_classes=num_classes)

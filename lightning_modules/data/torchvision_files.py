@@ -73,7 +73,7 @@ def _opened(name: str, root: Path, *, is_train: bool, download: bool) -> Any:
                 return getattr(datasets, name)(root, train=is_train, download=True)
     except (OSError, RuntimeError, EOFError) as error:
         asked = f"data.download={str(download).lower()}"
-        remedy = "" if download else ", or set data.download=true where there is a network"
+        remedy = "" if download else ", or set data.download=true if there is a network"
         msg = (
             f"data.root must hold torchvision's files of {name}; got data.root={root} with "
             f"{asked}: {' '.join(str(error).split())}. Put {_FILES[name]} there{remedy}."

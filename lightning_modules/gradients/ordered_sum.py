@@ -63,9 +63,9 @@ class OrderedGradients:
         if state != self.state():
             before = f"micro_batch={state['micro_batch']}" if state else "reproducible=false"
             msg = (
-                "with reproducible=true a run must go on as it began; its checkpoint was made with "
-                f"{before}, now micro_batch={self._split.micro_batch}. Go on with what it began "
-                "with, or start it over (rerun=all)."
+                "with reproducible=true a run must resume with the settings it started with; its "
+                f"checkpoint was made with {before}, now micro_batch={self._split.micro_batch}. "
+                "Resume with those settings, or start over (rerun=all)."
             )
             raise ValueError(msg)
 

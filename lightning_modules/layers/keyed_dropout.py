@@ -91,7 +91,7 @@ class KeyedDropout(nn.Module):
         if torch._C._current_graph_task_id() != -1:  # pyright: ignore[reportPrivateUsage]
             msg = (
                 "dropout must be drawn once for each micro-batch; it was called again in a "
-                "backward pass, as activation checkpointing does. Switch checkpointing off, or set "
+                "backward pass, as activation checkpointing does. Disable checkpointing, or set "
                 "the dropout to 0 in model.settings."
             )
             raise ValueError(msg)
@@ -155,7 +155,7 @@ class StrayDraws:
         ]
         culprits = f" It has {', '.join(known)}." if known else ""
         msg = (
-            "the model must draw at random in dropout layers alone (torch.nn's, torchvision's "
+            "the model must draw at random only in dropout layers (torch.nn's, torchvision's "
             "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
             f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
             "model.settings, or write it as a layer instead of a function."

@@ -31,7 +31,7 @@ def zero_last_norms(model: nn.Module) -> None:
         found = True
     if not found:
         msg = (
-            "zero_init_last_norm must be given a model with residual blocks; "
+            "zero_init_last_norm needs a model with residual blocks; "
             f"got {type(model).__name__}. Remove zero_init_last_norm, or give the blocks a method "
             "zero_init_last."
         )

@@ -87,7 +87,7 @@ class MicroGradients:
         count = self._counts[parameters[0]] * world_size
         if count == 1:
             msg = (
-                "what compares micro-batches must have at least two in each global batch; got "
+                "methods that compare micro-batches need at least two in each global batch; got "
                 "one. Lower optimizer.gradient_span or noise_span, or raise batch."
             )
             raise ValueError(msg)

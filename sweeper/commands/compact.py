@@ -12,7 +12,7 @@ from sweeper.store.compaction import compact
 def main(arguments: Sequence[str]) -> int:
     """Merge the small files of a results folder; return the exit code."""
     parser = argparse.ArgumentParser(prog="sweeper compact", description=__doc__)
-    parser.add_argument("results", nargs="?", default="results", help="folder of the tables")
+    parser.add_argument("results", nargs="?", default="results", help="results folder")
     results = Path(parser.parse_args(arguments).results)
     if not (results / "runs").is_dir():
         sys.stderr.write(

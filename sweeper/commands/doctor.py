@@ -59,7 +59,7 @@ def _show(check: Check, console: Console) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sweeper doctor", description=__doc__)
-    parser.add_argument("results", nargs="?", default="results", help="folder of the tables")
+    parser.add_argument("results", nargs="?", default="results", help="results folder")
     parser.add_argument("--devices", type=int, default=1, help="ranks on each node")
     parser.add_argument("--json", action="store_true", help="for scripts")
     return parser

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         return refuse(error)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for sentence in left_out:
-        console.print(f"left out: {sentence}")
+        console.print(f"skipped: {sentence}")
     precisions = options.precision.split(",")
     rows = [row for precision in precisions for row in compare(config, layouts, precision)]
     _show(rows, console)
@@ -150,7 +150,7 @@ def _train(config: RunConfig, results: Path) -> tuple[RunSpec, dict[str, Any]]:
     columns = ["outcome", "reason", "steps", "val_loss", "lr_series_hash"]
     (row,) = ledger.rows({spec.run_id}, columns).values()
     if row["outcome"] != "finished":
-        msg = f"every layout must train to the end; {spec.point} {row['outcome']}: {row['reason']}"
+        msg = f"every layout must finish training; {spec.point} {row['outcome']}: {row['reason']}"
         raise ValueError(msg)
     return spec, row
 
@@ -181,7 +181,7 @@ def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], li
     for layout in layouts.split(","):
         changes = _changes(config, layout)
         if changes is None:
-            left_out.append(f"{layout}: batch={config.batch} does not split into so many.")
+            left_out.append(f"{layout}: batch={config.batch} cannot be split this way.")
         elif changes not in feasible:
             try:
                 run_spec(config.replaced(**changes))
@@ -227,16 +227,18 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
         )
     console.print(table, soft_wrap=False)
     console.print(
-        "difference: largest of any tensor of the model, relative to its largest value, from the "
-        "first layout's after one epoch. With BatchNorm, training amplifies float32 rounding: no "
-        "bound is promised then, and float64 tells (docs/layouts.md)."
+        "difference: the largest over the model's tensors, relative to the tensor's largest value, "
+        "compared with the first layout after one epoch. With BatchNorm, training amplifies "
+        "float32 rounding, so no bound is guaranteed; use float64 (docs/layouts.md)."
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sweeper equivalence", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="one point, as for `sweeper -m`")
-    parser.add_argument("--layouts", default=LAYOUTS, help="ranks x accumulation steps, by commas")
+    parser.add_argument(
+        "--layouts", default=LAYOUTS, help="ranks x accumulation steps, comma-separated"
+    )
     parser.add_argument("--precision", default="64-true,32-true", help="by commas")
-    parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")
+    parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     return parser

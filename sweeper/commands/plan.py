@@ -173,8 +173,10 @@ def _layout(line: Line) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sweeper plan", description=__doc__)
     parser.add_argument("overrides", nargs="*", help="the same as after `sweeper -m`")
-    parser.add_argument("-m", "--multirun", action="store_true", help="allowed, changes nothing")
-    parser.add_argument("--json", action="store_true", help="one JSON list, for scripts")
-    parser.add_argument("--config-dir", help="a folder of your own configs, as for the sweep")
-    parser.add_argument("--schedule-plot", help="draw the learning rates into this file: lr.png")
+    parser.add_argument("-m", "--multirun", action="store_true", help="accepted and ignored")
+    parser.add_argument("--json", action="store_true", help="print one JSON list, for scripts")
+    parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
+    parser.add_argument(
+        "--schedule-plot", help="plot the learning rates to this file, such as lr.png"
+    )
     return parser

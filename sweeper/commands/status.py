@@ -1,4 +1,4 @@
-"""`sweeper status`: show what is done, running and failed, and why; at any time."""
+"""`sweeper status`: show which runs are finished, running or failed, and why; at any time."""
 
 import argparse
 import json
@@ -103,7 +103,7 @@ def _end_in_words(stands: Standing) -> str:
     if stands is Open.HELD:
         return "running"
     if stands is Open.ABANDONED:
-        return "abandoned: its launcher has gone; repeat the sweep"
+        return "abandoned: its launcher is gone; repeat the sweep"
     return f"{stands.outcome}: {stands.reason}"
 
 
@@ -134,7 +134,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
         console.print(f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
     if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
-    counts = counted(found["counts"]) or "no run has ended yet"
+    counts = counted(found["counts"]) or "no run has finished yet"
     console.print(f"{counts}, {num_running} running. Results: {ledger.results}")
 
 

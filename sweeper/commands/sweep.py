@@ -111,12 +111,12 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
     try:
         return follow()
     except KeyboardInterrupt:
-        table.say("Stopped. What was trained is kept; repeat the command to go on from there.")
+        table.say("Stopped. Results so far are kept; repeat the command to resume.")
         return exit_codes.INTERRUPTED
     except OSError as error:
         table.say(
-            f"{ledger.results} could not be written: {error.strerror}. What is there is kept; "
-            "make room or give back the permission, and repeat the command."
+            f"{ledger.results} could not be written: {error.strerror}. Existing results are kept; "
+            "free some space or restore the permission, and repeat the command."
         )
         return exit_codes.RUN_FAILED
 
@@ -143,12 +143,12 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"Warning: {warning}")
     if planned.repeats:
         table.say(
-            f"{planned.repeats} points of the grid are the same run as another: they differ only "
-            "in where they run. Each run happens once, as its first point says."
+            f"{planned.repeats} points of the grid repeat another point's run: they differ only in "
+            "where they run. Each is trained once, as its first point specifies."
         )
     to_run = {task.spec.run_id for task in to_do}
     skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
     if settled := sum(row.outcome.is_result for row in skipped):
         table.say(f"{settled} of {len(planned.specs)} runs already have a result.")
     if failed := len(skipped) - settled:
-        table.say(f"{failed} failed runs are left as they are; retry=failed tries them again.")
+        table.say(f"{failed} failed runs are not retried; use retry=failed to retry them.")

@@ -92,8 +92,8 @@ def _studies(
         ]
     except storage_errors() as error:
         msg = (
-            "hydra.sweeper.storage must be a database that accepts new studies; it says: "
-            f"{cause_of(error)}. Repair it, or leave it out for a journal file."
+            "hydra.sweeper.storage must be a database that accepts new studies; it reports: "
+            f"{cause_of(error)}. Repair it, or remove the setting to use a journal file."
         )
         raise ValueError(msg) from error
 
@@ -103,8 +103,8 @@ def _follow(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -
         return _run(tuner, launch, table, retry)
     except storage_errors() as error:
         table.say(
-            f"hydra.sweeper.storage cannot be reached any more: {cause_of(error)}. What was "
-            "trained is kept; repair the database, and repeat the command to go on from there."
+            f"hydra.sweeper.storage can no longer be reached: {cause_of(error)}. Results so far "
+            "are kept; repair the database, and repeat the command to resume."
         )
         return exit_codes.RUN_FAILED
 
@@ -127,7 +127,7 @@ def _say_budgets(studies: Sequence[PointStudy], n_trials: int, table: LiveTable)
     table.say(f"{len(studies)} studies of {n_trials} trials each.")
     for study in studies:
         if begun := study.num_begun:
-            table.say(f"{study.name} goes on: {begun} of {n_trials} trials were begun before.")
+            table.say(f"{study.name} resumes: {begun} of {n_trials} trials were started before.")
 
 
 def _check_budget(options: Mapping[str, Any], settings: StudySettings) -> None:
@@ -158,7 +158,7 @@ def _check_space(
     try:
         return plan(configs, ledger).distinct_warnings
     except ValueError as error:
-        msg = f"every end of the tuned ranges must make a possible run. {error}"
+        msg = f"both ends of every tuned range must give a valid run. {error}"
         raise ValueError(msg) from error
 
 

@@ -98,7 +98,7 @@ def _tags(override: Override) -> set[str]:
     if "mean" in tags and ("tune" in tags or isinstance(sweep, IntervalSweep)):
         msg = (
             f"{override.key_or_group} must be either tuned or averaged over; got "
-            f"{override.input_line}. Drop one tag."
+            f"{override.input_line}. Remove one tag."
         )
         raise ValueError(msg)
     return tags
@@ -110,8 +110,8 @@ def _check_once(overrides: Sequence[Override]) -> None:
         key, line = override.key_or_group, override.input_line or ""
         if key in lines and (override.is_sweep_override() or "(" in lines[key]):
             msg = (
-                f"{key} must be given once, as tuned or as compared; got {lines[key]} and {line}. "
-                "Drop one of them."
+                f"{key} must be given once, either tuned or compared; got {lines[key]} and {line}. "
+                "Remove one of them."
             )
             raise ValueError(msg)
         lines[key] = line

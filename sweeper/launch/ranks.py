@@ -252,14 +252,16 @@ def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
 
 def _killed(by: signal.Signals, where: str) -> End:
     if by in _FROM_OUTSIDE:
-        reason = f"the worker was ended by {by.name} from outside{where}"
+        reason = f"the worker was killed by {by.name} from outside{where}"
         return End(outcome=Outcome.PREEMPTED, reason=reason)
-    return End(outcome=Outcome.FAILED, reason=f"the worker died by {by.name}{where}; see its log")
+    return End(
+        outcome=Outcome.FAILED, reason=f"the worker crashed with {by.name}{where}; see its log"
+    )
 
 
 def _without_record(attempt: Attempt, code: int, where: str) -> End:
     if code == _SERVER_GONE:
-        reason = f"the fork server was ended from outside{where}"
+        reason = f"the fork server was killed from outside{where}"
         return End(outcome=Outcome.PREEMPTED, reason=reason)
     if code > UNWRITABLE_EXIT:
         why = os.strerror(code - UNWRITABLE_EXIT)

@@ -146,7 +146,7 @@ def _with_measured_noise(config: RunConfig, ledger: Ledger) -> RunConfig:
     row = ledger.rows({str(named)}, ["noise_scale"]).get(str(named)) if named else None
     if row is None or row["noise_scale"] is None:
         msg = (
-            "lr_rule.noise_scale=measured must be with lr_rule.measured_in, a run of "
+            "lr_rule.noise_scale=measured needs lr_rule.measured_in, a run in "
             f"{ledger.results} that has ended and measured its noise; got lr_rule.measured_in="
             f"{named}. Train one with noise_span=... and write +lr_rule.measured_in=RUN_ID."
         )

@@ -111,11 +111,11 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
             global_batch, world_size=world_size, limit=limit, bn_span=bn_span
         )
         msg = (
-            f"batch must split into micro-batches of a useful size; got batch={global_batch}, "
+            f"batch must split into micro-batches of a practical size; got batch={global_batch}, "
             f"whose share of {share} on {world_size} rank(s) only divides "
             f"into micro-batches of {chosen} within micro_batch_limit={limit}. "
             f"Nearest batches that work: {', '.join(map(str, better))}; "
-            f"or set micro_batch={chosen} to insist."
+            f"or set micro_batch={chosen} to force it."
         )
         raise ValueError(msg)
     return chosen

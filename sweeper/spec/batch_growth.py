@@ -41,7 +41,7 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     early = [milestone for milestone in schedule.milestones if milestone < warmup_epochs]
     if early:
         msg = (
-            "schedule.milestones must come after the warmup, during which the batch stays; "
+            "schedule.milestones must come after the warmup, during which the batch is constant; "
             f"got a milestone of {early[0]}, {warmup_epochs:g} warmup epochs. Move it."
         )
         raise ValueError(msg)
@@ -54,13 +54,13 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
         raise ValueError(msg)
     if config.comm_hook.name == "post_local_sgd":
         msg = (
-            "schedule=growing_batch must be with gradients exchanged at every step; got "
+            "schedule=growing_batch needs gradients averaged over ranks at every step; got "
             "comm_hook=post_local_sgd. Use comm_hook=all_reduce."
         )
         raise ValueError(msg)
     if config.lr_rule.name == "adascale":
         msg = (
-            "schedule=growing_batch must be with a rate that does not follow the batch while "
+            "schedule=growing_batch needs a learning rate that does not follow the batch during "
             "training; got lr_rule=adascale. Use one of the two."
         )
         raise ValueError(msg)

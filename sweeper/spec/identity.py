@@ -85,8 +85,8 @@ def run_id(config: Mapping[str, Any]) -> str:
     """
     if unknown := sorted(set(config) - SCIENTIFIC - INCIDENTAL):
         msg = (
-            "every config key must be known as scientific or incidental; "
-            f"got {', '.join(unknown)}. Put it on one side in sweeper/spec/identity.py."
+            "every config key must be classified as scientific or incidental; "
+            f"got {', '.join(unknown)}. Classify it in sweeper/spec/identity.py."
         )
         raise ValueError(msg)
     canonical = json.dumps(_canonical(scientific_part(config)), sort_keys=True, allow_nan=False)

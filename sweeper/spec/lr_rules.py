@@ -59,7 +59,7 @@ class _RuleOfNoise(_Rule):
         if self.noise_scale != "measured":
             return self.noise_scale
         msg = (
-            "lr_rule.noise_scale must be a number above 0 where no results folder is looked into; "
+            "lr_rule.noise_scale must be a number above 0 where no results folder is read; "
             "got lr_rule.noise_scale=measured. Write the number."
         )
         raise ValueError(msg)
@@ -259,7 +259,7 @@ class OwnRule(_Rule, extra="allow"):
             inspect.signature(rule).bind(at, **settings)
         except TypeError as error:
             given = ", ".join(sorted(settings)) or "none"
-            msg = f"lr_rule={self.name} must be given its own settings; got {given}: {error}."
+            msg = f"lr_rule={self.name} must have valid settings; got {given}: {error}."
             raise ValueError(msg) from error
         return rule(at, **settings)
 

@@ -59,8 +59,9 @@ def _check_hierarchy(hook: Hierarchical, config: RunConfig) -> None:
     ranks, on_node = config.world_size, hook.ranks_per_node
     if ranks > on_node and ranks % on_node:
         msg = (
-            "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes are "
-            f"alike; got comm_hook.ranks_per_node={on_node}, {ranks} ranks. Usually it is devices."
+            "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes have the "
+            f"same number; got comm_hook.ranks_per_node={on_node}, {ranks} ranks. Usually it is "
+            "devices."
         )
         raise ValueError(msg)
 
@@ -68,8 +69,8 @@ def _check_hierarchy(hook: Hierarchical, config: RunConfig) -> None:
 def _check_local_steps(hook: PostLocalSGD, config: RunConfig) -> None:
     if config.world_size != hook.workers:
         msg = (
-            "devices x num_nodes must be comm_hook.workers, each of which trains on its own; got "
-            f"devices={config.devices}, num_nodes={config.num_nodes}, "
+            "devices x num_nodes must equal comm_hook.workers, each of which takes local steps; "
+            f"got devices={config.devices}, num_nodes={config.num_nodes}, "
             f"comm_hook.workers={hook.workers}. Train on {hook.workers} ranks."
         )
         raise ValueError(msg)
@@ -82,10 +83,10 @@ def _check_local_steps(hook: PostLocalSGD, config: RunConfig) -> None:
     if any(beside.values()):
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
-            "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured noise "
-            "(noise_span); "
-            f"got a setting of {names}. Remove it, or use comm_hook=all_reduce."
+            "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
+            "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
+            "noise (noise_span); "
+            f"got {names}. Remove it, or use comm_hook=all_reduce."
         )
         raise ValueError(msg)
 
@@ -93,8 +94,8 @@ def _check_local_steps(hook: PostLocalSGD, config: RunConfig) -> None:
 def _check_reproducible(config: RunConfig) -> None:
     if config.micro_batch == "auto":
         msg = (
-            "micro_batch must be a number with reproducible=true, the same on every layout, as it "
-            "changes the last bits; got micro_batch=auto. Set micro_batch."
+            "micro_batch must be a number with reproducible=true, the same on every layout, "
+            "because it changes the last bits; got micro_batch=auto. Set micro_batch."
         )
         raise ValueError(msg)
     beside = {
@@ -106,9 +107,9 @@ def _check_reproducible(config: RunConfig) -> None:
     if any(beside.values()):
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
-            "reproducible=true must be without what ranks exchange in another order or rounding: "
-            "a compressed or local communication hook, the loss scale of 16-mixed, methods that "
-            f"compare micro-batches; got {names}. Remove it, or reproducible=true."
+            "reproducible=true cannot be combined with methods that sum in another order or "
+            "rounding: a compressed or local communication hook, the loss scale of 16-mixed, "
+            f"methods that compare micro-batches; got {names}. Remove it, or reproducible=true."
         )
         raise ValueError(msg)
 
@@ -118,15 +119,15 @@ def _check_spans(spans: Mapping[str, int], config: RunConfig) -> None:
     for other, value in others:
         if value != span:
             msg = (
-                f"{other} must be {key}, of which gradients are looked at already; got "
-                f"{other}={value}, {key}={span}. Set both to one number."
+                f"{other} must be {key}, whose gradients are already compared; got "
+                f"{other}={value}, {key}={span}. Set both to the same number."
             )
             raise ValueError(msg)
     if config.micro_batch not in {"auto", span}:
         msg = (
-            f"micro_batch must be {key}, whose gradients are looked at one by one; got "
+            f"micro_batch must be {key}, whose gradients are compared; got "
             f"micro_batch={config.micro_batch}, {key}={span}. Leave micro_batch=auto, or set "
-            f"{key}={config.micro_batch}, which makes another experiment."
+            f"{key}={config.micro_batch}, which changes the experiment."
         )
         raise ValueError(msg)
     if compared := [name for name in spans if not name.startswith("perturbation")]:
@@ -137,7 +138,7 @@ def _check_comparable(key: str, span: int, config: RunConfig) -> None:
     if config.batch < 2 * span:
         lower = "noise_span" if key == "base_batch" else key
         msg = (
-            f"batch must hold at least two spans of {key} examples, to compare "
+            f"batch must contain at least two spans of {key} examples, to compare "
             f"their gradients; got batch={config.batch}, {key}={span}. "
             f"Set {lower} to {max(1, config.batch // 2)} or less."
         )

@@ -101,7 +101,7 @@ class GrowingBatch(Settings):
     factor: Annotated[
         int,
         Field(ge=2, le=LARGEST),
-        Rule("a whole number, 2 or more, as the accumulation steps are multiplied by it"),
+        Rule("a whole number, 2 or more, because accumulation steps are multiplied by it"),
     ]
     growth: Literal["measured", "milestones"]
     max_batch: Count
@@ -131,7 +131,7 @@ class _ToTheEnd(Settings):
         Literal["start", "warmup"],
         Rule(
             "one of start, warmup",
-            "Count the decay from the start of training, or from the end of the warmup.",
+            "The decay starts with training, or at the end of the warmup.",
         ),
     ]
 
@@ -214,7 +214,7 @@ class OwnSchedule(Settings, extra="allow"):
         try:
             return make(training, **frozen)
         except TypeError as error:
-            msg = f"schedule={self.name} must be given its own settings; {error}."
+            msg = f"schedule={self.name} must have valid settings; {error}."
             raise ValueError(msg) from error
 
 

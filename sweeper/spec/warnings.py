@@ -85,7 +85,7 @@ def _varying(follow: Sequence[RunSpec]) -> str:
     spans = "; ".join(f"{micro} at {_listed(list(runs[micro]))}" for micro in sorted(runs))
     return (
         "bn_span=micro: the micro-batch, and with it BatchNorm, varies over these runs, so they "
-        f"differ in more than their words say: {spans}. Set bn_span or micro_batch to one number."
+        f"differ in more than their overrides: {spans}. Set bn_span or micro_batch to a number."
     )
 
 

@@ -28,7 +28,7 @@ class End:
 
     Attributes:
         outcome: how.
-        reason: the outcome in a sentence.
+        reason: explanation of the outcome.
     """
 
     outcome: Outcome

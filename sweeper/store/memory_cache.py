@@ -190,11 +190,11 @@ class MemoryCache:
     def _refusal(self, spec: RunSpec) -> str:
         config, ranks = spec.config, spec.split.world_size
         return (
-            f"the smallest micro-batch must fit into {self.describe(spec)}; got micro_batch="
-            f"{spec.split.micro_batch}, the smallest that makes batch={config.batch} on "
-            f"{ranks} rank(s) with bn_span={spec.bn_span}, and it needs more. Give it more "
-            "memory, or choose a smaller model or a smaller bn_span, which makes another "
-            f"experiment. What was measured is in {self._folder / self.key(spec)}."
+            f"the smallest micro-batch must fit in {self.describe(spec)}; got micro_batch="
+            f"{spec.split.micro_batch}, the smallest that can make up batch={config.batch} on "
+            f"{ranks} rank(s) with bn_span={spec.bn_span}, and it needs more. Provide more "
+            "memory, or choose a smaller model or a smaller bn_span, which changes the "
+            f"experiment. The measurements are in {self._folder / self.key(spec)}."
         )
 
 

@@ -12,8 +12,8 @@ _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
 RUNS: dict[str, tuple[pa.DataType, str]] = {
     "run_id": (_TEXT, "hash of the scientific configuration"),
     "outcome": (_TEXT, "finished, diverged, out_of_memory, timed_out, preempted or failed"),
-    "reason": (_TEXT, "the outcome in a sentence"),
-    "global_batch": (_COUNT, "examples per optimizer step, over all ranks, as asked"),
+    "reason": (_TEXT, "explanation of the outcome"),
+    "global_batch": (_COUNT, "examples per optimizer step, over all ranks, as requested"),
     "micro_batch": (_COUNT, "examples per rank per forward/backward"),
     "world_size": (_COUNT, "data-parallel ranks"),
     "accumulation_steps": (_COUNT, "micro-batches per rank per optimizer step"),
@@ -21,7 +21,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "realised_batch_min": (_COUNT, "smallest number of examples in an optimizer step, measured"),
     "realised_batch_max": (_COUNT, "largest number of examples in an optimizer step, measured"),
     "warmup_epochs": (_REAL, "length of the warmup"),
-    "lr_rule": (_TEXT, "how the peak rate follows the batch"),
+    "lr_rule": (_TEXT, "how the peak rate scales with the batch"),
     "base_lr": (_REAL, "learning rate at base_batch"),
     "base_batch": (_COUNT, "the reference batch"),
     "peak_lr": (_REAL, "learning rate at the end of warmup"),
@@ -29,14 +29,14 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "schedule": (_TEXT, "how the rate decays"),
     "model": (_TEXT, "class of the model"),
     "data": (_TEXT, "class of the data set"),
-    "data_about": (_TEXT, "what the data set is, in words"),
-    "twin_of": (_TEXT, "the study that this run is a small stand-in for; null for none"),
+    "data_about": (_TEXT, "description of the data set"),
+    "twin_of": (_TEXT, "the study that this run is a small twin of; null for none"),
     "num_train_examples": (_COUNT, "examples in an epoch"),
     "num_parameters": (_COUNT, "trained parameters of the model"),
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
     "precision": (_TEXT, "of the arithmetic"),
-    "seed": (_COUNT, "of weights, order and augmentation"),
-    "epochs": (_COUNT, "length of the training, as asked"),
+    "seed": (_COUNT, "of initial weights, order and augmentation"),
+    "epochs": (_COUNT, "length of the training, as requested"),
     "epochs_completed": (_COUNT, "epochs trained"),
     "steps": (_COUNT, "optimizer steps taken"),
     "val_accuracy": (_REAL, "on the validation set after the last epoch, 0 to 1"),
@@ -45,17 +45,20 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "best_val_loss": (_REAL, "lowest over the epochs, nats per example"),
     "train_loss": (_REAL, "mean over the last epoch, nats per example"),
     "train_accuracy": (_REAL, "mean over the last epoch, 0 to 1"),
-    "noise_scale": (_REAL, "median of the curve's, in examples; null where it is not measured"),
+    "noise_scale": (_REAL, "median over the curve, in examples; null if not measured"),
     "wall_s": (_REAL, "seconds of this attempt, in the worker"),
     "train_s": (_REAL, "seconds of training, without validation, over all attempts"),
     "examples_per_s": (_REAL, "examples trained on per second of training"),
-    "peak_memory_gib": (_REAL, "on a GPU of the tensors, on a CPU of the process"),
+    "peak_memory_gib": (_REAL, "of the tensors on a GPU, of the process on a CPU"),
     "lr_series_hash": (_TEXT, "chain hash of the learning rate of every step, as realised"),
     "attempt": (_COUNT, "1-based; earlier attempts are in superseded/"),
     "started_at": (pa.timestamp("us", tz="UTC"), "start of this attempt"),
     "host": (_TEXT, "name of the machine"),
     "device_kind": (_TEXT, "cpu, or the name of the GPU"),
-    "git_commit": (_TEXT, "of the code, with -dirty if it had changes; null outside a checkout"),
+    "git_commit": (
+        _TEXT,
+        "of the code, with -dirty if it had local changes; null outside a checkout",
+    ),
     "versions": (_TEXT, "of Python and the main libraries, as JSON"),
     "log_path": (_TEXT, "the attempt's log, relative to the results folder"),
     "config_json": (_TEXT, "the full resolved config"),
@@ -74,13 +77,13 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
     "val_loss": (_REAL, "after the epoch, nats per example"),
     "val_accuracy": (
         _REAL,
-        "after the epoch, 0 to 1; nan where nothing is right or wrong",
+        "after the epoch, 0 to 1; nan for tasks without accuracy",
     ),
     "distance_from_start": (_REAL, "norm of the weights minus the initial ones, after the epoch"),
     "noise_scale": (
         _REAL,
         "of the gradient over the epoch, in examples: variance of one example's gradient over the "
-        "squared norm of the mean one; null where it is not measured, infinite where noise is all",
+        "squared norm of the mean one; null if not measured, infinite if there is only noise",
     ),
     "elapsed_s": (_REAL, "seconds of training and validation by then"),
 }
@@ -107,8 +110,8 @@ def check_version(metadata: Mapping[bytes, bytes] | None) -> None:
     stated = (metadata or {}).get(b"schema_version")
     if stated is None:
         msg = (
-            "not a table of this program: its metadata has no schema_version. Programs that save "
-            "a table anew drop it; read such a file with pandas."
+            "not a table of this program: its metadata has no schema_version. Programs that "
+            "rewrite a table drop it; read such a file with pandas."
         )
         raise ValueError(msg)
     if (version := stated.decode(errors="replace")) != SCHEMA_VERSION:

@@ -64,7 +64,8 @@ def _database(url: str) -> BaseStorage:
     except (SQLAlchemyError, OSError, ValueError, RuntimeError) as error:
         msg = (
             f"hydra.sweeper.storage must be a database that can be reached; got {_shown(url)}: "
-            f"{cause_of(error)}. Start it, correct the URL, or leave it out for a journal file."
+            f"{cause_of(error)}. Start it, correct the URL, or remove the setting to use a journal "
+            "file."
         )
         raise ValueError(msg) from error
 

@@ -208,9 +208,9 @@ def _changed(study: str, name: str, before: str, now: str) -> str:
     if name == "the search space":
         before, now = _spelled(before), _spelled(now)
     return (
-        f"{name} must be what it was when study {study!r} began; it was {before}, and now is "
-        f"{now}. Go back to it, or begin another study with hydra.sweeper.study_name=NAME: it "
-        "takes the results of runs already trained."
+        f"{name} must be the same as when study {study!r} was created; it was {before}, and is now "
+        f"{now}. Restore it, or create another study with hydra.sweeper.study_name=NAME: it reuses "
+        "the results of existing runs."
     )
 
 

@@ -122,8 +122,8 @@ def _target(node: Mapping[str, Any], key: str) -> tuple[Any, dict[str, Any]]:
 def _check_prunable(several: Sequence[Objective]) -> None:
     if len(several) > 1:
         msg = (
-            "hydra/sweeper/pruner must be none with several objectives, which Optuna cannot "
-            f"compare before the end; got {', '.join(o.column for o in several)}."
+            "hydra/sweeper/pruner must be none with several objectives, for which Optuna does "
+            f"not support pruning; got {', '.join(o.column for o in several)}."
         )
         raise ValueError(msg)
     if several[0].curve is None:

@@ -16,7 +16,7 @@ def summarize(study: PointStudy) -> str:
         return f"{study.name}: {len(study.optuna.best_trials)} trials on the front ({counts})."
     feasible = [t for t in finished if all(value <= 0 for value in t.constraints.values())]
     if not feasible:
-        return f"{study.name}: no trial keeps within the constraints ({counts})."
+        return f"{study.name}: no trial satisfies the constraints ({counts})."
     objective = study.settings.objectives[0]
     sign = -1 if objective.direction == "maximize" else 1
     best = min(feasible, key=lambda trial: sign * (trial.value or 0.0))

@@ -246,5 +246,5 @@ def test_a_single_micro_batch_is_refused(name):
     weights = [parameter(3.0, 4.0)]
     optimizer = make(name, weights, lr=0.1)
 
-    with pytest.raises(ValueError, match=r"must have at least two in each global batch; got one\."):
+    with pytest.raises(ValueError, match=r"need at least two in each global batch; got one\."):
         step(optimizer, weights, [[torch.tensor([0.6, 0.8]).double()]])

@@ -30,9 +30,7 @@ def test_every_residual_block_begins_as_its_shortcut(make, blocks):
 
 
 def test_a_model_without_residual_blocks_is_refused():
-    with pytest.raises(
-        ValueError, match=r"^zero_init_last_norm must be given a model with residual"
-    ):
+    with pytest.raises(ValueError, match=r"^zero_init_last_norm needs a model with residual"):
         zero_last_norms(nn.Sequential(nn.Linear(2, 2)))
 
 

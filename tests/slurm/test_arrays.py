@@ -23,7 +23,7 @@ def test_a_header_that_takes_nodes_away_is_refused_before_training(sweeps):
     row = sweeps.rows().iloc[0]
     assert row.outcome == "failed"
     assert row.reason.startswith(
-        "num_nodes must be the nodes that the job has; got num_nodes=2, SLURM gave 1."
+        "num_nodes must be the number of nodes in the job; got num_nodes=2, SLURM gave 1."
     )
 
 

@@ -95,7 +95,7 @@ def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewher
     assert command.returncode == 0, said
     assert_same(sweeps.rows(), elsewhere.rows())
     assert sorted(sweeps.rows().attempt) == [1, 2]
-    assert "the time limit of its job was near" in superseded(sweeps).reason.iloc[0]
+    assert "its job's time limit was near" in superseded(sweeps).reason.iloc[0]
     assert [path.name for path in sweeps.folder.rglob("hpc_ckpt*")] == ["hpc_ckpt_1.ckpt"]
 
 
@@ -212,4 +212,4 @@ def test_scancel_of_a_run_that_waits_is_an_outcome(sweeps):
 
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "preempted"
-    assert sweeps.rows().reason[0].startswith("its job left the queue before the run began")
+    assert sweeps.rows().reason[0].startswith("its job left the queue before the run started")

@@ -73,7 +73,7 @@ def test_a_job_without_scontrol_says_so_and_the_command_goes_on(sweeps):
     assert command.returncode == 1, said
     (row,) = sweeps.rows().itertuples()
     assert re.fullmatch(
-        "the time limit of its job was near, and scontrol, which would requeue it, is not here "
+        "its job's time limit was near, and scontrol, which would requeue it, is not available "
         r"\(repeat the command\): stopped after .*\d",
         row.reason,
     )
@@ -122,7 +122,7 @@ def test_a_full_queue_is_told_and_ctrl_c_leaves_nothing_queued(full):
     os.killpg(command.pid, signal.SIGINT)
     rest, _ = command.communicate(timeout=300)
 
-    assert "SLURM has not taken the jobs yet: its queue is full (MaxJobCount)" in said
+    assert "SLURM has not accepted the jobs yet: its queue is full (MaxJobCount)" in said
     assert "Stopped." in rest
     assert full.queue() == []
 

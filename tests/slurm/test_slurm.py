@@ -56,7 +56,7 @@ def test_two_nodes_give_the_results_of_two_ranks_here(sweeps, elsewhere):
             "Invalid partition name specified. Choose one that sinfo lists with "
             "hydra.launcher.partition=NAME.",
         ),
-        (["hydra.launcher.memory_gib=5000"], "Ask for what a node has: see devices, num_nodes,"),
+        (["hydra.launcher.memory_gib=5000"], "Request what a node has: see devices, num_nodes,"),
         (
             ["hydra.launcher.time_min=2", "hydra.launcher.warning_s=120"],
             "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
@@ -83,7 +83,7 @@ def test_jobs_that_wait_in_vain_are_told(sweeps):
     command.send_signal(signal.SIGINT)
     rest, _ = command.communicate(timeout=300)
 
-    assert "Jobs wait because of PartitionNodeLimit and will not start so" in said
+    assert "Jobs wait because of PartitionNodeLimit and cannot start" in said
     assert "Stopped." in rest
 
 
@@ -92,8 +92,8 @@ def test_a_host_without_slurm_is_told_so(sweeps, monkeypatch):
     said = sweeps.run(code=2)
 
     assert said == (
-        "Nothing was started.\nhydra/launcher=slurm must be started where SLURM's programs are; "
-        "sbatch and squeue are not on PATH. Go to a login node of the cluster, or use "
+        "Nothing was started.\nhydra/launcher=slurm must be started on a host with SLURM's "
+        "programs; sbatch and squeue are not on PATH. Go to a login node of the cluster, or use "
         "hydra/launcher=local.\n"
     )
 
@@ -105,7 +105,7 @@ def test_what_is_queued_is_attached_to_and_never_submitted_twice(sweeps):
     again = sweeps.detach("seed=0,1", "epochs=1")
 
     assert len(queued) == 2
-    assert "2 of 2 runs are queued or running already" in again
+    assert "2 of 2 runs are already queued or running" in again
     assert sweeps.queue() == queued
 
     status = sweeps.cluster.run(f"{STATUS} {sweeps.results}")

@@ -26,14 +26,14 @@ def cluster_checks(*, devices: int) -> Iterator[Check]:
         yield warning(
             "SLURM",
             f"{', '.join(missing)} not on PATH",
-            "Without sbatch and squeue nothing can be submitted; without srun a run has one node; "
-            "without scontrol a job cannot requeue itself: repeat the command instead.",
+            "Without sbatch and squeue nothing can be submitted; without srun runs are limited to "
+            "one node; without scontrol a job cannot requeue itself: repeat the command instead.",
         )
     config = ask("scontrol", "show", "config")
     if config is None:
         yield warning(
             "SLURM",
-            "the controller does not answer",
+            "the controller does not respond",
             "Nothing can be submitted now; see `scontrol ping`.",
         )
         return
@@ -48,16 +48,16 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Chec
     if tasks is not None and int(tasks) != devices * nodes:
         yield warning(
             "ranks",
-            f"SLURM says ntasks={tasks} nodes={nodes}; devices={devices} asked for",
-            "sweeper starts its own ranks and is not misled; other Lightning programs would "
+            f"SLURM says ntasks={tasks} nodes={nodes}; devices={devices} requested",
+            "sweeper starts its own ranks and is not affected; other Lightning programs would "
             "silently train another batch here. Remove --ntasks from the job's header.",
         )
     else:
-        yield good("ranks", f"ntasks={tasks or 'none'} nodes={nodes}; devices={devices} asked for")
+        yield good("ranks", f"ntasks={tasks or 'none'} nodes={nodes}; devices={devices} requested")
     cpus = environment.get("SLURM_CPUS_ON_NODE")
     if cpus and cpus.isdigit() and int(cpus) < devices:
         yield warning(
-            "CPUs", f"{cpus} on this node for devices={devices}", "Ask for at least one per rank."
+            "CPUs", f"{cpus} on this node for devices={devices}", "Request at least one per rank."
         )
 
 
@@ -91,4 +91,6 @@ def partition_checks(listed: str | None) -> Iterator[Check]:
         if available == "up":
             yield good(f"partition {name}", about)
         else:
-            yield warning(f"partition {name}", f"is {available}", "Choose another one for now.")
+            yield warning(
+                f"partition {name}", f"is {available}", "Choose another one for the moment."
+            )

@@ -97,8 +97,8 @@ def torch_checks(
     if torch["count"] < devices:
         yield broken(
             "GPUs",
-            f"{torch['count']} here; devices={devices} asked for",
-            "Ask for fewer devices, or for a node (or a job) with more GPUs.",
+            f"{torch['count']} here; devices={devices} requested",
+            "Request fewer devices, or a node (or a job) with more GPUs.",
         )
     else:
         yield good("GPUs", f"{torch['count']}, driver {driver}")

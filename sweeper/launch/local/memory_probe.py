@@ -176,7 +176,7 @@ class MemoryProber:
             kept = self.memory.keep_log(spec)
             self.memory.release(spec)
             return [
-                f"Whether micro-batches fit into {self.memory.describe(spec)} could not be probed: "
+                f"Whether micro-batches fit in {self.memory.describe(spec)} could not be probed: "
                 f"{why}. Only micro_batch_limit applies. Log: {kept}"
             ]
         if measured:
@@ -189,8 +189,8 @@ class MemoryProber:
             return []
         slow = slow_split(found.spec, found.bounds)
         return [
-            f"Micro-batches of up to {found.spec.split.micro_batch}, of those that make the batch, "
-            f"fit into {self.memory.describe(spec)}; probes: {self._count[key]}.",
+            f"Micro-batches of up to {found.spec.split.micro_batch}, of those that can make up the "
+            f"batch, fit in {self.memory.describe(spec)}; probes: {self._count[key]}.",
             *([f"Warning: {slow}"] if slow else []),
         ]
 
@@ -206,7 +206,11 @@ def _measured(probe: _Probe, folder: Path) -> dict[str, Any]:
     if code in {OVER_MEMORY_EXIT, -signal.SIGKILL} and not is_over:
         return {}
     if code:
-        why = "other processes use the GPU" if code == GPU_BUSY_EXIT else f"it exited with {code}"
+        why = (
+            "other processes are using the GPU"
+            if code == GPU_BUSY_EXIT
+            else f"it exited with {code}"
+        )
         raise _Inconclusive("it took longer than timeout_s" if is_over else why)
     return json.loads((folder / "measured.json").read_text())
 

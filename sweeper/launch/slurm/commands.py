@@ -111,7 +111,7 @@ def no_requeue() -> str:
     """Why a job cannot put itself back into the queue; empty if it can."""
     if shutil.which("scontrol"):
         return ""
-    return ", and scontrol, which would requeue it, is not here (repeat the command)"
+    return ", and scontrol, which would requeue it, is not available (repeat the command)"
 
 
 def without_tasks(environment: Mapping[str, str]) -> dict[str, str]:
@@ -148,7 +148,7 @@ def check_submit_host() -> None:
     missing: Sequence[str] = [name for name in ("sbatch", "squeue") if not shutil.which(name)]
     if missing:
         msg = (
-            "hydra/launcher=slurm must be started where SLURM's programs are; "
+            "hydra/launcher=slurm must be started on a host with SLURM's programs; "
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not on PATH. "
             "Go to a login node of the cluster, or use hydra/launcher=local."
         )

@@ -185,7 +185,7 @@ class _Job:
 
     def _why_stopped(self) -> str:
         if self._signals.first == signal.SIGUSR1:
-            return f"the time limit of its job was near{commands.no_requeue()}: stopped"
+            return f"its job's time limit was near{commands.no_requeue()}: stopped"
         if commands.was_cancelled(_own_log()):
             return "cancelled with scancel: stopped"
         return "SLURM took its nodes away: stopped"
@@ -225,8 +225,8 @@ class _Job:
 
 _NOTE = "slurm.json"
 _NOT_REQUEUED = (
-    "The job must go back into the queue to go on; scontrol could not put it there. Repeat the "
-    "command: it submits the run again, which goes on from where it was saved."
+    "The job must be requeued to resume; scontrol could not requeue it. Repeat the command: it "
+    "submits the run again, which resumes from its last checkpoint."
 )
 
 

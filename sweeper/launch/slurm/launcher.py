@@ -21,9 +21,9 @@ from sweeper.store.standing import Open, recover, standing
 _TICK_S = 0.2
 _SOON_S = 5.0
 _SBATCH_WAITS = (
-    "SLURM has not taken the jobs yet: its queue is full (MaxJobCount) or its controller is busy. "
-    "sbatch goes on trying for about two minutes; Ctrl-C ends that, and the same command submits "
-    "later what has no job."
+    "SLURM has not accepted the jobs yet: its queue is full (MaxJobCount) or its controller is "
+    "busy. sbatch keeps retrying for about two minutes; Ctrl-C stops it, and repeating the command "
+    "later submits the rest."
 )
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
@@ -121,14 +121,17 @@ class _Sweep:
         """Attach to what has a job; submit the rest."""
         jobs = self._jobs()
         if jobs is None:
-            msg = "squeue must answer, to see what is queued already; it does not. Try again later."
+            msg = (
+                "squeue must respond, to show which runs are already queued; it does not. Try "
+                "again later."
+            )
             raise ValueError(msg)
         known = self._tickets.all()
         new = [task for task in tasks if not self._has_job(task, known, jobs)]
         for task in tasks:
             self.followed[task.spec.run_id] = _Followed(task)
         if attached := len(tasks) - len(new):
-            text = f"{attached} of {len(tasks)} runs are queued or running already."
+            text = f"{attached} of {len(tasks)} runs are already queued or running."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
         for array in arrays(new, self._request, commands.max_array_size()):
             yield from self._submit_array(array, known)
@@ -166,7 +169,7 @@ class _Sweep:
         jobs = "1 job" if len(array.elements) == 1 else f"an array of {len(array.elements)} jobs"
         text = (
             f"Submitted {len(runs)} runs as {jobs}, number {job}. Ctrl-C leaves them in the queue; "
-            "the same command attaches to them again."
+            "repeat the command to attach to them."
         )
         yield Event(said=[text], queued=runs)
 
@@ -211,8 +214,8 @@ class _Sweep:
         reasons = {job.reason for job in found} & _HOPELESS - self._warned
         self._warned |= reasons
         return [
-            f"Jobs wait because of {reason} and will not start so: see `sinfo --Node --long`, "
-            "scancel them, and ask for what the partition has."
+            f"Jobs wait because of {reason} and cannot start: see `sinfo --Node --long`, scancel "
+            "them, and request what the partition has."
             for reason in sorted(reasons)
         ]
 
@@ -249,5 +252,5 @@ class _Sweep:
         if attempt is None:
             return
         where = f" See {self._tickets.log_of(ticket)}." if ticket else ""
-        reason = f"its job left the queue before the run began: cancelled or broken.{where}"
+        reason = f"its job left the queue before the run started: cancelled or broken.{where}"
         attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)

@@ -38,9 +38,9 @@ class SrunRanks:
         given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
         if asked > given:
             msg = (
-                f"num_nodes must be the nodes that the job has; got num_nodes={asked}, SLURM gave "
-                f"{given}. Take nodes and ntasks out of hydra.launcher.parameters: they follow "
-                "from num_nodes."
+                f"num_nodes must be the number of nodes in the job; got num_nodes={asked}, SLURM "
+                f"gave {given}. Remove nodes and ntasks from hydra.launcher.parameters: they "
+                "follow from num_nodes."
             )
             raise ValueError(msg)
         return Running(
@@ -118,10 +118,10 @@ def _without_record(code: int, attempt: Attempt) -> End:
     said = _log(attempt).read_text(errors="replace").strip().splitlines()
     # private: SLURM "oom-kill" or "oom_kill" in what srun prints
     if any("oom" in line.lower().replace("-", "") for line in said):
-        reason = "SLURM ended a rank that ran out of the job's memory"
+        reason = "SLURM killed a rank that exceeded the job's memory"
         return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
     if name := _FROM_OUTSIDE.get(code - _BY_SIGNAL):
-        reason = f"a rank was ended by {name} from outside"
+        reason = f"a rank was killed by {name} from outside"
         return End(outcome=Outcome.PREEMPTED, reason=reason)
     last = f": {said[-1]}" if said else ""
     return End(outcome=Outcome.FAILED, reason=f"srun exited with {code}{last}")

@@ -30,7 +30,7 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
 def _line(ledger: Ledger, ticket: Ticket, tickets: Tickets, jobs: Jobs | None) -> dict[str, Any]:
     job = jobs.of(ticket) if jobs else None
     if jobs is None:
-        state, why = "submitted", "squeue does not answer here"
+        state, why = "submitted", "squeue does not respond here"
     elif job:
         state, why = "queued", job.reason
     elif jobs.has(ticket):

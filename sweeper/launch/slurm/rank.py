@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> None:
     if started != world_size:
         reason = (
             f"srun must start devices x num_nodes = {world_size} ranks; it started {started}. "
-            "Take ntasks out of hydra.launcher.parameters: ranks follow from devices and num_nodes."
+            "Remove ntasks from hydra.launcher.parameters: ranks follow from devices and num_nodes."
         )
         refusal = {"outcome": Outcome.FAILED, "reason": reason}
         publish_json(Path(folder) / f"record-{number}.json", refusal)

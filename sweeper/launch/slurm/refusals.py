@@ -9,7 +9,7 @@ def in_words(error: str) -> str:
     """
     said = [line.partition("error:")[2].strip() for line in error.splitlines() if "error:" in line]
     reason = ". ".join(dict.fromkeys(line.rstrip(".") for line in said)) or error.strip()
-    return f"SLURM must take the jobs; sbatch says: {reason}. {_advice(reason.lower())}"
+    return f"SLURM must accept the jobs; sbatch says: {reason}. {_advice(reason.lower())}"
 
 
 def _advice(reason: str) -> str:
@@ -26,13 +26,13 @@ _ADVICE = (
     ),
     (
         ("time limit is invalid", "maxwall"),
-        "Ask for less with hydra.launcher.time_min=N: `sinfo` lists the limits, and a run that "
-        "needs longer goes on in the next job.",
+        "Request less with hydra.launcher.time_min=N: `sinfo` lists the limits, and a longer "
+        "run resumes in the next job.",
     ),
     (
         ("accounting/qos policy",),
-        "Your account or QOS allows less: see `sacctmgr show assoc` and `sacctmgr show qos`, ask "
-        "for less, or name another with hydra.launcher.qos=NAME.",
+        "Your account or QOS allows less: see `sacctmgr show assoc` and `sacctmgr show qos`, "
+        "request less, or name another with hydra.launcher.qos=NAME.",
     ),
     (
         ("invalid account", "invalid qos"),
@@ -48,7 +48,7 @@ _ADVICE = (
             "generic resource",
             "feature specification",
         ),
-        "Ask for what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
+        "Request what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
         "cpus_per_rank, memory_gib and constraint, and `sinfo --Node --long`.",
     ),
 )

@@ -100,7 +100,7 @@ def _check_warning(settings: Mapping[str, Any]) -> None:
         msg = (
             "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
             f"{grace_s=}, {warning_s=}, time_min={settings['time_min']} ({limit_s} s). "
-            "Give the job more time or shorten them."
+            "Give the job more time or shorten these."
         )
         raise ValueError(msg)
 

@@ -58,17 +58,17 @@ class Ticket:
             spec = run_spec(self.config)
         except ValueError as error:
             msg = (
-                "a ticket's config must be one that this version of sweeper knows; got one of "
-                f"another version ({str(error).splitlines()[0]}). Repeat the command with this "
-                "version, or go on with that one."
+                "a ticket's config must be from this version of sweeper; got one from another "
+                f"version ({str(error).splitlines()[0]}). Repeat the command with this version, "
+                "or use the other version."
             )
             raise ValueError(msg) from error
         if spec.run_id == self.run_id:
             return spec
         msg = (
-            f"a ticket's run must be the run of its config; run {self.run_id} was submitted by "
+            f"a ticket's run id must match its config; run {self.run_id} was submitted by "
             f"another version of sweeper, for which this config is run {spec.run_id}. Repeat the "
-            "command with this version, or go on with that one."
+            "command with this version, or use the other version."
         )
         raise ValueError(msg)
 
@@ -166,7 +166,7 @@ class Tickets:
         except (ValueError, TypeError) as error:
             msg = (
                 f"{path} must be a ticket of this version of sweeper; it cannot be read ({error}). "
-                "Remove it: the same command submits its run again."
+                "Remove it and repeat the command to submit its run again."
             )
             raise ValueError(msg) from error
 

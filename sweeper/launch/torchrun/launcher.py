@@ -110,9 +110,9 @@ class _Ranks:
         asked = (config.devices, config.num_nodes)
         if asked != (group.devices, group.num_nodes) or group.world_size % group.devices:
             msg = (
-                "devices and num_nodes must be the ranks that torchrun started; got "
+                "devices and num_nodes must match the ranks that torchrun started; got "
                 f"devices={asked[0]} num_nodes={asked[1]}, torchrun started {group.world_size} "
-                f"processes, {group.devices} of them here. Leave both out: they follow from it."
+                f"processes, {group.devices} of them here. Remove both: they follow from torchrun."
             )
             raise ValueError(msg)
 
@@ -184,7 +184,7 @@ def _follow(group: Group) -> int:
                 args = _worker_args(group, run, {"SWEEPER_SHARED": str(shared)})
                 _report(number, group.rank, start_process(train_rank, args, context))
     except RuntimeError:  # torch's, of a store that is not there any more
-        print("The process of rank 0 has gone: see what it says.", file=sys.stderr)  # noqa: T201
+        print("The process of rank 0 is gone: see its output.", file=sys.stderr)  # noqa: T201
     return exit_codes.RUN_FAILED
 
 

@@ -21,7 +21,7 @@ def test_an_example_too_few_fails_the_run(fit, line, plan, batches):
     with pytest.raises(
         BatchContractBroken,
         match=r"^every epoch must have 2 optimizer steps of 4 examples; epoch 1 had 2 steps of 3 to"
-        r" 4 examples\. The data or the ranks are not those planned\.$",
+        r" 4 examples\. The data or the ranks differ from the plan\.$",
     ):
         fit(line(), [BatchContract(plan())], short)
 

@@ -53,7 +53,7 @@ def test_a_logger_that_cannot_be_reached_does_not_fail_the_run(train, target):
     row, folder = train(f"logger._target_={target}")
 
     assert row["outcome"] == "finished"
-    assert "logger: given up after" in (folder / "log.txt").read_text()
+    assert "logger: disabled after" in (folder / "log.txt").read_text()
 
 
 def test_a_logger_does_not_change_the_runs_identity(grid):

@@ -178,7 +178,9 @@ def test_a_corrupt_image_is_named(data, folder_tree):
     path.write_bytes(path.read_bytes()[:100])
     data.set_epoch(0, 0)
 
-    with pytest.raises(ValueError, match=rf"must be a whole image file; {path} cannot be decoded"):
+    with pytest.raises(
+        ValueError, match=rf"must be a complete image file; {path} cannot be decoded"
+    ):
         data.train_examples(torch.tensor([6]))
 
 
@@ -188,7 +190,9 @@ def test_a_corrupt_image_is_named_by_a_worker_too(folder_tree):
     data = opened(folder_tree, num_workers=1)
     data.settle(CPU, ranks_on_node=1)
 
-    with pytest.raises(ValueError, match=rf"must be a whole image file; {path} cannot be decoded"):
+    with pytest.raises(
+        ValueError, match=rf"must be a complete image file; {path} cannot be decoded"
+    ):
         list(data.train_stream([torch.tensor([6])]))
 
 

@@ -195,7 +195,7 @@ def test_a_file_that_is_no_parquet_is_named(root):
     path = root / "data/train-00000-of-00002.parquet"
     path.write_bytes(path.read_bytes()[:-10])
 
-    with pytest.raises(ValueError, match=rf"must be a whole parquet file; {path} is not"):
+    with pytest.raises(ValueError, match=rf"must be a complete parquet file; {path} is not"):
         opened(root)
 
 

@@ -53,7 +53,7 @@ def test_a_run_does_not_go_on_with_another_sum(state, before):
     )
     ordered.load_state(ordered.state())
 
-    with pytest.raises(ValueError, match=rf"made with {before}, now micro_batch=8\. Go on with"):
+    with pytest.raises(ValueError, match=rf"made with {before}, now micro_batch=8\. Resume with"):
         ordered.load_state(state)
 
 

@@ -179,7 +179,7 @@ def test_a_function_that_draws_is_refused():
 
     model(torch.ones(2))
 
-    with pytest.raises(ValueError, match=r"^the model must draw at random in dropout layers alone"):
+    with pytest.raises(ValueError, match=r"^the model must draw at random only in dropout layers"):
         draws.refuse(model)
 
 

@@ -33,5 +33,5 @@ def test_saturating_takes_the_noise_scale_of_an_earlier_run(ledger, grid):
 
 @pytest.mark.parametrize("words", [(), ("+lr_rule.measured_in=00000000000f",)])
 def test_a_run_that_measured_nothing_is_refused(ledger, grid, words):
-    with pytest.raises(ValueError, match=r"^lr_rule\.noise_scale=measured must be with "):
+    with pytest.raises(ValueError, match=r"^lr_rule\.noise_scale=measured needs "):
         plan(grid(*MEASURED, *words), ledger)

@@ -131,7 +131,7 @@ def test_adascale_goes_on_from_its_state(adascale):
         ),
         (
             ("batch=256", "bn_span=64"),
-            "batch must hold at least two spans of base_batch examples, to compare their "
+            "batch must contain at least two spans of base_batch examples, to compare their "
             "gradients; got batch=256, base_batch=256. Set noise_span to 128 or less.",
         ),
         (
@@ -141,9 +141,9 @@ def test_adascale_goes_on_from_its_state(adascale):
         ),
         (
             ("micro_batch=128",),
-            "micro_batch must be base_batch, whose gradients are looked at one by one; got "
+            "micro_batch must be base_batch, whose gradients are compared; got "
             "micro_batch=128, base_batch=256. Leave micro_batch=auto, or set base_batch=128, which "
-            "makes another experiment.",
+            "changes the experiment.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -98,7 +98,7 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
     [
         (
             ("schedule.factor=2.5",),
-            "schedule.factor must be a whole number, 2 or more, as the accumulation steps are "
+            "schedule.factor must be a whole number, 2 or more, because accumulation steps are "
             "multiplied by it; got schedule.factor=2.5.",
         ),
         (
@@ -109,8 +109,8 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
         ),
         (
             ("schedule.milestones=[3]",),
-            "schedule.milestones must come after the warmup, during which the batch stays; got a "
-            "milestone of 3, 5 warmup epochs. Move it.",
+            "schedule.milestones must come after the warmup, during which the batch is constant; "
+            "got a milestone of 3, 5 warmup epochs. Move it.",
         ),
         (
             ("schedule.max_batch=100000",),
@@ -123,7 +123,7 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
         ),
         (
             ("lr_rule=adascale", "base_batch=32", "bn_span=32"),
-            "schedule=growing_batch must be with a rate that does not follow the batch while "
+            "schedule=growing_batch needs a learning rate that does not follow the batch during "
             "training; got lr_rule=adascale. Use one of the two.",
         ),
     ],

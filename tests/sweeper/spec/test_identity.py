@@ -16,7 +16,7 @@ def test_every_config_key_is_on_one_side(default_config):
 
 
 def test_a_new_key_must_be_put_on_one_side(config):
-    with pytest.raises(ValueError, match=r"got brand_new\. Put it on one side in sweeper/spec/"):
+    with pytest.raises(ValueError, match=r"got brand_new\. Classify it in sweeper/spec/"):
         run_id(config(brand_new=1))
 
 

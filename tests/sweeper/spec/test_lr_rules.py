@@ -152,7 +152,7 @@ def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
         ),
         (
             {"name": "saturating", "noise_scale": "measured"},
-            "lr_rule.noise_scale must be a number above 0 where no results folder is looked into; "
+            "lr_rule.noise_scale must be a number above 0 where no results folder is read; "
             "got lr_rule.noise_scale=measured. Write the number.",
         ),
         (

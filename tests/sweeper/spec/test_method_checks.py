@@ -29,21 +29,21 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         ),
         (
             (*PARTS, "micro_batch=128"),
-            "micro_batch must be optimizer.gradient_span, whose gradients are looked at one by "
-            "one; got micro_batch=128, optimizer.gradient_span=384. Leave micro_batch=auto, or set "
-            "optimizer.gradient_span=128, which makes another experiment.",
+            "micro_batch must be optimizer.gradient_span, whose gradients are "
+            "compared; got micro_batch=128, optimizer.gradient_span=384. Leave micro_batch=auto, "
+            "or set optimizer.gradient_span=128, which changes the experiment.",
         ),
         (
             (*PARTS, "optimizer.gradient_span=3840"),
-            "batch must hold at least two spans of optimizer.gradient_span examples, to compare "
+            "batch must contain at least two spans of optimizer.gradient_span examples, to compare "
             "their gradients; got batch=3840, optimizer.gradient_span=3840. Set "
             "optimizer.gradient_span to 1920 or less.",
         ),
         (
             (*PARTS, "perturbation=sam", "perturbation.gradient_span=128"),
-            "perturbation.gradient_span must be optimizer.gradient_span, of which gradients are "
-            "looked at already; got perturbation.gradient_span=128, "
-            "optimizer.gradient_span=384. Set both to one number.",
+            "perturbation.gradient_span must be optimizer.gradient_span, whose gradients are "
+            "already compared; got perturbation.gradient_span=128, "
+            "optimizer.gradient_span=384. Set both to the same number.",
         ),
         (
             (*PARTS, "gradient_clip=1"),
@@ -52,8 +52,8 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         ),
         (
             ("comm_hook=hierarchical", "comm_hook.ranks_per_node=2", "devices=3"),
-            "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes are "
-            "alike; got comm_hook.ranks_per_node=2, 3 ranks. Usually it is devices.",
+            "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes have the "
+            "same number; got comm_hook.ranks_per_node=2, 3 ranks. Usually it is devices.",
         ),
         (
             ("comm_hook.nccl_algo=star",),
@@ -75,14 +75,15 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         ),
         (
             (*LOCAL, "devices=2"),
-            "devices x num_nodes must be comm_hook.workers, each of which trains on its own; got "
-            "devices=2, num_nodes=1, comm_hook.workers=1. Train on 1 ranks.",
+            "devices x num_nodes must equal comm_hook.workers, each of which takes local steps; "
+            "got devices=2, num_nodes=1, comm_hook.workers=1. Train on 1 ranks.",
         ),
         (
             (*LOCAL, "ema_decay=0.9"),
-            "comm_hook=post_local_sgd must be without what keeps one state for all ranks: "
-            "ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured noise "
-            "(noise_span); got a setting of ema_decay. Remove it, or use comm_hook=all_reduce.",
+            "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
+            "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
+            "noise (noise_span); got ema_decay. Remove it, or use "
+            "comm_hook=all_reduce.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

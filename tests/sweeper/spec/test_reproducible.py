@@ -15,7 +15,10 @@ EXACT = {"reproducible": True, "micro_batch": 384}
             r"^reproducible must be true or false, or null; got reproducible='yes'\.$",
         ),
         ({"micro_batch": "auto"}, r"^micro_batch must be a number with reproducible=true"),
-        ({"precision": "16-mixed"}, r"^reproducible=true must be without .*; got precision=16-mix"),
+        (
+            {"precision": "16-mixed"},
+            r"^reproducible=true cannot be combined with .*; got precision=16-mix",
+        ),
         (
             {"comm_hook": {"name": "bf16"}},
             r"micro-batches; got comm_hook=bf16\. Remove it, or repr",

@@ -229,7 +229,7 @@ def test_a_schedule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
         (
             {**POLYNOMIAL, "clock": "epoch"},
             "schedule.clock must be one of start, warmup; got schedule.clock='epoch'. "
-            "Count the decay from the start of training, or from the end of the warmup.",
+            "The decay starts with training, or at the end of the warmup.",
         ),
         (
             {**POLYNOMIAL, "end_lr": 5.0},

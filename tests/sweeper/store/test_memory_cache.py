@@ -69,7 +69,7 @@ def test_another_limit_is_answered_from_what_was_measured(probes, spec):
 
     assert probes.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 256
     assert probes.fit(spec(memory_limit_gib=1.5)).spec.split.micro_batch == 128
-    assert "must fit into memory_limit_gib=1;" in probes.fit(spec(memory_limit_gib=1.0)).refusal
+    assert "must fit in memory_limit_gib=1;" in probes.fit(spec(memory_limit_gib=1.0)).refusal
     assert probes.fit(spec(memory_limit_gib=8.0)).to_probe == 384
 
 

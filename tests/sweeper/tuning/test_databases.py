@@ -89,7 +89,7 @@ def test_a_server_that_is_cut_off_ends_the_command_with_a_sentence(server, tmp_p
     last = subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
 
     assert process.returncode == 1, said
-    assert "hydra.sweeper.storage cannot be reached any more: " in said
+    assert "hydra.sweeper.storage can no longer be reached: " in said
     assert "Traceback" not in said
     assert "secret" not in said
     assert last.returncode == 0, last.stdout + last.stderr
@@ -109,4 +109,6 @@ def test_a_database_that_is_not_there(server, tune, capsys):
         "Nothing was started.\nhydra.sweeper.storage must be a database that can be reached; got "
         f"postgresql+psycopg://sweeper:...@127.0.0.1:{server.port}/postgres: "
     )
-    assert said.endswith("Start it, correct the URL, or leave it out for a journal file.\n")
+    assert said.endswith(
+        "Start it, correct the URL, or remove the setting to use a journal file.\n"
+    )

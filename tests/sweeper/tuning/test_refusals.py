@@ -34,10 +34,10 @@ RATES = "base_lr=tag(log, interval(0.01, 1))"
          "a tag must be one of log, mean, tune; got tun in base_lr=tag(tun, range(1, 3))."),
         (["seed=tag(mean, tune, range(3))"],
          "seed must be either tuned or averaged over; got seed=tag(mean, tune, range(3)). "
-         "Drop one tag."),
+         "Remove one tag."),
         (["base_lr=0.1,0.2", "base_lr=interval(0.1, 1)"],
-         "base_lr must be given once, as tuned or as compared; got base_lr=0.1,0.2 and "
-         "base_lr=interval(0.1, 1). Drop one of them."),
+         "base_lr must be given once, either tuned or compared; got base_lr=0.1,0.2 and "
+         "base_lr=interval(0.1, 1). Remove one of them."),
         (["batch=3840,7680"],
          "something must be tuned with hydra/sweeper=optuna; got no interval() and nothing tagged "
          "tune. Write base_lr=tag(log, interval(1e-3, 1)), or use hydra/sweeper=grid."),
@@ -62,7 +62,7 @@ def test_whole_numbers_stay_whole_and_ranges_exclude_their_stop(loader):
     ("words", "sentence"),
     [
         (["warmup=tag(tune, range(0, 9))"],
-         "every end of the tuned ranges must make a possible run. warmup must be shorter than the "
+         "both ends of every tuned range must give a valid run. warmup must be shorter than the "
          "training; got warmup=8 of epochs=1. Train longer or warm up for fewer epochs."),
         ([RATES, "n_trials=0"],
          "n_trials must be a whole number, 1 or more; got n_trials=0."),
@@ -70,7 +70,7 @@ def test_whole_numbers_stay_whole_and_ranges_exclude_their_stop(loader):
          "n_trials must be 5 with hydra/sweeper/sampler=grid, the number of its points; got "
          "n_trials=7. Write n_trials=5, or tune less."),
         (["base_lrr=interval(0.1, 1)"],
-         "every end of the tuned ranges must make a possible run. base_lrr is not a config key; "
+         "both ends of every tuned range must give a valid run. base_lrr is not a config key; "
          "got base_lrr=0.1. Did you mean base_lr?"),
     ],
 )  # fmt: skip
@@ -87,8 +87,8 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
     [
         ({"objectives": ["accuracy"]}, "hydra.sweeper.objectives must be a list of different"),
         ({"objectives": ["val_loss", "train_s"], "pruner": "optuna.pruners.MedianPruner"},
-         "hydra/sweeper/pruner must be none with several objectives, which Optuna cannot compare "
-         "before the end; got val_loss, train_s."),
+         "hydra/sweeper/pruner must be none with several objectives, for which Optuna does not "
+         "support pruning; got val_loss, train_s."),
         ({"objectives": ["train_s"], "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
          "val_accuracy or val_loss; got train_s. Use hydra/sweeper/pruner=none."),
@@ -120,7 +120,9 @@ def test_a_database_that_cannot_be_reached(results, url):
         open_storage(url, results)
 
     assert "secret" not in str(refused.value)
-    assert "Start it, correct the URL, or leave it out for a journal file." in str(refused.value)
+    assert "Start it, correct the URL, or remove the setting to use a journal file." in str(
+        refused.value
+    )
 
 
 def test_a_line_that_a_killed_writer_left_unfinished_is_cut_off(results):
@@ -143,9 +145,9 @@ def test_a_study_whose_space_has_changed(tune, capsys):
 
     sentences = capsys.readouterr().err
     assert code == 2
-    assert "the search space must be what it was when study" in sentences
-    assert "it was base_lr {step: None, low: 0.01, high: 1.0, log: True}, and now is" in sentences
-    assert "begin another study with hydra.sweeper.study_name=NAME" in sentences
+    assert "the search space must be the same as when study" in sentences
+    assert "it was base_lr {step: None, low: 0.01, high: 1.0, log: True}, and is now" in sentences
+    assert "create another study with hydra.sweeper.study_name=NAME" in sentences
 
 
 def test_a_study_whose_sampler_has_changed(tune, capsys):
@@ -153,4 +155,4 @@ def test_a_study_whose_sampler_has_changed(tune, capsys):
     code = tune(RATES, "n_trials=1", LOSS, "hydra/sweeper/sampler=random")
 
     assert code == 2
-    assert "hydra/sweeper/sampler must be what it was when study" in capsys.readouterr().err
+    assert "hydra/sweeper/sampler must be the same as when study" in capsys.readouterr().err

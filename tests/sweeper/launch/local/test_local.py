@@ -31,7 +31,7 @@ def test_a_segmentation_fault_is_a_row_and_the_next_run_is_fine(launch, results)
     rows = launch(provoked("Segfaulting"), provoked("Plain"), jobs=1).set_index("model")
 
     assert rows.outcome["Segfaulting"] == "failed"
-    assert rows.reason["Segfaulting"] == "the worker died by SIGSEGV; see its log"
+    assert rows.reason["Segfaulting"] == "the worker crashed with SIGSEGV; see its log"
     assert "Segmentation fault" in (results / rows.log_path["Segfaulting"]).read_text()
     assert rows.outcome["Plain"] == "finished"
 
@@ -102,7 +102,7 @@ def test_a_killed_worker_is_preempted_and_goes_on_when_the_command_is_repeated(l
     again = only(launch(provoked("Suicidal")))
 
     assert first.outcome == "preempted"
-    assert first.reason == "the worker was ended by SIGKILL from outside"
+    assert first.reason == "the worker was killed by SIGKILL from outside"
     assert (first.attempt, again.attempt) == (1, 2)
 
 

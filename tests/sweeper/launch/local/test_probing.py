@@ -60,9 +60,9 @@ def test_if_nothing_fits_the_row_says_what_to_do(launch, results):
 
     assert (row.outcome, row.micro_batch) == ("out_of_memory", 32)
     assert row.reason.startswith(
-        "the smallest micro-batch must fit into memory_limit_gib=0.01; got micro_batch=32, the "
-        "smallest that makes batch=256 on 1 rank(s) with bn_span=32, and it needs more. Give it "
-        "more memory, or choose a smaller model"
+        "the smallest micro-batch must fit in memory_limit_gib=0.01; got micro_batch=32, the "
+        "smallest that can make up batch=256 on 1 rank(s) with bn_span=32, and it needs more. "
+        "Provide more memory, or choose a smaller model"
     )
     assert tried(results) == ["32-over"]
 

@@ -15,9 +15,9 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         (["Resource temporarily unavailable"], "The queue is full for now: repeat the command"),
         (
             ["Requested time limit is invalid (missing or exceeds some limit)"],
-            "Ask for less with hydra.launcher.time_min=N",
+            "Request less with hydra.launcher.time_min=N",
         ),
-        (["QOSMaxWallDurationPerJobLimit", POLICY], "Ask for less with hydra.launcher.time_min=N"),
+        (["QOSMaxWallDurationPerJobLimit", POLICY], "Request less with hydra.launcher.time_min=N"),
         (["QOSMaxGRESPerJob", POLICY], "Your account or QOS allows less"),
         (
             ["Invalid account or account/partition combination specified"],
@@ -25,8 +25,8 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
         ),
         (["Invalid qos specification"], "Name yours with hydra.launcher.account=NAME and"),
         (["Invalid partition name specified"], "Choose one that sinfo lists with"),
-        (["Requested node configuration is not available"], "Ask for what a node has"),
-        (["Invalid generic resource (gres) specification"], "Ask for what a node has"),
+        (["Requested node configuration is not available"], "Request what a node has"),
+        (["Invalid generic resource (gres) specification"], "Request what a node has"),
         (["Requested reservation is invalid"], "Correct it under hydra.launcher (conf/hydra"),
     ],
 )
@@ -35,4 +35,4 @@ def test_advice_fits_what_slurm_says(lines, advice):
 
     said = in_words(printed)
 
-    assert said.startswith(f"SLURM must take the jobs; sbatch says: {'. '.join(lines)}. {advice}")
+    assert said.startswith(f"SLURM must accept the jobs; sbatch says: {'. '.join(lines)}. {advice}")
