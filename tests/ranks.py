@@ -1,21 +1,107 @@
 """What tests run on several ranks, one process each."""
 
+import multiprocessing
+import os
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from line import Line, constant_batches, train_line
+from pytorch_lightning.callbacks import Callback
 
+from lightning_modules.callbacks.checkpoint import StopRequest
+from lightning_modules.callbacks.local_sgd import PostLocalSGD
+from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.gradients.hierarchical import Hierarchy
 
 
-def tell_mean(pipe: Connection, rank: int, world_size: int, meeting: str, on_node: int) -> None:
-    """Tell two hierarchical means: of the rank and its square, then of its cube."""
+def ask_ranks(answer, meeting: Path, *, world_size: int) -> list:
+    """What a function of this module answers on each rank, given the rank and a free folder."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ranks"])  # torch is imported once, not by each rank
+    pipes, processes = [], []
+    for rank in range(world_size):
+        receive, send = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_answer, args=(send, answer, rank, world_size, str(meeting))
+        )
+        process.start()
+        send.close()  # so that a process that dies ends the wait
+        pipes.append(receive)
+        processes.append(process)
+    answers = [receive.recv() for receive in pipes]
+    for receive, process in zip(pipes, processes, strict=True):
+        process.join()
+        receive.close()
+    return answers
+
+
+def _answer(pipe: Connection, answer, rank: int, world_size: int, meeting: str) -> None:
+    number, size = str(rank), str(world_size)
+    os.environ.update(LOCAL_RANK=number, NODE_RANK="0", RANK=number, WORLD_SIZE=size)
     torch.set_num_threads(1)
     store = dist.FileStore(meeting, world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    hierarchy = Hierarchy(ranks_per_node=on_node)
-    first = hierarchy.mean(torch.tensor([rank, rank**2]).double())
-    second = hierarchy.mean(torch.tensor([rank**3]).double())
-    pipe.send([*first.tolist(), *second.tolist()])
+    pipe.send(answer(rank, Path(meeting).parent))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def hierarchical_means(rank: int, folder: Path) -> list[float]:
+    """Two means over nodes of two ranks: of the rank and its square, then of its cube."""
+    del folder
+    hierarchy = Hierarchy(ranks_per_node=2)
+    first = hierarchy.mean(torch.tensor([rank, rank**2]).double())
+    second = hierarchy.mean(torch.tensor([rank**3]).double())
+    return [*first.tolist(), *second.tolist()]
+
+
+def stops(rank: int, folder: Path) -> tuple[list[bool], int]:
+    """What three polls say, and after how many more steps a stop is due; the third poll's."""
+    del folder
+    polls = []
+
+    def is_requested() -> bool:
+        polls.append(rank)
+        return rank == 1 or len(polls) % 3 == 0
+
+    request, device, steps = StopRequest(is_requested, rank=rank), torch.device("cpu"), 1
+    polled = [request.poll(device) for _ in range(3)]
+    while not request.is_due(device):
+        steps += 1
+    return polled, steps
+
+
+class _Agreement(Callback):
+    def __init__(self, local: PostLocalSGD) -> None:
+        self._local, self.after_steps = local, []
+
+    def on_train_batch_end(self, *_) -> None:
+        self.after_steps.append(self._local.is_agreed)
+
+
+def local_steps(rank: int, folder: Path) -> tuple[float, list[bool]]:
+    """The weight after a shared step and three local ones, and when ranks had the same.
+
+    Rank 0 trains on 1s and rank 1 on 2s: the gradients of a weight w are w and 4 w.
+    """
+    module, local = Line(), PostLocalSGD(local_steps=2, start_step=1)
+    agreement = _Agreement(local)
+    batches = constant_batches(4, 1.0 + rank)
+    train_line(folder, module, [local, agreement], batches, accumulate=1)
+    return module.weight, agreement.after_steps
+
+
+def broadcasts(rank: int, folder: Path) -> int:
+    """How often ranks broadcast while they train on 4 micro-batches."""
+    del rank
+    counted, broadcast = [], dist.broadcast
+
+    def counting(*args, **kwargs):
+        counted.append(args)
+        return broadcast(*args, **kwargs)
+
+    dist.broadcast = counting
+    train_line(folder, Line(), [LaunchersSigterm()], constant_batches(4))
+    return len(counted)

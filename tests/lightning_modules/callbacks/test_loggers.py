@@ -1,6 +1,7 @@
 """Mirrors of the curves: off by default, and never the end of a run."""
 
 import contextlib
+import shutil
 import sqlite3
 import time
 
@@ -79,6 +80,35 @@ def mirror(grid, tmp_path):
         return tmp_path
 
     return show
+
+
+def test_a_row_is_mirrored_at_its_step_without_what_was_not_measured(mirror):
+    rows = pd.read_csv(mirror("csv") / "csv" / "metrics.csv")
+
+    assert set(rows.columns) == {"epoch", "step", "val_accuracy"}
+    assert list(zip(rows.step, rows.val_accuracy, strict=True)) == [(16, 0.5), (32, 0.75)]
+
+
+def test_a_mirror_that_breaks_is_given_up_once(grid, tmp_path, capsys):
+    (config,) = grid("batch=3840", "logger=csv")
+    shown = Mirror(run_spec(config), tmp_path, rank=0)
+    shown.rows([{"step": 16}])
+    shutil.rmtree(tmp_path / "csv")
+    (tmp_path / "csv").write_text("in the way")
+
+    shown.rows([{"step": 32}, {"step": 48}])
+    shown.close("finished")
+
+    assert capsys.readouterr().err.count("logger: given up after") == 1
+    assert (tmp_path / "csv").read_text() == "in the way"
+
+
+def test_other_ranks_mirror_nothing(grid, tmp_path):
+    (config,) = grid("batch=3840", "logger=csv")
+
+    Mirror(run_spec(config), tmp_path, rank=1).rows([{"step": 16}])
+
+    assert not any(tmp_path.iterdir())
 
 
 def test_tensorboard_reads_what_is_mirrored(mirror):

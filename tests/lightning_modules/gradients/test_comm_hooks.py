@@ -1,11 +1,10 @@
 """Ways to exchange gradients that torch does not have, or does not resume."""
 
-import multiprocessing
 import os
 
 import pytest
 import torch
-from ranks import tell_mean
+from ranks import ask_ranks, hierarchical_means
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
@@ -16,24 +15,9 @@ from sweeper.spec.comm_hooks import AllReduce
 
 def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):
     """Of 0 to 3 the mean is 6 / 4, of the squares 14 / 4, of the cubes 36 / 4: on every rank."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ranks"])  # torch is imported once, not by each rank
-    pipes = [context.Pipe(duplex=False) for _ in range(4)]
-    meeting = str(tmp_path / "rendezvous")
-    processes = [
-        context.Process(target=tell_mean, args=(send, rank, 4, meeting, 2))
-        for rank, (_, send) in enumerate(pipes)
-    ]
-    for process in processes:
-        process.start()
+    means = ask_ranks(hierarchical_means, tmp_path / "rendezvous", world_size=4)
 
-    received = [receive.recv() for receive, _ in pipes]
-
-    assert received == [[1.5, 3.5, 9.0]] * 4
-    for process, ends in zip(processes, pipes, strict=True):
-        process.join()
-        for end in ends:
-            end.close()
+    assert means == [[1.5, 3.5, 9.0]] * 4
 
 
 def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_group):

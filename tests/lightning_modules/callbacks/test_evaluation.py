@@ -1,0 +1,55 @@
+"""Each validation example is evaluated once, over all ranks, by the weights at the epoch's end."""
+
+import pytest
+from line import Numbers
+
+from lightning_modules.callbacks.evaluation import Evaluation
+from lightning_modules.callbacks.weight_average import WeightAverage
+
+
+@pytest.fixture
+def evaluated(fit, line, plan, batches):
+    """Evaluate the first numbers with the weight that one step of training has made 0.9."""
+
+    def run(num_examples, *, rank=0, devices=1, in_whole=False, average=None):
+        data, module, was_training = Numbers(0), line(), []
+        module.layers.register_forward_hook(lambda layer, *_: was_training.append(layer.training))
+        evaluation = Evaluation(
+            data,
+            plan(rank=rank, devices=devices),
+            ("loss",),
+            num_examples=num_examples,
+            in_whole_micro_batches=in_whole,
+            average=average,
+        )
+        before = [average] if average else []
+        fit(module, [*before, evaluation], batches(2))
+        assert module.training
+        assert was_training == [True, True] + [False] * (len(was_training) - 2)
+        assert module.weight == pytest.approx(0.9)
+        return evaluation.columns, data.evaluated
+
+    return run
+
+
+def test_the_means_are_over_all_examples(evaluated):
+    """Of 0 to 4 the squares' mean is 6; the last micro-batch of 2 has a single one."""
+    columns, examples = evaluated(5)
+
+    assert columns == pytest.approx({"val_loss": 0.9**2 * 6 / 2})
+    assert examples == [0, 1, 2, 3, 4]
+
+
+def test_an_average_of_the_weights_is_evaluated_in_place_of_them(evaluated):
+    """Half of 1 and half of 0.9."""
+    columns, _ = evaluated(5, average=WeightAverage(decay=0.5))
+
+    assert columns == pytest.approx({"val_loss": 0.95**2 * 6 / 2})
+
+
+@pytest.mark.parametrize("in_whole", [False, True])
+@pytest.mark.parametrize("num_examples", [3, 5, 8])
+def test_two_ranks_evaluate_each_example_once(evaluated, num_examples, in_whole):
+    ranks = [evaluated(num_examples, rank=rank, devices=2, in_whole=in_whole)[1] for rank in (0, 1)]
+
+    assert ranks[0] + ranks[1] == list(range(num_examples))
