@@ -1,11 +1,11 @@
-"""Lightning, without what it says at each start."""
+"""Lightning without its startup messages."""
 
 import logging
 import warnings
 
 
 def quieten() -> None:
-    """Silence what Lightning says at each start; errors still speak."""
+    """Silence Lightning's startup messages, but not its errors."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric|torch")

@@ -8,7 +8,7 @@ class RankPlan:
     """Micro-batch, accumulation, ranks and steps of every epoch, for the loader and the callbacks.
 
     All of it follows from the spec, except what a run decides on its way: when its batch grows
-    (`grow`), and where in an epoch it goes on (`resume`).
+    (`grow`), and where in an epoch it resumes (`resume`).
 
     Args:
         spec: the run as planned.
@@ -50,7 +50,7 @@ class RankPlan:
         self._spec = with_growths(self._spec, grown)
 
     def resume(self, epoch: int, step: int) -> None:
-        """Go on in a 0-based epoch after some of its optimizer steps."""
+        """Resume in a 0-based epoch after some of its optimizer steps."""
         self._resumed = (epoch, step)
 
     def first_step(self, epoch: int) -> int:

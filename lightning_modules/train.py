@@ -63,7 +63,7 @@ class RankContext:
 
     Attributes:
         rank: this process among the ranks of the run.
-        folder: for whatever Lightning writes; of this attempt alone (Lightning#12369).
+        folder: for Lightning's files; only for this attempt (Lightning#12369).
         checkpoint: the run's checkpoint, replaced after each epoch and at a graceful stop;
             resumed from if it is there.
         on_epoch: given the curve's new rows after each epoch, and the old ones at a resume.
@@ -201,7 +201,7 @@ def _callbacks(
         sam(config.perturbation),  # passes over the micro-batch, so its position must be known
         local or GradientExchange(ordered or build_comm_hook(config.comm_hook)),
         ordered and OrderedSum(plan, ordered),
-        metrics,  # of what SAM says was measured
+        metrics,  # as measured by SAM
         divergence(  # before anything is made of a gradient or a loss
             metrics,
             precision=config.precision,

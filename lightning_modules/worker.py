@@ -177,7 +177,7 @@ def _die_with_parent() -> None:
 def choose_nccl(comm_hook: CommHook) -> None:
     """Make NCCL reduce by the algorithm that a run asks for; it reads its environment once.
 
-    Trees are for all-reduce alone; by name alone they would leave the other operations without any.
+    Only all-reduce has trees; the plain name would leave the other operations without an algorithm.
     """
     algorithms = {"ring": "ring", "tree": "ring;allreduce:tree"}
     if (chosen := getattr(comm_hook, "nccl_algo", None)) is not None:
@@ -255,7 +255,7 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python could not get memory; on a CPU torch says so only in words."""
+    """Whether torch or Python could not get memory; on a CPU torch only says so in the message."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -51,7 +51,7 @@ _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 
 def main() -> NoReturn:
-    """Run the command line; leave with its exit code."""
+    """Run the command line; exit with its code."""
     sys.exit(_run(sys.argv[1:]))
 
 

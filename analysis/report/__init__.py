@@ -1,1 +1,1 @@
-"""An interactive page about the runs of one or more results folders, and what it says in words."""
+"""An interactive page about the runs of one or more results folders, and its estimates as text."""

@@ -19,7 +19,7 @@ from analysis.tables.load import read_curves, read_runs
 from sweeper.store.schema import RUNS
 
 #: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
-#: many runs the first measures alone, so that the page opens soon.
+#: many runs only the first measures, so that the page opens fast.
 MEASURES = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "distance_from_start", "lr")
 MAX_NUMBERS = 3_000_000
 

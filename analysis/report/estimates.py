@@ -1,4 +1,4 @@
-"""What the runs say of the open questions about batch, warmup and learning rate, in words."""
+"""Estimates for the open questions about batch, warmup and learning rate, as text."""
 
 from dataclasses import dataclass, field
 from itertools import combinations

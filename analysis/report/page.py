@@ -1,4 +1,4 @@
-"""The report page: one file that opens offline, and cannot be made to run what a config says."""
+"""The report page: one file that works offline and never executes text from configs."""
 
 import base64
 import hashlib

@@ -25,7 +25,7 @@ from analysis.tables.load import folders
 class Watcher:
     """Results folders, read again only when something in them changed.
 
-    What runs and waits is read anew whenever an epoch has ended; claims and estimates, which take
+    What runs and waits is read again whenever an epoch has ended; claims and estimates, which take
     longer and rest on runs that have ended, only when one more has.
 
     Args:

@@ -12,7 +12,7 @@ from sweeper.spec.identity import scientific_part
 
 @dataclass(frozen=True, slots=True)
 class StoredConfig:
-    """What a run's row says of its config.
+    """The config recorded in a run's row.
 
     Attributes:
         settings: every setting by its dotted name.

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from sweeper.store.schema import TABLES, arrow_schema, check_version
 
-#: How often a folder is read again while its files go on changing.
+#: How often a folder is read again while its files keep changing.
 _READINGS = 20
 
 #: Files that are read and made one table at a time, and threads at it.

@@ -24,14 +24,14 @@ from sweeper.tuning.study import (
     SPACE_KEY,
 )
 
-#: Studies that differ in these compared words alone are replicates of each other.
+#: Studies that differ only in these keys are replicates of each other.
 REPLICATES = ("seed",)
 _FEWEST = 5  # trials for an importance
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Studies that differ in batch and seed alone.
+    """Studies that differ only in batch and seed.
 
     Attributes:
         trials: one row per trial: `study`, `point` (compared overrides without seed), `trial`,

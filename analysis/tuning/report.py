@@ -1,4 +1,4 @@
-"""What tuned studies say, in words: best settings, edges, rules, importance, critical batch."""
+"""Results of tuned studies as text: best settings, edges, rules, importance, critical batch."""
 
 import textwrap
 from collections.abc import Iterator

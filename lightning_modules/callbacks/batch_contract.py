@@ -84,7 +84,7 @@ class BatchContract(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave, on any number of ranks."""
+        """Restore what `state_dict` returned, on any number of ranks."""
         self.realised_batch_min, self.realised_batch_max = state_dict["range"]
         if state_dict["ranks"]:
             self._examples_of_steps = own_state(state_dict["ranks"], _sum)

@@ -22,7 +22,7 @@ class BatchSize(Callback):
         self._plan = plan
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Also for an epoch that is resumed in its middle, which Lightning does not start anew."""
+        """Also for an epoch resumed in the middle, which Lightning does not start again."""
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -72,7 +72,7 @@ class MeasuredGrowth(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Grow as before; here, because where an epoch goes on depends on its batch."""
+        """Grow as before; here, because the position to resume at depends on the batch."""
         del trainer, pl_module
         self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
 

@@ -34,7 +34,7 @@ class Clock(Callback):
         self._seconds_before = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Go on in an epoch that is resumed in its middle."""
+        """Resume in the middle of an epoch."""
         del trainer, pl_module
         self._started = time.perf_counter() - self._seconds_before
 
@@ -62,7 +62,7 @@ class Clock(Callback):
         return {"train_s": self.train_s, "elapsed_s": self.elapsed_s, "epoch_s": self._seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.train_s, self.elapsed_s = state_dict["train_s"], state_dict["elapsed_s"]
         self._seconds_before = state_dict["epoch_s"]
 
@@ -139,7 +139,7 @@ class Curve(Callback):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.rows, self.steps = state_dict["curve"], state_dict["steps"]
         self.last_lr, self.lr_series_hash = state_dict["last_lr"], state_dict["lr_series_hash"]
 

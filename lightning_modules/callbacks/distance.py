@@ -13,7 +13,7 @@ class DistanceFromStart(Callback):
 
     The first weights follow from the seed, so a resumed run has them again when its model is
     built, before the checkpoint is loaded. They are kept in main memory, not on the GPU, and
-    by rank 0 alone.
+    only by rank 0.
 
     Attributes:
         columns: `distance_from_start` after the last epoch; None on other ranks [dimensionless].

@@ -83,7 +83,7 @@ class TrainingMetrics(Callback):
         return {"ranks": gather_states(self._sums.totals)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave, on any number of ranks."""
+        """Restore what `state_dict` returned, on any number of ranks."""
         self._sums.totals = own_state(state_dict["ranks"], _sum)
 
 

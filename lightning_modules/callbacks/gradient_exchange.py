@@ -32,6 +32,6 @@ class GradientExchange(Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on from it; a hook may refuse the state of another."""
+        """Restore it; a hook may refuse the state of another."""
         del trainer, pl_module
         self._comm_hook.load_state(checkpoint["callbacks"].get(self.state_key, {}).get("hook"))

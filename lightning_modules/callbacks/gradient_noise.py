@@ -73,5 +73,5 @@ class GradientNoise(Callback):
         return self._epoch.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._epoch = NoiseAverage(**state_dict)

@@ -15,7 +15,7 @@ from sweeper.spec.run_spec import RunSpec
 
 
 class LearningRate(Callback):
-    """Sets the scheduled rate before each step, as a function of the step alone.
+    """Sets the scheduled rate before each step, as a function of the step only.
 
     Args:
         plan: of the run's batches and rates.
@@ -76,7 +76,7 @@ class AdaScaleRate(Callback):
         return {"adascale": self._adascale.state(), "is_done": self._is_done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._adascale.load_state(state_dict["adascale"])
         self._is_done = state_dict["is_done"]
 

@@ -1,4 +1,4 @@
-"""Going on in the middle of an epoch, on whatever ranks and micro-batches."""
+"""Resuming in the middle of an epoch, on any number of ranks and any micro-batch."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from lightning_modules.rank_plan import RankPlan
 
 
 class MidEpochResume(Callback):
-    """Has Lightning and the loader go on after the steps that an epoch has had.
+    """Makes Lightning and the loader resume after the steps already done in an epoch.
 
     Lightning would train the first examples of the epoch again, and never the last: its loop
-    counts micro-batches, which another layout counts anew. What other callbacks keep of the part
-    of the epoch is their own state.
+    counts micro-batches, which another layout counts differently. What other callbacks keep of
+    the part of the epoch is their own state.
 
     Args:
         plan: of the run's batches.
@@ -40,5 +40,5 @@ class MidEpochResume(Callback):
         taken = steps * self._plan.split(epoch).accumulation_steps
         # private: Lightning epoch_loop.batch_progress
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-        # One fewer is completed: Lightning counts the last one when it goes on.
+        # One fewer is completed: Lightning counts the last one when it resumes.
         progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)

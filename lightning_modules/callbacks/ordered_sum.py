@@ -20,7 +20,7 @@ class OrderedSum(Callback):
         self._plan, self._gradients = plan, gradients
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Also for an epoch that is resumed in its middle, which Lightning does not start anew."""
+        """Also for an epoch resumed in the middle, which Lightning does not start again."""
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

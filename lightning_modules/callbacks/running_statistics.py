@@ -29,7 +29,7 @@ class RunningStatistics(Callback):
         self._layers = list(ghost_batchnorms(pl_module))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Go on in an epoch; not sooner, because DDP copies all buffers of rank 0 to the others."""
+        """Resume within an epoch; not sooner, because DDP copies rank 0's buffers to all ranks."""
         del trainer, pl_module
         for layer, state in zip(self._layers, self._loaded, strict=False):
             layer.load_terms(state)
@@ -49,7 +49,7 @@ class RunningStatistics(Callback):
         return {"ranks": gather_states([layer.state_of_terms() for layer in self._layers])}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave, on any number of ranks."""
+        """Restore what `state_dict` returned, on any number of ranks."""
         self._loaded = own_state(state_dict["ranks"], _sum)
 
 

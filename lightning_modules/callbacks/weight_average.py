@@ -77,5 +77,5 @@ class WeightAverage(Callback):
         return {"average": self._average}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self._average = state_dict["average"]

@@ -32,7 +32,7 @@ class EncodedImages(Protocol):
         ...
 
     def name(self, row: int) -> str:
-        """Where an image is, in words."""
+        """Description of where an image is."""
         ...
 
 

@@ -68,7 +68,7 @@ class ParquetImages:
         return found
 
     def name(self, row: int) -> str:
-        """Where a row is, in words."""
+        """Description of where a row is."""
         group = bisect.bisect_right(self._starts, row) - 1
         path = self._groups[group][0]
         first = next(s for s, (p, _) in zip(self._starts, self._groups, strict=True) if p == path)

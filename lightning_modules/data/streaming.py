@@ -26,7 +26,7 @@ class Make(Protocol):
 class Stream:
     """Batches from worker processes: ordered, pinned for a GPU and made ahead of their use.
 
-    What a batch holds depends on the examples asked for alone, so the number of workers changes
+    A batch's contents depend only on the requested examples, so the number of workers changes
     nothing but speed. A batch is made in parts, by several workers at a time.
 
     Args:

@@ -32,7 +32,7 @@ class CommHook(Protocol):
         ...
 
     def load_state(self, state: Any) -> None:
-        """Go on from what `state` gave."""
+        """Restore what `state` returned."""
         ...
 
 

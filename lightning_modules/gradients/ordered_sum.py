@@ -51,11 +51,11 @@ class OrderedGradients:
         model.register_comm_hook(None, _keep)
 
     def state(self) -> dict[str, int]:
-        """What must stay when a run goes on from a checkpoint."""
+        """What must be the same when a run resumes from a checkpoint."""
         return {"micro_batch": self._split.micro_batch}
 
     def load_state(self, state: dict[str, int] | None) -> None:
-        """Refuse to go on from a checkpoint of other sums.
+        """Refuse to resume from a checkpoint with other sums.
 
         Raises:
             ValueError: if the checkpoint's weights are those of another micro-batch.

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules.gradients.rank_states import gather_states
 
-#: DDP lays out its buckets anew after the first step of a process, unless it looks for unused
+#: DDP rebuilds its buckets after the first step of a process, unless it looks for unused
 #: parameters. Errors and factors are kept by bucket, so a resumed run needs the same ones at once.
 DDP_SETTINGS = {"find_unused_parameters": True}
 
@@ -54,7 +54,7 @@ class PowerSGD:
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave, once the model is where it trains."""
+        """Restore what `state` returned, once the model is on its device."""
         self._loaded = state
 
     def _restore(self, state: dict[str, Any], device: torch.device) -> None:

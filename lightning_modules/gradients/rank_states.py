@@ -17,7 +17,7 @@ def gather_states(state: State) -> list[State]:
 
 
 def own_state(states: Sequence[State], add: Callable[[Sequence[State], int], State]) -> State:
-    """What this rank goes on with of the states that `gather_states` gave.
+    """The state that this rank resumes with, from those of `gather_states`.
 
     On as many ranks as before each has its own. On another number rank 0 has the sum over all and
     the others have nothing, so that sums over ranks stay the same.

@@ -24,7 +24,7 @@ class TreeSum:
         num_leaves: of the tree [count].
 
     Attributes:
-        partial: the sums so far; of the root alone when all leaves have come.
+        partial: the sums so far; only the root when all leaves have been added.
     """
 
     def __init__(self, num_leaves: int) -> None:

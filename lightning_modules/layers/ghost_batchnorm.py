@@ -122,7 +122,7 @@ class GhostBatchNorm(nn.Module):
         return {"terms": terms, "spans": self._spans_counted, "keep": 1 - self.momentum}
 
     def load_terms(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_of_terms` gave."""
+        """Restore what `state_of_terms` returned."""
         mean, var = state["terms"].to(self._mean_terms).chunk(2)
         self._mean_terms.copy_(mean)
         self._var_terms.copy_(var)

@@ -1,4 +1,4 @@
-"""The noisy quadratic model: a loss whose whole training can be computed beforehand."""
+"""The noisy quadratic model: a loss whose expected values can be computed in advance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

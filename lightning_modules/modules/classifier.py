@@ -20,7 +20,7 @@ class Classifier(pl.LightningModule):
     Args:
         model: logits from inputs.
         make_optimizer: the optimizer of a model's parameters.
-        label_smoothing: part of the target spread over all classes, in training alone.
+        label_smoothing: fraction of the target spread over all classes, in training only.
 
     Attributes:
         metrics: names of the sums.

@@ -28,7 +28,7 @@ def score(
         model: what made the outputs.
         outputs: logits, shape (n, classes), or (n, length, classes) for sequences.
         labels: classes, shape (n,), or (n, length).
-        label_smoothing: part of the target spread over all classes, in training alone.
+        label_smoothing: fraction of the target spread over all classes, in training only.
 
     Raises:
         ValueError: if labels are to be smoothed for a model with a loss of its own.

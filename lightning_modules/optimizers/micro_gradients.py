@@ -1,4 +1,4 @@
-"""What each micro-batch's own gradient says, summed over micro-batches and ranks."""
+"""Statistics of each micro-batch's own gradient, summed over micro-batches and ranks."""
 
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false

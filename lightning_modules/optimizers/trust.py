@@ -45,7 +45,7 @@ def scale_to_weights(
 ) -> None:
     """Give each direction, in place, the norm of its weights: ``u <- |w| / |u| u``.
 
-    Left alone where a norm is zero and in groups that do not adapt.
+    Unchanged where a norm is zero and in groups that do not adapt.
 
     Source:
         You et al. 2019, arXiv:1904.00962 (LAMB), with the identity for its phi.

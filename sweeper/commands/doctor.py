@@ -1,6 +1,6 @@
 """`sweeper doctor`: find what would go wrong on this machine, and say what to do about it.
 
-Run it on the login node and inside a job: what it says differs there.
+Run it on the login node and inside a job: the findings differ.
 """
 
 import argparse

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
-    """The plan of a command's overrides, and the ledger it was looked up in.
+    """The plan of a command's overrides, and the ledger it was compared with.
 
     Raises:
         ValueError: if an override cannot be understood or a point is impossible.

@@ -1,4 +1,4 @@
-"""Runs as a table on a terminal: live as a sweep goes on, or once for the status command."""
+"""Runs as a table in a terminal: live during a sweep, or once for the status command."""
 
 import time
 from collections import Counter
@@ -92,7 +92,7 @@ def runs_table(states: Iterable[RunState], *, title: str) -> Table:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """Counts in words: `3 finished, 1 running`."""
+    """Counts as text: `3 finished, 1 running`."""
     return ", ".join(f"{number} {status}" for status, number in counts.items())
 
 

@@ -18,7 +18,7 @@ _POINTS = 2000  # of a line; every step is drawn where there are fewer
 def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
     """Every different series of (epoch, learning rate), and what the runs that have it are called.
 
-    Runs that differ in seed or layout alone have one series; so have arms of a study that were
+    Runs that differ only in seed or layout have one series; so have arms of a study that were
     meant to differ in their rates and do not.
 
     Args:

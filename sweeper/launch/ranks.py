@@ -98,7 +98,7 @@ class LocalRanks:
     target: "Callable[[WorkerArgs], None]" = field(default_factory=lambda: train_rank)
 
     def check(self, spec: RunSpec) -> None:
-        """See that a run needs this machine alone.
+        """Refuse a run that needs more than this machine.
 
         Raises:
             ValueError: if it needs more nodes.

@@ -26,7 +26,7 @@ class Plan:
         ended: the current rows that the ledger has of them.
         repeats: points that are the same run as another; they differ only in where they run.
         warnings: what is allowed but probably not meant, by the id of the run that it concerns.
-        fits: what is known of the micro-batches, by run id; empty if it was not looked up.
+        fits: what is known of the micro-batches, by run id; empty if not read.
     """
 
     specs: Sequence[RunSpec]
@@ -44,13 +44,13 @@ class Plan:
 def plan(
     configs: Iterable[Mapping[str, Any]], ledger: Ledger, *, device: Device | None = None
 ) -> Plan:
-    """Check every point of a grid and look up its runs; changes nothing.
+    """Check every point of a grid and find its runs in the ledger; changes nothing.
 
     Args:
         configs: the resolved config of every point.
         ledger: where its runs may stand.
-        device: what they will train on, to look up what is known of the micro-batches that fit;
-            None to leave that to the place where they run.
+        device: what they will train on, to find the micro-batches known to fit;
+            None to leave that to the launcher.
 
     Raises:
         ValueError: with one line per distinct mistake, if any point is impossible.

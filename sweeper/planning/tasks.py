@@ -14,7 +14,7 @@ class Task:
     Attributes:
         spec: the run.
         number: the attempt to make of it, 1-based.
-        from_scratch: whether to leave an earlier attempt's checkpoint aside.
+        from_scratch: whether to ignore an earlier attempt's checkpoint.
     """
 
     spec: RunSpec
@@ -37,7 +37,7 @@ class Event:
         ended: how attempts ended, here or elsewhere, by run id.
         queued: ids of runs that wait in a queue.
         said: sentences for the user.
-        is_detached: whether the runs go on without this process.
+        is_detached: whether the runs continue without this process.
     """
 
     began: Sequence[Attempt] = ()

@@ -55,7 +55,7 @@ class AdaScale:
         return {"average": average, "gain": self.gain, "progress": self.progress}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Restore what `state` returned."""
         self.average = NoiseAverage(**state["average"])
         self.gain, self.progress = state["gain"], state["progress"]
 

@@ -33,7 +33,7 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
         warmup_epochs: length of the warmup at this batch [epochs].
 
     Raises:
-        ValueError: in the users' words.
+        ValueError: with a rule, the value and a remedy.
     """
     schedule = config.schedule
     if not isinstance(schedule, GrowingBatch):

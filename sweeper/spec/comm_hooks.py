@@ -37,7 +37,7 @@ class Hierarchical(Settings):
 
 
 class PostLocalSGD(Settings):
-    """From `start_epoch` on, `workers` ranks step alone and average weights every `local_steps`."""
+    """From `start_epoch` on, ranks take local steps and average weights every `local_steps`."""
 
     name: Literal["post_local_sgd"]
     workers: Count

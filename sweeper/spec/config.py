@@ -151,7 +151,7 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
     """Read a resolved config.
 
     Args:
-        resolved: in the users' words; plain values only.
+        resolved: with the keys that users type; plain values only.
 
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.

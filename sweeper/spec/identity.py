@@ -97,7 +97,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """The scientific keys alone, without the incidental keys of the groups.
 
     A key that is null or false is as good as absent, so that a switch added later, off by default,
-    leaves the identity of earlier runs alone.
+    does not change the identity of earlier runs.
     """
     return {
         key: _without_incidental(value) if isinstance(value, dict) else value

@@ -47,7 +47,7 @@ class _RuleOfNoise(_Rule):
     """A rule that needs the gradient's noise scale.
 
     Attributes:
-        noise_scale: measured beforehand; `measured` until planning puts a number there [examples].
+        noise_scale: from an earlier run; `measured` until planning fills in the number [examples].
         measured_in: the run that has measured it.
     """
 
@@ -170,7 +170,7 @@ class Saturating(_RuleOfNoise):
 
     ``peak_lr = base_lr * (1 + noise_scale / base_batch) / (1 + noise_scale / global_batch)``,
     that is ``max_lr / (1 + noise_scale / global_batch)`` through the base point. AdaScale's gain
-    (Johnson et al. 2020) is the same ratio, measured anew at each step.
+    (Johnson et al. 2020) is the same ratio, measured at each step.
 
     Source:
         McCandlish et al. 2018, arXiv:1812.06162, equation 2.6 (from memory).

@@ -26,7 +26,7 @@ class Device:
 #: The CPU of any machine.
 CPU = Device()
 
-#: Scientific keys that leave the memory alone; any other key is taken to change it.
+#: Scientific keys that do not affect memory; any other key is assumed to.
 _WITHOUT_MEMORY = frozenset(
     {
         "base_batch",

@@ -31,7 +31,7 @@ def check_methods(config: RunConfig) -> None:
     """Refuse methods that do not go together.
 
     Raises:
-        ValueError: in the users' words.
+        ValueError: with a rule, the value and a remedy.
     """
     if spans := _spans(config):
         _check_spans(spans, config)

@@ -10,7 +10,7 @@ class Outcome(StrEnum):
     DIVERGED = "diverged"  # a non-finite loss: a scientific result, never retried
     OUT_OF_MEMORY = "out_of_memory"  # the device or the host ran out of memory
     TIMED_OUT = "timed_out"  # ran past timeout_s
-    PREEMPTED = "preempted"  # stopped from outside; goes on from where it was saved
+    PREEMPTED = "preempted"  # stopped from outside; resumes from its checkpoint
     FAILED = "failed"  # an error in the code, the data or the machine
 
     @property

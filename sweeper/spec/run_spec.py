@@ -28,7 +28,7 @@ class RunSpec:
     """One training run: its config and what follows from it.
 
     Attributes:
-        config: in the users' words.
+        config: with the keys that users type.
         batch_plan: micro-batch, accumulation, ranks and steps of each epoch, as far as known.
         schedule: the learning rate at every step; with AdaScale, of the base batch.
     """
@@ -80,7 +80,7 @@ class RunSpec:
 
     @property
     def point(self) -> str:
-        """Batch, warmup, rule and seed in a few words, for tables and job names."""
+        """Batch, warmup, rule and seed as a short label, for tables and job names."""
         c = self.config
         words = f"batch={c.batch} warmup={c.warmup:g} {c.lr_rule.name} seed={c.seed}"
         return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
@@ -90,10 +90,10 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
     """Check a config and derive the run from it.
 
     Args:
-        config: of the run; as a mapping, resolved and in the users' words.
+        config: of the run; as a mapping, resolved, with the keys that users type.
 
     Raises:
-        ValueError: if a value is wrong or the values do not fit together; in the users' words.
+        ValueError: if a value is wrong or the values do not fit together.
     """
     if not isinstance(config, RunConfig):
         config = run_config(config)

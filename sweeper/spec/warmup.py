@@ -62,7 +62,7 @@ def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -
         start: one of these words.
         base_lr: learning rate tuned at the base batch [dimensionless].
         peak_lr: learning rate at the end of the warmup [dimensionless].
-        workers: Horovod's number of workers, stated for `horovod` alone [count].
+        workers: Horovod's number of workers, given only for `horovod` [count].
 
     Raises:
         ValueError: if `workers` is missing for `horovod`, or given without it.

@@ -34,7 +34,7 @@ class Holder:
             share its name, but not its processes), where they are known.
         pid: process id.
         born: start time of the process in clock ticks since boot, where it is known; guards
-            against a process id used anew.
+            against a reused process id.
     """
 
     host: str

@@ -159,7 +159,7 @@ class Ledger:
                 path.unlink(missing_ok=True)
 
     def supersede(self, run_ids: Collection[str]) -> None:
-        """Make the current rows of these runs history, so that they can be run anew."""
+        """Archive the current rows of these runs, so that they can run again."""
         from sweeper.store.compaction import take_out  # pyarrow: 0.2 s
 
         take_out(self.results, run_ids)

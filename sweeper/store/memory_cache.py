@@ -111,7 +111,7 @@ class MemoryCache:
         return Bounds.of(fitting, failing)
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
-        """What a probe may take of a stated limit; None if the device alone limits it [GiB]."""
+        """What a probe may use of a given limit; None if only the device limits it [GiB]."""
         limit = spec.config.memory_limit_gib
         return None if limit is None else limit * _PART_OF_LIMIT
 
@@ -161,7 +161,7 @@ class MemoryCache:
         return kept
 
     def describe(self, spec: RunSpec) -> str:
-        """What a run must fit into, in words."""
+        """Description of the memory that a run must fit in."""
         limit = spec.config.memory_limit_gib
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
         if not self._on_gpu(spec.config):

@@ -34,7 +34,7 @@ class RowFile:
 
     @classmethod
     def from_name(cls, name: str) -> "RowFile | None":
-        """What a file name in runs says; None for a foreign file."""
+        """Parse a file name in runs; None for a foreign file."""
         parts = name.removesuffix(".parquet").split("-")
         try:
             run_id, attempt, outcome = parts

@@ -1,7 +1,7 @@
 """Samplers whose n-th trial is fixed from the start: quasi-random points, and a grid.
 
 Optuna's own QMCSampler and GridSampler keep a counter in the storage, so that a trial killed
-between counter and parameters loses its point; these go by the trial's number alone.
+between counter and parameters loses its point; these depend only on the trial's number.
 """
 
 import itertools

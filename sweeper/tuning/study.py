@@ -198,7 +198,7 @@ class PointStudy:
             self.optuna.set_user_attr(VERSIONS_KEY, versions)
             with _quiet():
                 self.optuna.set_metric_names([o.column for o in self.settings.objectives])
-            self.optuna.set_user_attr(SETTINGS_KEY, now)  # last: an interrupted one is made anew
+            self.optuna.set_user_attr(SETTINGS_KEY, now)  # last: if interrupted, made again
         elif changed := [name for name in now if before[name] != now[name]]:
             lines = (_changed(self.name, name, before[name], now[name]) for name in changed)
             raise ValueError("\n".join(lines))

@@ -1,4 +1,4 @@
-"""The settings of a study: recorded with it, and compared with the command's when it goes on."""
+"""The settings of a study: recorded with it, and compared with the command's when it is resumed."""
 
 import json
 import zlib
@@ -81,7 +81,7 @@ class StudySettings:
     def new_sampler(self, number: int) -> BaseSampler:
         """The sampler of a trial, which depends only on the seed and the trials before it.
 
-        A study that was interrupted thus goes on as if it had not been.
+        An interrupted study thus resumes as if it had not been interrupted.
 
         Args:
             number: of the trial, 0-based.

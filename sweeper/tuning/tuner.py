@@ -32,7 +32,7 @@ class _RunningTrial:
         trial: the trial.
         specs: its runs, by id; several if it is a mean.
         reported: epochs that the pruner has seen.
-        pruned: why it is being stopped; None while it may go on.
+        pruned: why it is being stopped; None while it may continue.
     """
 
     study: PointStudy

@@ -42,7 +42,7 @@ def cluster_checks(*, devices: int) -> Iterator[Check]:
 
 
 def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Check]:
-    """What SLURM says of this job, against the devices asked for."""
+    """SLURM's layout of this job, compared with the requested devices."""
     tasks = environment.get("SLURM_NTASKS")
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
     if tasks is not None and int(tasks) != devices * nodes:

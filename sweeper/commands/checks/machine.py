@@ -44,7 +44,7 @@ def python_check(version: tuple[int, int]) -> Check:
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """What torch says of itself, in a process of its own; its last line if it does not start."""
+    """Torch's version and devices, from a separate process; its last line if it does not start."""
     done = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
         capture_output=True,

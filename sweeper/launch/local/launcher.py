@@ -31,7 +31,7 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.standing import Open, recover, standing
 
-#: Files that other processes may have written are looked up this often, not at every event.
+#: How often to check for files written by other processes, rather than at every event.
 _LOOK_S = 1.0
 
 
@@ -61,7 +61,7 @@ def run_here(
         a caller can draw.
 
     Raises:
-        ValueError: if a run's layout is not to be had.
+        ValueError: if a run's layout is not available.
     """
     ranks = ranks or LocalRanks()
     known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []
@@ -189,7 +189,7 @@ class _Runs:
             wait_for_exit([*processes, *self._prober.processes])
 
     def end(self) -> Event:
-        """Publish what has ended here, and look up what other processes did."""
+        """Publish what has ended here, and read what other processes published."""
         ended: dict[str, End] = {}
         if time.monotonic() - self._looked_at >= _LOOK_S:
             self._looked_at = time.monotonic()
@@ -269,7 +269,7 @@ class _Runs:
         return ended
 
     def stop(self) -> None:
-        """End what is running; it goes on from where it was saved when the command is repeated."""
+        """Stop what is running; it resumes from its checkpoint when the command is repeated."""
         self._prober.stop()
         stop_gracefully(self._running)
         for run in self._running:

@@ -8,7 +8,7 @@ from sweeper.store.attempt import Attempt
 
 
 class OomRetry:
-    """Runs that go on from where they were saved with half the micro-batch."""
+    """Runs that resume from their checkpoint with half the micro-batch."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}

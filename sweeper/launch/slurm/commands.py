@@ -115,7 +115,7 @@ def no_requeue() -> str:
 
 
 def without_tasks(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without what a job's header says of tasks: it would contradict the options of srun."""
+    """Without the task variables from the job's header, which would contradict srun's options."""
     contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
     return {k: v for k, v in environment.items() if not k.startswith(contradicting)}
 

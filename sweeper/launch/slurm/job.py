@@ -191,7 +191,7 @@ class _Job:
         return "SLURM took its nodes away: stopped"
 
     def _exit_code(self, run_ids: Sequence[str]) -> int:
-        """Requeue if a run is to go on, and say how it went."""
+        """Requeue if a run is to resume, and report how it ended."""
         ended = self._ledger.ended()
         outcomes = [ended[run_id].outcome for run_id in run_ids if run_id in ended]
         if len(outcomes) == len(run_ids) and all(outcome.is_result for outcome in outcomes):

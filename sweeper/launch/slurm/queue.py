@@ -8,7 +8,7 @@ from sweeper.store.ledger import Ledger
 
 
 def waiting(ledger: Ledger) -> list[dict[str, Any]]:
-    """The runs that were submitted, have not ended and are not running, with what SLURM says.
+    """The runs that were submitted, have not ended and are not running, with SLURM's state.
 
     `state` is queued, gone (the job left the queue: the same command submits the run again),
     submitted where SLURM cannot be asked, or outdated (another version of this code did it).

@@ -1,4 +1,4 @@
-"""What sbatch says when it takes no jobs, and what to do about it."""
+"""sbatch's errors when it rejects jobs, and what to do about them."""
 
 
 def in_words(error: str) -> str:

@@ -31,7 +31,7 @@ class Request:
         account: whom to charge.
         qos: quality of service.
         constraint: features that nodes must have.
-        time_min: time limit of a job [minutes]; a run goes on after it.
+        time_min: time limit of a job [minutes]; longer runs resume in the next job.
         memory_gib: memory on each node; None for the cluster's default.
         gpus_per_node: count, or auto: one for each rank if accelerator=gpu.
         cpus_per_rank: count, or auto: as many as the rank has threads.

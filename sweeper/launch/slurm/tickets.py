@@ -35,7 +35,7 @@ class Ticket:
         run_id: of the run.
         config: its resolved config.
         number: the first attempt that its job is to make.
-        from_scratch: whether to leave an earlier attempt's checkpoint aside.
+        from_scratch: whether to ignore an earlier attempt's checkpoint.
         submission: name of the submission.
         index: of its job in the submission's array.
     """

@@ -57,10 +57,10 @@ def with_layout(words: Sequence[str], group: Group) -> list[str]:
 
 
 def lead_or_follow(command: Callable[[], None]) -> None:
-    """Run the command in the process of rank 0, train along in the others; leave with its code.
+    """Run the command in the process of rank 0, train in the others; exit with its code.
 
     Args:
-        command: reads the words of the command line; leaves with an exit code.
+        command: parses the command line; exits with a code.
     """
     group = torchrun_group()
     assert group is not None, "torchrun started this process"
