@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         "results", nargs="*", default=["results"], help="results folders (default: results)"
     )
     out = argparse.ArgumentParser(add_help=False)
-    out.add_argument("--out", type=Path, default=Path("figures"), help="folder for the files")
+    out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
 
     def add(
         command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
@@ -63,16 +63,20 @@ def _parser() -> argparse.ArgumentParser:
     paper = add(_paper, "redraw a paper's figures", out)
     paper.add_argument("name", choices=_PAPERS)
     paper.add_argument("results", nargs="*", default=["results"], help="results folders")
-    claims = add(_claims, "judge papers' claims on the runs", results)
-    claims.add_argument("--paper", choices=_PAPERS, help="one paper; else all that the runs touch")
-    claims.add_argument("--out", type=Path, help="write the table there as CSV")
+    claims = add(_claims, "test papers' claims on the runs", results)
+    claims.add_argument("--paper", choices=_PAPERS, help="one paper; default: all that have runs")
+    claims.add_argument("--out", type=Path, help="write the table to this CSV file")
     estimates = add(_estimates, "best warmup and rate, critical batch and more", results)
     estimates.add_argument("--target", type=float, help="accuracy that counts as trained, 0 to 1")
-    tuning = add(_tuning, "what tuned studies found, and their figures", out)
-    tuning.add_argument("results", nargs="?", default="results", help="folder of the studies")
-    tuning.add_argument("--storage", help="of the studies, if not the journal in the folder")
+    tuning = add(_tuning, "results of tuning studies, with figures", out)
+    tuning.add_argument(
+        "results", nargs="?", default="results", help="results folder of the studies"
+    )
+    tuning.add_argument(
+        "--storage", help="storage of the studies, if not the journal in that folder"
+    )
     tuning.add_argument("--target", type=float, help="accuracy or loss that counts as trained")
-    report = add(_report, "one interactive page that opens offline", results)
+    report = add(_report, "one interactive page that works offline", results)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
     watch = add(_watch, "serve the page while a sweep runs", results)
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -138,7 +142,7 @@ def _tuning(options: argparse.Namespace) -> int:
 
     largest, *others = load_tuned(options.results, options.storage)
     if others:
-        say(f"{len(others)} smaller sets of studies, of other spaces, are left out.")
+        say(f"{len(others)} smaller sets of studies, with other search spaces, are skipped.")
     options.results = [options.results]
     curves = _read_curves(options, _read_runs(options, []), ["step", largest.column])
     for paragraph in in_words(largest, curves, options.target):
@@ -188,5 +192,5 @@ def _read_curves(
 
 def _loaded(loaded: Loaded) -> pd.DataFrame:
     for unread in loaded.unread:
-        say(f"left out {unread}")
+        say(f"skipped {unread}")
     return loaded.frame

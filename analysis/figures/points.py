@@ -52,13 +52,13 @@ def reading_note(frame: pd.DataFrame) -> str:
     low, high = (int(seeds.min()), int(seeds.max())) if len(seeds) else (0, 0)
     counts = f"{low}" if low == high else f"{low} to {high}"
     note = (
-        "One seed a point: no interval."
+        "One seed per point: no interval."
         if (low, high) == (1, 1)
-        else (f"Line: mean over finished seeds ({counts} a point); band: lowest to highest seed.")
+        else (f"Line: mean over finished seeds ({counts} per point); band: lowest to highest seed.")
     )
     diverged, other = int(frame["num_diverged"].sum()), int(frame["num_other"].sum())
     if diverged:
         note += f" Red cross: diverged ({diverged} runs), not in the mean."
     if other:
-        note += f" Not drawn: {other} runs without an end (out of memory, timed out, failed)."
+        note += f" Not drawn: {other} runs without a result (out of memory, timed out, failed)."
     return note

@@ -141,9 +141,9 @@ def judge_positive(
     cells = Replicates(points=pd.DataFrame(index=range(len(values))), values=tuple(values))
     found = float(effect(cells.means[None, :])[0])
     if cells.num_seeds < 2:
-        return replace(blank, effect=found, why="one seed a point: no interval")
+        return replace(blank, effect=found, why="one seed per point: no interval")
     low, high = percentile_interval(effect(cells.resampled_means(rng, decisive=2)))
-    verdict, why = UNDECIDED, "the interval holds both signs"
+    verdict, why = UNDECIDED, "the interval contains zero"
     if low > 0 and high < upper:
         verdict, why = REPRODUCED, "the interval is on the claim's side"
     elif high <= 0 or low >= upper:
@@ -164,7 +164,7 @@ def _seeds_needed(values: Sequence[Array], effect: float, unit: str) -> int:
 
 def _judge_no_difference(values: Sequence[Array], margin: float, blank: Verdict) -> Verdict:
     if blank.num_seeds < 2:
-        return replace(blank, why="one seed a point: no difference can be shown or excluded")
+        return replace(blank, why="one seed per point: no difference can be shown or excluded")
     first, second = values
     found = compare(first, second, margin)
     verdict = {"equivalent": REPRODUCED, "different": CONTRADICTED}.get(found.verdict, UNDECIDED)

@@ -58,7 +58,7 @@ def draw_paper(
             yield f"wrote {path}"
         if gaps := missing_points(placed, figure):
             words, proposal = "; ".join(map(str, gaps)), command_for(gaps, paper, placed, results)
-            text = f"{figure.name} lacks {words}. To run, with any other choices as before:"
+            text = f"{figure.name} lacks {words}. To run them, with your other settings unchanged:"
             yield f"{text} {proposal}"
 
 

@@ -87,7 +87,7 @@ PAPER = Paper(
             points=[_at(256), _at(16384)],
         ),
         _higher(
-            text="It goes on falling: 65,536 is below 16,384",
+            text="It keeps falling: 65,536 is below 16,384",
             where="figure 1",
             points=[_at(16384), _at(65536)],
         ),

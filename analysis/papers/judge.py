@@ -95,7 +95,7 @@ def in_words(verdict: Verdict) -> str:
     parts.append(f"seeds: {verdict.num_seeds}")
     if verdict.seeds_needed > 0:
         about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
-        parts.append(f"{about} seeds a point would decide")
+        parts.append(f"{about} seeds per point would decide")
     return "; ".join([*parts, verdict.why])
 
 

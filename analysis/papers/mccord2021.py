@@ -151,9 +151,7 @@ PAPER = Paper(
             text="At 30,720, linear scaling and none stay below 75.3 %",
             where="figure 8",
             effect=_below_reference,
-            only_there=(
-                "75.3 % is of ImageNet, ResNet-50 and 90 epochs; these runs are of something else"
-            ),
+            only_there=("75.3 % is of ImageNet, ResNet-50 and 90 epochs; these runs differ"),
         ),
     ),
 )

@@ -138,7 +138,8 @@ def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
 def _updates(runs: pd.DataFrame) -> Iterator[Finding]:
     per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max().dropna()
     words = "; ".join(
-        f"batch {b:,}: {int(row['steps_per_epoch']):,} steps an epoch, {int(row['steps']):,} in all"
+        f"batch {b:,}: {int(row['steps_per_epoch']):,} steps per epoch, {int(row['steps']):,} in "
+        "all"
         for b, row in per_batch.iterrows()
     )
     if words:

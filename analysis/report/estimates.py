@@ -78,7 +78,7 @@ def number(estimate: Estimate, unit: str = "") -> str:
         text += " (95 %: anything; these runs do not determine it)"
     elif estimate.has_interval:
         text += f" (95 %: {_shown(estimate.low)} to {_shown(estimate.high)})"
-    text += f", {estimate.num_seeds} seeds a point"
+    text += f", {estimate.num_seeds} seeds per point"
     return f"{text}; {estimate.note}" if estimate.note else text
 
 

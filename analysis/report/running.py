@@ -104,7 +104,7 @@ def _queued(ledger: Ledger, latest: Mapping[str, int]) -> list[dict[str, Any]]:
     """Attempts that a sweep on some machine has still to begin, and those submitted to SLURM."""
     found: dict[str, dict[str, Any]] = {}
     for listed in pending_runs(ledger.results):
-        why = f"waits in the sweep of process {listed.holder.pid} on {listed.holder.host}"
+        why = f"queued in the sweep of process {listed.holder.pid} on {listed.holder.host}"
         found |= {line["run_id"]: {**line, "reason": why} for line in listed.runs}
     for path in _tickets(ledger):
         try:

@@ -99,7 +99,9 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if not _is_named_here(self.headers.get("Host", ""), host):
-                self._answer(403, "text/plain", "this server is for requests to its own address")
+                self._answer(
+                    403, "text/plain", "this server only accepts requests to its own address"
+                )
                 return
             pages = {
                 "/": ("text/html", lambda: page(None, live=True)),

@@ -128,7 +128,7 @@ def _finite_logs(draws: Array | None) -> tuple[Array | None, str]:
     if len(finite) >= _FEWEST_FINITE * len(draws):
         return finite, ""
     share = 1 - len(finite) / len(draws)
-    return None, f"in {share:.0%} of the draws some batch has no best rate: rules not told apart"
+    return None, f"in {share:.0%} of the draws some batch has no best rate: rules not distinguished"
 
 
 def _over_draws(

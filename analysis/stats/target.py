@@ -85,7 +85,7 @@ def critical_batch(
     if len(batches) < 3:
         msg = (
             "three or more batches must reach the target in every run; "
-            f"got {len(batches)}. Choose a lower target, or train for longer."
+            f"got {len(batches)}. Choose a lower target, or train longer."
         )
         raise ValueError(msg)
     weights = cells.counts.astype(float)

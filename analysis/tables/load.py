@@ -156,5 +156,5 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 def _warned(loaded: Loaded) -> pd.DataFrame:
     for unread in loaded.unread:
-        warnings.warn(f"left out {unread}", UnreadFile, stacklevel=3)
+        warnings.warn(f"skipped {unread}", UnreadFile, stacklevel=3)
     return loaded.frame

@@ -126,7 +126,7 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     axes.set_ylabel("peak learning rate")
     style.batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
     axes.legend(fontsize=8, frameon=False)
-    note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies a batch. {optima.note}"
+    note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies per batch. {optima.note}"
     style.titles(figure, "Tuned learning rate against batch", "", note.strip())
     return figure, frame
 
@@ -174,8 +174,8 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     panels[0].set_ylabel(other)
     if isinstance(tuned.numbers()[other], IntDistribution):
         panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
-    note = "Ring: best of its study. Cross: diverged. A ring at an edge asks for a wider range."
-    style.titles(figure, "Trials in the space that was tuned", "", note)
+    note = "Ring: best of its study. Cross: diverged. A ring at an edge suggests a wider range."
+    style.titles(figure, "Trials in the search space", "", note)
     return figure, frame
 
 

@@ -180,7 +180,7 @@ def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
         if row["low"] < optima.low_edge[place] or row["high"] > optima.high_edge[place]:
             here = trials[trials["global_batch"] == row["global_batch"]]
             best[place] = here["peak_lr"].median()
-            notes[place] = "tuned_peak_lr is of the best trial: the parabola does not close"
+            notes[place] = "tuned_peak_lr is that of the best trial: the parabola has no vertex"
     return best, notes
 
 

@@ -54,11 +54,11 @@ def test_a_run_without_an_end_is_counted(runs):
     runs.loc[0, ["outcome", "val_accuracy"]] = ["out_of_memory", np.nan]
 
     assert points(runs).loc[0, "num_other"] == 1
-    assert "Not drawn: 1 runs without an end" in reading_note(points(runs))
+    assert "Not drawn: 1 runs without a result" in reading_note(points(runs))
 
 
 def test_one_seed_gives_no_interval(runs):
-    assert reading_note(points(runs[runs["seed"] == 0])) == "One seed a point: no interval."
+    assert reading_note(points(runs[runs["seed"] == 0])) == "One seed per point: no interval."
 
 
 def test_epochs_of_diverged_runs_are_apart_from_those_of_finished_ones(runs):

@@ -65,7 +65,7 @@ def test_noise_larger_than_the_effect_decides_nothing_and_asks_for_seeds():
     best = next(v for v in found if v.text == "At 7,680, 5 epochs of warmup are best")
     assert best.verdict == "not decidable"
     assert best.seeds_needed > 3
-    assert "seeds a point would decide" in in_words(best)
+    assert "seeds per point would decide" in in_words(best)
 
 
 def test_one_seed_decides_nothing():
@@ -132,7 +132,7 @@ def test_updates_are_always_told():
     findings = check_validity(runs_of(as_in_the_paper))
 
     text = next(f.text for f in findings if f.kind == "updates")
-    assert "batch 30,720: 41 steps an epoch, 3,690 in all" in text
+    assert "batch 30,720: 41 steps per epoch, 3,690 in all" in text
 
 
 def test_a_best_warmup_at_the_edge_of_the_grid_refuses_the_exponent():

@@ -109,8 +109,8 @@ def test_runs_without_accuracies_are_told_so():
 @pytest.mark.parametrize(
     ("value", "low", "high", "words"),
     [
-        (10_974.2, 6_707.1, 15_050.0, "10,974 (95 %: 6,707 to 15,050), 5 seeds a point"),
-        (0.54321, 0.4, 0.71, "0.5432 (95 %: 0.4 to 0.71), 5 seeds a point"),
+        (10_974.2, 6_707.1, 15_050.0, "10,974 (95 %: 6,707 to 15,050), 5 seeds per point"),
+        (0.54321, 0.4, 0.71, "0.5432 (95 %: 0.4 to 0.71), 5 seeds per point"),
         (0.5, -np.inf, np.inf, "0.5 (95 %: anything; these runs do not determine it), 5 seeds"),
     ],
 )

@@ -124,7 +124,7 @@ def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
     assert comparison.table["frequency"].isna().all()
     assert np.isnan(comparison.bends["saturating"].low)
     assert comparison.note == (
-        "in 10% of the draws some batch has no best rate: rules not told apart"
+        "in 10% of the draws some batch has no best rate: rules not distinguished"
     )
 
 

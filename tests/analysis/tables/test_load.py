@@ -229,7 +229,7 @@ def test_a_curve_of_a_superseded_attempt_is_left_out(results, runs):
 def test_load_runs_warns_of_what_it_leaves_out(results):
     one_file(results).write_bytes(b"")
 
-    with pytest.warns(analysis.UnreadFile, match="left out .*: the file is empty"):
+    with pytest.warns(analysis.UnreadFile, match="skipped .*: the file is empty"):
         analysis.load_runs(results)
 
 
