@@ -10,7 +10,7 @@ from lightning_modules.data.streaming import workers_for
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import RunSpec, run_spec
 
-# Momentum and the like are made at the first step and lie beside the activations at the second;
+# Optimizer state is allocated at the first step and coexists with the activations at the second;
 # PowerSGD's buffers are made at the third. The loss scaler may skip the first steps.
 _LEAST_STEPS = 3
 _STEPS_PER_EPOCH = {"16-mixed": 4}

@@ -1,4 +1,4 @@
-"""One rank of one run, in a process of its own; nobody re-executes the command line."""
+"""One rank of one run in its own process; the command line is never re-executed."""
 
 import contextlib
 import faulthandler

@@ -40,7 +40,7 @@ class PaperFigure:
         rules: lr rules in it.
         along: what tells its lines or marks apart: batch, warmup or rule.
         is_final: at the end of the training only; else a curve over epochs.
-        last_epochs: where it is final, the value is the median over so many last epochs.
+        last_epochs: for final values, the median over this many last epochs.
         measure: column that is drawn.
         zoom_from: first epoch drawn, as a share of the training.
     """

@@ -92,9 +92,9 @@ class Paper:
 
 
 def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
-    """Add the point of the paper that each run stands for.
+    """Add the point of the paper that each run represents.
 
-    A run of a small twin (`twin_of`) stands for the paper's batch that is the same share of the
+    A run of a small twin (`twin_of`) represents the paper's batch that is the same share of the
     training set, and for the warmup that is the same share of the training. Any other run stands
     for its own batch and warmup.
 

@@ -18,7 +18,7 @@ def page(data: dict[str, Any] | None, *, live: bool = False) -> str:
 
     Args:
         data: as `report_data` returns it; None for a live page, which fetches it.
-        live: whether the page looks for new data every few seconds.
+        live: whether the page polls for new data every few seconds.
     """
     scripts = [_read(name) for name in ("table.js", "plot.js", "page.js")]
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)

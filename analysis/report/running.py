@@ -85,7 +85,7 @@ def _training(
 def _heartbeat(folder: Path) -> tuple[str, str]:
     holder = holder_of(folder)
     if holder is None:
-        return RUNNING, "just beginning or just ending"
+        return RUNNING, "starting or ending"
     silent_s = _silent_s(folder / LEASE)
     alive = holder.is_alive()
     if alive is None:

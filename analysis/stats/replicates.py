@@ -162,11 +162,11 @@ def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, floa
     """Ends of the central part of bootstrap draws; infinite draws count as such.
 
     Args:
-        draws: one value per draw; nan means that the draw gave none.
+        draws: one value per draw; nan if the draw has none.
         level: share of the draws between the ends.
 
     Returns:
-        Low and high; the whole line if more draws than the tails hold gave no value.
+        Low and high; the whole line if more draws than the tails contain have no value.
     """
     tail = (1.0 - level) / 2.0
     if not len(draws) or np.isnan(draws).mean() > tail:

@@ -110,7 +110,7 @@ def _rss(residuals: Array) -> Array:
 
 
 def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
-    """AICc of each rule that so many batches can tell from a perfect fit."""
+    """AICc of each rule for which there are enough batches to rule out a perfect fit."""
     return {
         rule: aicc(rss, n, _PARAMETERS[rule])
         for rule, (rss, _) in fits.items()

@@ -150,7 +150,7 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
         studies, in units of the objective; below 0 by interpolation alone; null where the rate
         lies beyond the trials), `low` and `high` (95 % Student interval over three or more
         studies, for these two rates), `note`. Where the interval of a tuned rate is wider than the
-        range, the rate of the best trial stands for it.
+        range, the rate of the best trial is used instead.
     """
     optima = tuned_optima(tuned, "peak_lr", rng, draws)
     best, notes = _closed_rates(tuned, optima)

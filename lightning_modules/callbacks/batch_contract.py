@@ -14,7 +14,7 @@ from lightning_modules.rank_plan import RankPlan
 
 
 class BatchContractBroken(Exception):
-    """The examples of an optimizer step are not the global batch that was asked for."""
+    """The examples of an optimizer step are not the requested global batch."""
 
 
 class BatchContract(Callback):
@@ -23,7 +23,7 @@ class BatchContract(Callback):
     Ranks count for themselves; the counts are summed over ranks once an epoch.
 
     Args:
-        plan: what was asked for.
+        plan: the requested batch.
 
     Attributes:
         realised_batch_min: smallest number of examples in a step, over all ranks.

@@ -13,7 +13,7 @@ from lightning_modules.gradients.rank_states import all_reduce, gather_states, o
 
 
 class EpochSums:
-    """Sums over examples on this rank, kept on the device until they are asked for.
+    """Sums over examples on this rank, kept on the device until they are read.
 
     Args:
         names: of what is summed.

@@ -11,7 +11,7 @@ _BROADCAST = "_broadcast_sigterm_tensor"  # private: Lightning epoch_loop._broad
 class LaunchersSigterm(Callback):
     """Gives SIGTERM back to whom it was given before the fit.
 
-    Lightning's Trainer installs a handler of its own that ends the fit at the next micro-batch: a
+    Lightning's Trainer installs its own handler, which ends the fit at the next micro-batch: a
     run under SLURM would never come to the end of the step that its job waits for. Before every
     micro-batch rank 0 tells the others whether it got the signal; here it never does.
     """

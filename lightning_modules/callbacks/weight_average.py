@@ -22,7 +22,7 @@ class WeightAverage(Callback):
     after the first step on.
 
     Args:
-        decay: per optimizer step, whatever its batch [dimensionless].
+        decay: per optimizer step, for any batch [dimensionless].
     """
 
     def __init__(self, *, decay: float) -> None:

@@ -44,7 +44,7 @@ class Data(Protocol):
 
 @runtime_checkable
 class Streamed(Protocol):
-    """Data too large for memory: batches are made ahead of their use, in the order asked for."""
+    """Data too large for memory: batches are prepared ahead of use, in the requested order."""
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """What `train_examples` gives for each of these positions."""

@@ -38,7 +38,7 @@ class SmallImages:
         num_train_examples: checked [examples].
         num_val_examples: checked [examples].
         drawn_from: training images in the files, where `num_train_examples` of them are drawn: once
-            and at random, the same ones whatever the seed of a run; None: all [examples].
+            and at random, the same for every seed; None: all [examples].
         padding: of the random shift [pixels].
         flip: whether half of the images are mirrored.
         mean: of each channel, as a fraction of full brightness.

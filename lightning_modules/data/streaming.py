@@ -1,4 +1,4 @@
-"""Examples made by worker processes, in the order asked for: for data too large for memory."""
+"""Examples prepared by worker processes in the requested order, for data too large for memory."""
 
 import os
 from collections import deque

@@ -60,7 +60,7 @@ class Stateless:
 
 
 def build_comm_hook(config: comm_hooks.CommHook) -> CommHook:
-    """The communication hook that is chosen; post-local SGD is a callback of its own.
+    """The selected communication hook; post-local SGD is a separate callback.
 
     Raises:
         ValueError: if NCCL's algorithm is chosen where NCCL is not used.

@@ -21,7 +21,7 @@ from sweeper.spec.batch import BatchSplit
 class OrderedGradients:
     """The mean gradient of a step, and its BatchNorm statistics, as one fixed sum.
 
-    Each micro-batch's gradient, of its own undivided loss, is a leaf of one tree over the step's
+    The gradient of each micro-batch's own undivided loss is a leaf of one tree over the step's
     micro-batches in the step's order; the root is divided by their number, once.
 
     Args:

@@ -1,4 +1,4 @@
-"""BatchNorm over a fixed span of examples, whatever the micro-batch and the number of ranks."""
+"""BatchNorm over a fixed span of examples, for any micro-batch and number of ranks."""
 
 from collections.abc import Iterator
 from typing import Any

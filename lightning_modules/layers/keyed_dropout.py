@@ -1,4 +1,4 @@
-"""Dropout whose masks belong to the examples, whatever the layout.
+"""Dropout with masks keyed by example, the same on every layout.
 
 A draw is a function of (seed, layer, call, epoch, place of the example in the epoch's order), so a
 mask is the same in every micro-batch, on every rank and after every resume.

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 @runtime_checkable
 class Scored(Protocol):
-    """A model with a loss of its own."""
+    """A model with its own loss."""
 
     def score(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Loss, averaged over the examples, and number right, summed over the examples."""
@@ -31,7 +31,7 @@ def score(
         label_smoothing: fraction of the target spread over all classes, in training only.
 
     Raises:
-        ValueError: if labels are to be smoothed for a model with a loss of its own.
+        ValueError: if label smoothing is set for a model with its own loss.
     """
     if isinstance(model, Scored):
         if label_smoothing:

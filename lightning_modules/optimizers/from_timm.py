@@ -20,7 +20,7 @@ def lars(
 ) -> Optimizer:
     """LARS: ``v <- momentum v + trust (g + weight_decay w); w <- w - lr v``.
 
-    Groups adapt by their own `adapt`, whatever their weight decay: timm by itself turns LARS off
+    Groups adapt by their own `adapt`, at any weight decay: timm by itself disables LARS
     where the weight decay is 0.
 
     Args:

@@ -54,7 +54,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         overrides: in Hydra's grammar; `a,b`, `choice()`, `range()` and `glob()` sweep.
 
     Raises:
-        ValueError: if an override cannot be understood or its key does not exist.
+        ValueError: if an override cannot be parsed or its key does not exist.
     """
     axes = [_axis(override, loader) for override in parse(overrides, loader)]
     templates: dict[tuple[str, ...], _Template] = {}
@@ -141,7 +141,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
     """The overrides, read in Hydra's grammar.
 
     Raises:
-        ValueError: if one cannot be understood.
+        ValueError: if one cannot be parsed.
     """
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
@@ -150,7 +150,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
 
 
 def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
-    """The overrides, one value each, that one override of a grid stands for.
+    """The single-value overrides that one override of a grid expands to.
 
     Raises:
         ValueError: if it does not list its values.

@@ -50,7 +50,7 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
     """The plan of a command's overrides, and the ledger it was compared with.
 
     Raises:
-        ValueError: if an override cannot be understood or a point is impossible.
+        ValueError: if an override cannot be parsed or a point is impossible.
     """
     if config_dir:
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
@@ -148,14 +148,14 @@ def _course(spec: RunSpec) -> str:
     if config.lr_rule.name == "adascale":
         return (
             f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
-            f"{spec.split.global_batch / config.base_batch:g} times the rate, as the noise of "
-            "the gradient allows; the numbers above are those of the shortest."
+            f"{spec.split.global_batch / config.base_batch:g} times the rate, depending on the "
+            "gradient noise; the numbers above are for the shortest."
         )
     schedule = config.schedule
     if isinstance(schedule, GrowingBatch) and schedule.growth == "measured":
         return (
             f"{batch}: times {schedule.factor} after each epoch whose noise scale is "
-            f"above it, up to {schedule.max_batch:,}; the numbers above are without."
+            f"above it, up to {schedule.max_batch:,}; the numbers above assume no growth."
         )
     first, *later = spec.batch_plan.batches()
     grown = [

@@ -143,7 +143,7 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
     console.print(json.dumps(found["config"], indent=1, sort_keys=True))
     for attempt in found["attempts"]:
         started = f"{attempt['started_at']:%Y-%m-%d %H:%M:%S} UTC"
-        console.print(f"attempt {attempt['attempt']}, begun {started}: {attempt['end']}")
+        console.print(f"attempt {attempt['attempt']}, started {started}: {attempt['end']}")
         console.print(f"    log: {attempt['log']}")
     for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
         numbers = " ".join(f"{name}={value:.6g}" for name, value in row.items())

@@ -171,7 +171,7 @@ def _name(
 ) -> str:
     """A study's name: its point, and a hash of the scientific keys that are not tuned or averaged.
 
-    The same point thus finds its study again, even if it was compared with others before.
+    A point keeps its study, whatever other points it was compared with before.
 
     Args:
         point: its overrides.

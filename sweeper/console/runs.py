@@ -149,7 +149,7 @@ class LiveTable:
             self._to_do += spec.most_epochs if status == "waiting" else 0
 
     def say(self, text: str) -> None:
-        """A line of its own, above the table."""
+        """Print a separate line above the table."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def update(self, event: Event) -> None:

@@ -144,7 +144,7 @@ def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
 def start_process(
     target: Callable[[Any], None], args: object, context: ForkServerContext
 ) -> RankProcess:
-    """Start a process from the fork server, which Ctrl-C and the like shall not reach."""
+    """Start a process from the fork server, shielded from Ctrl-C and similar signals."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in signals_of_launcher()}
     try:
         forkserver.ensure_running()
@@ -235,7 +235,7 @@ def stop(running: Sequence[Running]) -> None:
 
 
 def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
-    """The end of a run of which a worker failed: of the rank that failed by itself."""
+    """The end of a run with a failed worker: that of the rank that failed on its own."""
     del why_stopped
     codes = {rank: code for rank, code in enumerate(run.codes) if code} or {0: 0}
     rank = next((rank for rank, code in codes.items() if code < 0), None)

@@ -195,7 +195,7 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
 
 
 # A micro-batch of less than a fourth of what could be is worth a warning; one of less than an
-# eighth, with so many micro-batches in a step, would be trained almost example by example.
+# eighth, with this many micro-batches in a step, would be trained almost example by example.
 _SLOW_FRACTION = 4
 _ABSURD_FRACTION = 8
 _ABSURD_STEPS = 1000

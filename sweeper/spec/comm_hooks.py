@@ -29,7 +29,7 @@ class Float16(Settings):
 
 
 class Hierarchical(Settings):
-    """Summed within nodes of so many ranks, all-reduced between them."""
+    """Summed within nodes of `ranks_per_node` ranks, all-reduced between nodes."""
 
     name: Literal["hierarchical"]
     ranks_per_node: Count

@@ -20,5 +20,5 @@ class Outcome(StrEnum):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same command tries the run again by itself."""
+        """Whether repeating the command retries the run."""
         return self in {Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT, Outcome.PREEMPTED}

@@ -56,7 +56,7 @@ class LRSchedule:
         return self.batch_plan.position(step)
 
     def total_steps(self, epochs: int) -> int:
-        """Optimizer steps of so many epochs [steps]."""
+        """Optimizer steps in this many epochs [steps]."""
         if self.batch_plan is None:
             return round(epochs * self.steps_per_epoch)
         return self.batch_plan.steps_before(epochs)

@@ -82,7 +82,7 @@ class PeriodicDecay(Settings):
 class GrowingBatch(Settings):
     """Multiply the batch at milestones instead of dividing the rate, as far as the batch may grow.
 
-    The rate is divided by ``factor`` at each milestone that no growth of the batch stands for:
+    The rate is divided by ``factor`` at each milestone where the batch does not grow:
     ``factor ** -max(0, #{milestones <= epoch} - #{grown <= epoch})``.
 
     Attributes:

@@ -90,7 +90,7 @@ class Ledger:
         return found
 
     def curve(self, run_id: str, column: str) -> list[dict[str, Any]]:
-        """A column of a run's current curve, by epoch; empty if it is not in a file of its own."""
+        """A column of a run's current curve, by epoch; empty if it has no separate file."""
         from sweeper.store.parquet import read_columns  # pyarrow: 0.2 s
 
         paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))

@@ -1,6 +1,6 @@
 """What memory probes have found: remembered beside the results.
 
-    results/probes/<key>/about.json         what the key stands for, for people
+    results/probes/<key>/about.json         what the key means, for people
     results/probes/<key>/<micro>-took.json  the memory that a micro-batch took
     results/probes/<key>/<micro>-over.json  one that took more than it might; takes precedence
     results/probes/<key>/probing/lease.json while a process is at it

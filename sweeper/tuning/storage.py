@@ -50,7 +50,7 @@ def _end_last_line(path: Path) -> None:
 
 
 def _database(url: str) -> BaseStorage:
-    from sqlalchemy.exc import SQLAlchemyError  # only where a database is asked for
+    from sqlalchemy.exc import SQLAlchemyError  # only needed for a database
 
     try:
         # A connection may have been cut since the last trial, which can be hours ago.

@@ -64,10 +64,10 @@ class PointStudy:
         return len(self.trials()) - len(self.trials(TrialState.WAITING))
 
     def budget(self, n_trials: int) -> int:
-        """Trials that the study may begin: those asked for, or all that are queued for a retry.
+        """Trials that the study may start: those requested, or all that are queued for a retry.
 
         Args:
-            n_trials: asked for [count].
+            n_trials: requested [count].
         """
         return max(n_trials, len(self.trials()) if self.trials(TrialState.WAITING) else 0)
 

@@ -16,11 +16,11 @@ _SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """An element of a job array in the queue, or a job of its own.
+    """An element of a job array in the queue, or a single job.
 
     Attributes:
         job: number of the array.
-        index: in the array; 0 for a job of its own.
+        index: in the array; 0 for a single job.
         state: SLURM's short word: PD, R, CG, ...
         reason: why it waits.
         comment: as submitted.

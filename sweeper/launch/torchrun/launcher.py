@@ -51,7 +51,7 @@ def with_layout(words: Sequence[str], group: Group) -> list[str]:
     named = {word.partition("=")[0].lstrip("+") for word in words}
     layout = {"devices": group.devices, "num_nodes": group.num_nodes}
     added = [f"{key}={value}" for key, value in layout.items() if key not in named]
-    # beside the first word: Hydra wants its words in one piece
+    # next to the first override: Hydra needs its overrides to be contiguous
     first = next((n for n, w in enumerate(words) if "=" in w and w[0] != "-"), len(words))
     return [*words[:first], *added, *words[first:]]
 
