@@ -1,4 +1,4 @@
-"""What `python -m analysis` understands, and what it prints."""
+"""The command line of `python -m analysis`."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""How far two checkpoints of the same run are apart."""
+"""How far two checkpoints of the same run differ."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -21,7 +21,7 @@ def build(component: Component, *args: Any, **more: Any) -> Any:
 
 
 def call(target: str, *args: Any, **settings: Any) -> Any:
-    """What a class or function, named by its dotted path, makes of these arguments.
+    """Call a class or function, named by its dotted path, with these arguments.
 
     Raises:
         ValueError: if it cannot be imported or does not take them.

@@ -1,4 +1,4 @@
-"""What a process has taken of a device: its kind, and the most memory in use at once."""
+"""A process's device and its peak memory use."""
 
 import resource
 import sys

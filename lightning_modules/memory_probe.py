@@ -57,7 +57,7 @@ def brief(config: RunConfig, micro_batch: int) -> RunSpec:
 
 
 def _loading_processes(config: RunConfig) -> dict[str, int]:
-    """As many loading processes as one of all the run's ranks has, where that is automatic."""
+    """As many loading processes as each of the run's ranks has, if that is automatic."""
     if config.data.settings.get("num_workers") != "auto":
         return {}
     is_on_gpu = config.accelerator != "cpu" and torch.cuda.is_available()

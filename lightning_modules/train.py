@@ -59,7 +59,7 @@ from sweeper.spec.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankContext:
-    """What surrounds one rank of a run: its number, its files and whom it answers to.
+    """The environment of one rank: its number, its files and its launcher.
 
     Attributes:
         rank: this process among the ranks of the run.

@@ -34,6 +34,12 @@ SAY_INSTEAD = {
     "heart beats": "heartbeat",
     "once more": "again",
     "taken for dead": "presumed dead",
+    "users' words": "keys that users type",
+    "goes on from": "resumes from",
+    "go on from": "resume from",
+    "anew": "again",
+    "beforehand": "in advance",
+    "to be had": "available",
 }
 
 

@@ -72,7 +72,7 @@ def load_curves(results: Folders = "results", columns: Sequence[str] | None = No
 
 
 def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
-    """As `load_runs`, with the files that were left out instead of warnings."""
+    """Like `load_runs`, but returning the skipped files instead of warning."""
     wanted = _wanted("runs", columns, ("outcome",))
     table, unread = _read_folders(results, "runs", wanted)
     frame = _frame(table)
@@ -90,7 +90,7 @@ def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
 def read_curves(
     results: Folders, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Loaded:
-    """As `load_curves`, for runs already read, with the files that were left out."""
+    """Like `load_curves`, for runs already read, also returning the skipped files."""
     wanted = _wanted("curves", columns, ("epoch",))
     table, unread = _read_folders(results, "curves", wanted)
     keys = ["results", *KEYS]

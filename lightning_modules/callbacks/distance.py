@@ -1,4 +1,4 @@
-"""How far a module's weights are from those it started with."""
+"""The distance of a module's weights from their initial values."""
 
 import math
 

@@ -26,7 +26,7 @@ class GradientExchange(Callback):
         self._comm_hook.register(ddp_of(trainer))
 
     def state_dict(self) -> dict[str, Any]:
-        """What the hook keeps; all ranks take part."""
+        """The hook's state; all ranks take part."""
         return {"hook": self._comm_hook.state()}
 
     def on_load_checkpoint(

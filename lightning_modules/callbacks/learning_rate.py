@@ -84,7 +84,7 @@ class AdaScaleRate(Callback):
 def learning_rate(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
 ) -> LearningRate | AdaScaleRate:
-    """What sets the rate that a run's rule asks for."""
+    """The callback that sets the learning rate of a run's rule."""
     rule, base_batch, batch = spec.config.lr_rule, spec.config.base_batch, spec.config.batch
     if not isinstance(rule, AdaScaleRule):
         return LearningRate(plan)

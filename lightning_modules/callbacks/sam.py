@@ -72,7 +72,7 @@ class SAM(Callback):
 
 
 def sam(perturbation: perturbations.Perturbation) -> SAM | None:
-    """What a perturbation asks for; None for none."""
+    """The callback of a perturbation; None for none."""
     return SAM(rho=perturbation.rho) if isinstance(perturbation, perturbations.SAM) else None
 
 

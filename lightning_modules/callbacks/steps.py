@@ -1,4 +1,4 @@
-"""What callbacks ask about the micro-batch that a hook is about."""
+"""Questions of callbacks about the current micro-batch."""
 
 from typing import Any
 
@@ -23,6 +23,6 @@ def current_lr(trainer: pl.Trainer) -> float:
 
 
 def loss_scale(trainer: pl.Trainer) -> float:
-    """What losses are multiplied by before the backward pass at the moment: 1 but in 16-mixed."""
+    """The current loss scale: 1 except with 16-mixed."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return scaler.get_scale() if scaler is not None else 1.0

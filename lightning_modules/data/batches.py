@@ -47,11 +47,11 @@ class Streamed(Protocol):
     """Data too large for memory: batches are prepared ahead of use, in the requested order."""
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """What `train_examples` gives for each of these positions."""
+        """The results of `train_examples` for each of these positions."""
         ...
 
     def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """What `val_examples` gives for each start and stop."""
+        """The results of `val_examples` for each start and stop."""
         ...
 
 

@@ -110,12 +110,12 @@ class LargeImages:
         return self._ready(self._make("val", 0, 0, range(start, stop)))
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Batch]:
-        """What `train_examples` gives for each of these, made by workers ahead of time."""
+        """The results of `train_examples` for each of these, prepared ahead by workers."""
         examples = (positions.tolist() for positions in asked)
         return self._streamed("train", self._seed, self._epoch, examples)
 
     def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[Batch]:
-        """What `val_examples` gives for each start and stop, made by workers ahead of time."""
+        """The results of `val_examples` for each start and stop, prepared ahead by workers."""
         return self._streamed("val", 0, 0, (range(*bounds) for bounds in asked))
 
     def _streamed(

@@ -101,7 +101,7 @@ def workers_for(stated: int | str, *, ranks_on_node: int, device: torch.device) 
 
 
 class _Asked(Sampler[_Part]):
-    """What is asked of the workers next; read ahead of its use."""
+    """The next requests to the workers; read ahead of use."""
 
     def __init__(self) -> None:
         self.parts: Iterator[_Part] = iter(())

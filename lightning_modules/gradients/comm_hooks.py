@@ -1,4 +1,4 @@
-"""How ranks exchange gradients: as they are, compressed on the way, or within nodes first."""
+"""Communication hooks: gradients uncompressed, compressed, or reduced within nodes first."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ class CommHook(Protocol):
         ...
 
     def state(self) -> Any:
-        """What the hook keeps from step to step, for the checkpoint; all ranks take part."""
+        """The hook's state for the checkpoint; all ranks take part."""
         ...
 
     def load_state(self, state: Any) -> None:
@@ -48,7 +48,7 @@ class Stateless:
         self._hook, self._hook_state = hook, hook_state
 
     def register(self, model: DistributedDataParallel) -> None:
-        """As `CommHook.register`."""
+        """Like `CommHook.register`."""
         if self._hook is not None:
             model.register_comm_hook(self._hook_state, self._hook)
 
@@ -79,7 +79,7 @@ def ddp_settings(config: comm_hooks.CommHook) -> Mapping[str, Any]:
 
 
 def ddp_of(trainer: pl.Trainer) -> DistributedDataParallel:
-    """What wraps the module that is trained."""
+    """The wrapper of the trained module."""
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, DistributedDataParallel)
     return wrapped

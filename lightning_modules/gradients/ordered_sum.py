@@ -1,4 +1,4 @@
-"""Steps that are the same to the last bit on any number of ranks, for one micro-batch size."""
+"""Bitwise reproducible steps on any number of ranks, for one micro-batch size."""
 
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false

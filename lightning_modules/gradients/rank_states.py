@@ -1,4 +1,4 @@
-"""What ranks keep for themselves, gathered for a checkpoint and handed out again."""
+"""State of each rank, gathered for a checkpoint and distributed again."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ State = TypeVar("State")
 
 
 def gather_states(state: State) -> list[State]:
-    """What every rank keeps for itself, by rank, on the CPU; all ranks take part."""
+    """Every rank's own state, by rank, on the CPU; all ranks take part."""
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, _on_cpu(state))
     return states

@@ -65,7 +65,7 @@ def held_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
 def sum_over_ranks(
     partial: dict[Node, list[Tensor]], held: Sequence[Sequence[Node]], rank: int
 ) -> list[Tensor]:
-    """The root of the tree, the same to the last bit on every rank.
+    """The root of the tree, bitwise identical on every rank.
 
     Each rank gets one part of all ranks' sums, adds it up and hands it round: about the traffic of
     an all-reduce where each rank holds one sum.

@@ -1,4 +1,4 @@
-"""Where in the run a micro-batch stands, for layers that must not depend on the layout."""
+"""The position of a micro-batch in the run, for layers that must not depend on the layout."""
 
 
 class StepPosition:

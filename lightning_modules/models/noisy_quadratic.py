@@ -57,7 +57,7 @@ class NoisyQuadratic(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownQuadratic:
-    """What is known of a noisy quadratic before it is trained.
+    """The known properties of a noisy quadratic before training.
 
     Attributes:
         curvatures: ``h_i``, shape (weights,).

@@ -1,4 +1,4 @@
-"""What a model is trained for: the loss of a micro-batch and how much of it is right."""
+"""The loss of a micro-batch and its number of correct predictions."""
 
 from typing import Protocol, runtime_checkable
 

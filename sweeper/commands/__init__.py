@@ -1,1 +1,1 @@
-"""What can be typed after `sweeper`: run a sweep, plan, status, doctor, compact, equivalence."""
+"""The commands of `sweeper`: sweep, plan, status, doctor, compact, equivalence."""

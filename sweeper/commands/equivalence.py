@@ -196,7 +196,7 @@ def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], li
 
 
 def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
-    """What makes a layout of ranks x accumulation steps; None if the batch does not split so."""
+    """The settings for ranks x accumulation steps; None if the batch does not split that way."""
     world_size, accumulation_steps = (int(part) for part in layout.split("x"))
     if config.reproducible or gradient_span(config) is not None:
         return {"devices": world_size}  # the micro-batch is given, whatever the accumulation

@@ -66,7 +66,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
 
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
-    """What the preset among the overrides brings along, from `hydra.sweeper.params`."""
+    """The overrides that a preset adds, from `hydra.sweeper.params`."""
     fixed = [o.input_line or "" for o in parse(overrides, loader) if not o.is_sweep_override()]
     params = OmegaConf.select(_compose(loader, fixed), "hydra.sweeper.params")
     return params or {}

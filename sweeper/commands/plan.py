@@ -143,7 +143,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
 
 
 def _course(spec: RunSpec) -> str:
-    """What changes in the course of a run, or what will be measured; empty for most runs."""
+    """What changes during a run, or will be measured; empty for most runs."""
     config, batch = spec.config, f"batch {spec.split.global_batch:,}"
     if config.lr_rule.name == "adascale":
         return (

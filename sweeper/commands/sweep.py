@@ -67,7 +67,7 @@ def _run_one(config: DictConfig) -> None:
 
 
 def _launch(to_do: Tasks, ledger: Ledger) -> Iterator[Event]:
-    """Where the launcher says that was chosen; a job of one of Hydra's own makes its run itself."""
+    """Run with the selected launcher; a job of Hydra's own launchers executes its run itself."""
     launcher = hydra.utils.instantiate(HydraConfig.get().launcher)
     if hasattr(launcher, "launch_runs"):
         return launcher.launch_runs(to_do, ledger)

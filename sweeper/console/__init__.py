@@ -1,1 +1,1 @@
-"""What a terminal shows of a sweep."""
+"""Output of a sweep in the terminal."""

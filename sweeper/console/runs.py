@@ -37,7 +37,7 @@ _STYLE = {
 
 @dataclass(slots=True)
 class RunState:
-    """What is known of one run.
+    """What is known about one run.
 
     Attributes:
         spec: the run.
@@ -241,7 +241,7 @@ class LiveTable:
         return f"about {duration(seconds)} left"
 
     def _fill_in_from_ledger(self) -> None:
-        """What earlier commands found out about runs that this one did not make."""
+        """Outcomes of runs that earlier commands executed."""
         missing = {run_id for run_id, state in self._states.items() if state.accuracy is None}
         columns = ["val_accuracy", "epochs_completed", "train_s"]
         for run_id, row in self._ledger.rows(missing, columns).items() if missing else ():

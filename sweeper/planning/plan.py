@@ -1,4 +1,4 @@
-"""What a grid comes to: every distinct run, what the ledger has of it, what is left to do."""
+"""The plan of a grid: every distinct run, its status in the ledger, what is left to do."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from sweeper.store.standing import Open, recover, standing, tidy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a grid comes to.
+    """The plan of a grid.
 
     Attributes:
         specs: every distinct run of the grid, in its order.

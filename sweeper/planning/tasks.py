@@ -1,4 +1,4 @@
-"""What a place to run reports while it runs."""
+"""The tasks of a launcher, and the events that it reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""What a batch-size study means: plain values and pure functions, standard library only."""
+"""What a run is: plain values and pure functions, no I/O."""

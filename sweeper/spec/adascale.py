@@ -50,7 +50,7 @@ class AdaScale:
         return self.gain * self.schedule.lr(math.floor(self.progress))
 
     def state(self) -> dict[str, Any]:
-        """What changes, for the checkpoint."""
+        """The state to checkpoint."""
         average = self.average.state()
         return {"average": average, "gain": self.gain, "progress": self.progress}
 
@@ -61,7 +61,7 @@ class AdaScale:
 
 
 def smoothing(batch_ratio: float) -> float:
-    """How much of the moving averages is kept at each step, ``max(1 - batch_ratio / 1000, 0)``.
+    """The decay of the moving averages at each step, ``max(1 - batch_ratio / 1000, 0)``.
 
     Args:
         batch_ratio: ``global_batch / base_batch`` [dimensionless].

@@ -5,12 +5,12 @@ from sweeper.spec.schedules import GrowingBatch, Schedule
 
 
 def factor_of(schedule: Schedule) -> int:
-    """What a growth multiplies the batch by; 1 for schedules whose batch does not grow."""
+    """The factor by which the batch grows; 1 for schedules whose batch does not grow."""
     return schedule.factor if isinstance(schedule, GrowingBatch) else 1
 
 
 def growths_allowed(schedule: Schedule, global_batch: int) -> int:
-    """How often the batch may be multiplied before it would pass `max_batch` [count]."""
+    """How often the batch may be multiplied before it would exceed `max_batch` [count]."""
     allowed = 0
     if isinstance(schedule, GrowingBatch):
         while global_batch * schedule.factor ** (allowed + 1) <= schedule.max_batch:

@@ -26,7 +26,7 @@ class Component(Settings, extra="allow"):
 
     @property
     def name(self) -> str:
-        """What tables call it: its `name`, else its class."""
+        """Its name in tables: its `name`, else its class."""
         return self.choice or self.target.rpartition(".")[2]
 
     @property

@@ -1,4 +1,4 @@
-"""What the commands tell the shell."""
+"""Exit codes of the commands."""
 
 DONE = 0  # every run has a result
 RUN_FAILED = 1  # at least one run has none

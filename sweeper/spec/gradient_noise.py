@@ -37,7 +37,7 @@ class Noise:
 
 
 def noise_of_batch(mean_square: float, square_of_mean: float, *, span: int, parts: int) -> Noise:
-    """What the gradients of equal parts of one batch say of its noise.
+    """Noise statistics from the gradients of equal parts of one batch.
 
     With ``n`` parts of ``b`` examples::
 

@@ -1,4 +1,4 @@
-"""What makes two runs the same run: a hash of the scientific configuration.
+"""A run's identity: a hash of its scientific configuration.
 
 Every config key stands in exactly one of two tables below, so that a new key is put on one side
 deliberately. Pure: no clock, no disk, no cluster.

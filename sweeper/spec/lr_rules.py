@@ -108,7 +108,7 @@ class Sqrt(_Rule):
 
 
 class LEGW(Settings):
-    """As `Sqrt`, with a warmup of the same number of steps at every batch (exponent 1).
+    """Like `Sqrt`, with a warmup of the same number of steps at every batch (exponent 1).
 
     Source:
         You et al. 2019, arXiv:1901.08256.
@@ -249,7 +249,7 @@ class OwnRule(_Rule, extra="allow"):
     measured_in: RunID | None = None
 
     def peak_lr(self, at: Scaling) -> float:
-        """What the function gives.
+        """The function's result.
 
         Raises:
             ValueError: if it cannot be imported or does not take these settings.

@@ -10,7 +10,7 @@ from sweeper.spec.identity import INCIDENTAL, INCIDENTAL_IN_GROUP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What runs train on.
+    """The device that runs train on.
 
     Attributes:
         kind: the name of the GPU, or cpu.

@@ -17,7 +17,7 @@ def gradient_span(config: RunConfig) -> int | None:
 
 
 def _spans(config: RunConfig) -> dict[str, int]:
-    """What looks at gradients of parts of the batch, by config key, and at how many examples."""
+    """Methods that use gradients of parts of the batch: examples per part, by config key."""
     noise_key = "base_batch" if config.noise_span is None else "noise_span"
     asked = {
         "optimizer.gradient_span": config.optimizer.gradient_span,

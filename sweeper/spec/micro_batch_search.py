@@ -12,7 +12,7 @@ _FIRST_PART = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What is known of the micro-batches that fit.
+    """What is known about the micro-batches that fit.
 
     Attributes:
         fits: the largest known to fit; 0 if none is [examples].

@@ -1,4 +1,4 @@
-"""What a learning-rate rule makes of a batch: the peak rate, and the length of the warmup."""
+"""A learning-rate rule applied to a batch: the peak rate and the length of the warmup."""
 
 import math
 

@@ -1,6 +1,6 @@
 """The learning rate as a pure function of the optimizer step: warmup times decay.
 
-No hidden counter: any step can be asked for, on any layout, after any resume.
+No hidden counter: any step can be evaluated, on any layout, after any resume.
 """
 
 from collections.abc import Iterator

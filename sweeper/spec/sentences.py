@@ -1,4 +1,4 @@
-"""What is wrong with a config, in sentences of rule, value and remedy."""
+"""Errors in a config, as sentences of rule, value and remedy."""
 
 import difflib
 import types

@@ -31,7 +31,7 @@ def gradual(step: int, steps: float) -> float:
 
 
 def ahead(step: int, steps: float) -> float:
-    """As `gradual`, but the last step of the warmup is at the peak: ``(step + 1) / steps``.
+    """Like `gradual`, but the last step of the warmup is at the peak: ``(step + 1) / steps``.
 
     Source:
         Horovod's examples/pytorch/pytorch_imagenet_resnet50.py, `adjust_learning_rate`.

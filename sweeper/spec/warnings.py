@@ -1,4 +1,4 @@
-"""What is allowed but probably not meant. Pure: no clock, no disk, no cluster."""
+"""Warnings: what is valid but probably unintended. Pure: no clock, no disk, no cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -43,7 +43,7 @@ def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
 
 
 def slow_split(spec: RunSpec, known: Bounds) -> str:
-    """That a batch cuts into far smaller micro-batches than possible; empty if it does not.
+    """Warn of a batch that splits into far smaller micro-batches than possible; else empty.
 
     Args:
         spec: the run.
@@ -74,7 +74,7 @@ def _nearest(batch: int, ranks: int, limit: int, span: int) -> list[int]:
 
 
 def _varying(follow: Sequence[RunSpec]) -> str:
-    """That BatchNorm's span varies among the runs that let it follow; empty if it does not."""
+    """Warn of a BatchNorm span that follows the micro-batch and varies over runs; else empty."""
     runs: dict[int, dict[str, None]] = {}
     for spec in follow:
         ranks = spec.split.world_size

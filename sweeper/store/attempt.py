@@ -149,14 +149,14 @@ class Attempt:
         return measured_row(self.record() or {}, self.curve())["steps"] or 0
 
     def end_of_stopped(self, why: Callable[[], str]) -> End:
-        """How an attempt ended whose ranks are gone: what rank 0 recorded, or cut off."""
+        """How an attempt without living ranks ended: as rank 0 recorded, or interrupted."""
         if record := self.record():
             return end_of_record(record, why)
         reason = f"{why()} after epoch {len(self.curve())}"
         return End(outcome=Outcome.PREEMPTED, reason=reason)
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
-        """What a rank's worker left, or None if it did not come to that."""
+        """The record that a rank's worker wrote, or None if it wrote none."""
         try:
             return json.loads((self.folder / f"record-{rank}.json").read_text())
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What memory probes have found: remembered beside the results.
+"""Results of memory probes, cached beside the runs.
 
     results/probes/<key>/about.json         what the key means, for people
     results/probes/<key>/<micro>-took.json  the memory that a micro-batch took
@@ -35,7 +35,7 @@ _PART_OF_LIMIT = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What is known of a run's micro-batch before it starts.
+    """What is known about a run's micro-batch before it starts.
 
     Attributes:
         spec: the run with its micro-batch; as planned while that is to be probed.
@@ -100,7 +100,7 @@ class MemoryCache:
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
     def bounds(self, spec: RunSpec) -> Bounds:
-        """What the probes so far say of a run."""
+        """What the probes so far imply for a run."""
         fitting, failing = list[int](), list[int]()
         allowed = self.allowed_gib(spec)
         for path in (self._folder / self.key(spec)).glob("*-*.json"):
@@ -205,7 +205,7 @@ def _usable(spec: RunSpec) -> list[int]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What a file holds; nothing if it was cut short or is no mapping."""
+    """The contents of a file; empty if it was truncated or is not a mapping."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

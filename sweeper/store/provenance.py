@@ -1,4 +1,4 @@
-"""What code a run was made by: its commit and the versions of what it stands on."""
+"""The code behind a run: its commit and the versions of its libraries."""
 
 import json
 import platform
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @cache
 def versions() -> str:
-    """Of Python and the main libraries, as JSON."""
+    """Versions of Python and the main libraries, as JSON."""
     names = ("torch", "torchvision", "pytorch-lightning", "hydra-core", "numpy")
     found = {name: version(name) for name in names}
     return json.dumps({"python": platform.python_version(), **found})

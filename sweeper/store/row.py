@@ -9,13 +9,13 @@ from sweeper.spec.run_spec import RunSpec
 
 
 def planned_row(spec: RunSpec) -> dict[str, Any]:
-    """What of a run's row is known before it starts."""
+    """The part of a run's row that is known before it starts."""
     text = json.dumps(spec.config.resolved, sort_keys=True)
     return {**planned_columns(spec), "config_json": text}
 
 
 def planned_columns(spec: RunSpec) -> dict[str, Any]:
-    """What of a run's row is known before it starts, without the text of its config."""
+    """The part of a run's row that is known before it starts, without the config's text."""
     config, split = spec.config, spec.split
     return {
         "run_id": spec.run_id,
@@ -44,7 +44,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
 
 
 def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict[str, Any]:
-    """What an attempt measured.
+    """The measurements of an attempt.
 
     Args:
         record: what rank 0 left at its end; empty if it did not come to that.

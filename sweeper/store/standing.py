@@ -1,4 +1,4 @@
-"""How attempts stand, and what to do about those whose launcher has died."""
+"""The state of attempts, and what to do about those whose launcher has died."""
 
 import json
 from enum import StrEnum
@@ -21,7 +21,7 @@ Standing = End | Open
 
 
 def standing(ledger: Ledger, run_id: str, number: int) -> Standing:
-    """How an attempt stands."""
+    """The state of an attempt."""
     folder = ledger.attempt_folder(run_id, number)
     try:
         released = json.loads((folder / "released.json").read_text())

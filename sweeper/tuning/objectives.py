@@ -1,4 +1,4 @@
-"""What a trial is judged by: columns of the runs table, each with its better direction."""
+"""Objectives of a trial: columns of the runs table, each with its direction."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ def check_constraints(constraints: Mapping[str, Any]) -> None:
 def violations(
     constraints: Mapping[str, Mapping[str, float]], row: Mapping[str, float]
 ) -> dict[str, float]:
-    """By how much each bound is passed; zero or less where it is kept.
+    """By how much each bound is exceeded; zero or less where it is satisfied.
 
     Args:
         constraints: bounds, by column.

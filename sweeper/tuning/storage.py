@@ -78,13 +78,13 @@ def close_storage(storage: BaseStorage) -> None:
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """What a database that cannot be reached any more raises."""
+    """The exceptions of a database that can no longer be reached."""
     alchemy = sys.modules.get("sqlalchemy.exc")  # there is none without a database
     return (StorageInternalError, *([alchemy.SQLAlchemyError] if alchemy else []))
 
 
 def cause_of(error: BaseException) -> str:
-    """What the database or its driver said, in a line."""
+    """The message of the database or its driver, as one line."""
     while not getattr(error, "orig", None) and error.__cause__:
         error = error.__cause__
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -231,7 +231,7 @@ def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None]:
-    """Without Optuna's warnings about its own experimental parts and about infinite losses."""
+    """Suppress Optuna's warnings about experimental features and infinite losses."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.simplefilter("ignore", UserWarning)

@@ -75,7 +75,7 @@ class StudySettings:
 
     @property
     def columns(self) -> list[str]:
-        """Of the runs table, that judge a trial."""
+        """Columns of the runs table that judge a trial."""
         return list(dict.fromkeys([*(o.column for o in self.objectives), *self.constraints]))
 
     def new_sampler(self, number: int) -> BaseSampler:

@@ -92,7 +92,7 @@ class Tuner:
                 return
 
     def _next_study(self) -> PointStudy | None:
-        """Of the studies with trials left, the one with the fewest running, then fewest begun."""
+        """Of the studies with trials left, the one with the fewest running, then fewest started."""
         num_running = Counter(running.study.name for running in self._running)
         left = [
             study

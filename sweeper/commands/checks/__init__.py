@@ -1,1 +1,1 @@
-"""What the doctor checks; no check leaves anything behind."""
+"""The doctor's checks; none leaves anything behind."""

@@ -1,11 +1,11 @@
-"""What a check found."""
+"""The findings of a check."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How bad it is."""
+    """How severe a finding is."""
 
     GOOD = "good"
     WARNING = "warning"

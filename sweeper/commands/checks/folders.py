@@ -104,7 +104,7 @@ def clock_check(folder: Path) -> Iterator[Check]:
 
 
 def nodes_check(folder: Path) -> Iterator[Check]:
-    """In a job of several nodes: whether each of them sees what this one writes."""
+    """In a multi-node job: whether every node sees what this one writes."""
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if nodes == 1 or not shutil.which("srun"):
         return

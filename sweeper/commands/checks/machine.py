@@ -58,7 +58,7 @@ def ask_torch() -> dict[str, Any] | str:
 
 
 def driver_version() -> str | None:
-    """Of NVIDIA's driver, None without one."""
+    """The version of NVIDIA's driver, None without one."""
     try:
         done = subprocess.run(
             ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],

@@ -81,7 +81,7 @@ def run_here(
 
 
 def _modules_of(tasks: Sequence[Task]) -> list[str]:
-    """Where the data and the model of these runs are defined: imported once, not by each run."""
+    """The modules of these runs' data and model: imported once, not by each run."""
     groups = [group for task in tasks for group in (task.spec.config.data, task.spec.config.model)]
     return [group.target.rpartition(".")[0] for group in groups]
 

@@ -37,7 +37,7 @@ class _Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the probes have found since the last look.
+    """New findings of the probes since the last call.
 
     Attributes:
         free: runs whose probe has ended: their slots are free.
@@ -81,7 +81,7 @@ class MemoryProber:
         return [probe.process for probe in self._probes]
 
     def fit(self, spec: RunSpec) -> Fit:
-        """What is known of a run's micro-batch; without a finding micro_batch_limit decides."""
+        """What is known about a run's micro-batch; without a finding micro_batch_limit decides."""
         fit = self.memory.fit(spec)
         if fit.to_probe is not None and self.memory.key(spec) in self._inconclusive:
             return Fit(spec=spec, source="limit")
@@ -196,7 +196,7 @@ class MemoryProber:
 
 
 def _measured(probe: _Probe, folder: Path) -> dict[str, Any]:
-    """What a probe measured; nothing if it took too much.
+    """The measurement of a probe; nothing if it exceeded the limit.
 
     Raises:
         _Inconclusive: if it ended for another reason.

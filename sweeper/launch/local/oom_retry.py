@@ -14,7 +14,7 @@ class OomRetry:
         self._notes: dict[str, str] = {}
 
     def note(self, run_id: str) -> str:
-        """What to add to the reason of a run's end; empty if it was not retried."""
+        """A remark for the reason of a run's end; empty if it was not retried."""
         return self._notes.get(run_id, "")
 
     def retry(self, attempt: Attempt) -> Task | None:

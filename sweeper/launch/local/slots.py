@@ -1,4 +1,4 @@
-"""How many runs a machine carries: by cores and threads on a CPU, by devices on GPUs."""
+"""How many runs fit on a machine: by cores and threads on CPUs, by devices on GPUs."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from sweeper.spec.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What there is to share.
+    """The resources to share.
 
     Attributes:
         cores: that this process may use [count].
@@ -31,7 +31,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Slots:
-    """Who occupies what; runs take a place and give it back.
+    """The slots of a machine; runs take one and return it.
 
     Attributes:
         machine: what there is to share.
@@ -81,7 +81,7 @@ class Slots:
 
 
 def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
-    """What this process may use; GPUs as the driver's own tool lists them, without CUDA."""
+    """The resources of this process; GPUs as listed by the driver's tool, without CUDA."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     gpus = _gpus()
@@ -90,7 +90,7 @@ def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
 
 
 def this_device(*, runs: int) -> Device:
-    """What runs on this machine train on: the first GPU, or the CPU where there is none.
+    """The device that runs on this machine train on: the first GPU, or the CPU without one.
 
     Args:
         runs: that share a GPU [count].

@@ -34,7 +34,7 @@ class Queued:
 
 
 def queue() -> list[Queued] | None:
-    """What of this user waits or runs, or None if SLURM cannot be asked right now."""
+    """This user's queued and running jobs, or None if SLURM does not respond."""
     said = ask(
         "squeue", "--noheader", "--array", f"--user={os.getuid()}", "--format=%F|%K|%t|%r|%k"
     )
@@ -55,7 +55,7 @@ def ask(
     environment: Mapping[str, str] | None = None,
     succeeds: bool = True,
 ) -> str | None:
-    """What one of SLURM's programs prints, or None if it cannot be had.
+    """The output of one of SLURM's programs, or None if it is not available.
 
     Args:
         program: its name.

@@ -1,4 +1,4 @@
-"""What a job does on its node: makes its runs, handles SLURM's signals, exits with a true code.
+"""A job on its node: executes its runs, handles SLURM's signals, exits with a reliable code.
 
 The job owns its requeue: at a signal its runs save after the step they are in and exit, and it
 goes back into the queue. It never imports torch.
@@ -67,7 +67,7 @@ def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None
 
 
 class _Signals:
-    """What SLURM has signalled: SIGUSR1 before the time limit, SIGTERM at preemption or scancel."""
+    """Signals from SLURM: SIGUSR1 before the time limit, SIGTERM at preemption or scancel."""
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
@@ -248,7 +248,7 @@ def _task_of(ticket: Ticket, number: int) -> Task:
 
 
 def _attempts_without_step(ledger: Ledger, run_id: str, numbers: Iterable[int]) -> int:
-    """How many attempts in a row, up to the last one, went no further than those before."""
+    """How many attempts in a row, up to the last one, made no progress."""
     stalled = furthest = 0
     for number in numbers:
         attempt = Attempt.load(ledger, run_id, number)

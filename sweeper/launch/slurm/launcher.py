@@ -233,7 +233,7 @@ class _Sweep:
         return {run_id: stands}
 
     def _end_without_job(self, run: _Followed, ticket: Ticket | None) -> Mapping[str, End]:
-        """How a run ended that has no job; empty while its last attempt may still be alive."""
+        """How a run without a job ended; empty while its last attempt may still be alive."""
         run_id = run.task.spec.run_id
         number = self._ledger.last_attempt(run_id)
         if number < run.task.number:

@@ -1,4 +1,4 @@
-"""What waits in SLURM's queue, for whoever looks: from the tickets and squeue, without a sweep."""
+"""Runs in SLURM's queue, from the tickets and squeue, without a running sweep."""
 
 from typing import Any
 

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to ask SLURM for, from conf/hydra/launcher/slurm.yaml.
+    """The resources to request from SLURM, from conf/hydra/launcher/slurm.yaml.
 
     Attributes:
         partition: or None for the cluster's default; so too account, qos and constraint.

@@ -136,7 +136,7 @@ class Tickets:
             return None
 
     def log_of(self, ticket: Ticket) -> Path:
-        """Where the ticket's job writes what it prints; several such files for several jobs."""
+        """The output files of the ticket's job; several for several jobs."""
         job = self.job_of(ticket.submission)
         found = sorted((self.folder / ticket.submission).glob(f"{job}_{ticket.index}_*.out"))
         found += sorted((self.folder / ticket.submission).glob(f"{job}_0_log.out"))

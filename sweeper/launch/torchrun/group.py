@@ -53,7 +53,7 @@ def torchrun_group() -> Group | None:
 
 
 class _Store(Protocol):
-    """Of torch: values by key, seen by all processes; it outlives a restart of them."""
+    """Torch's store: values by key, shared by all processes; it outlives their restart."""
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
