@@ -33,7 +33,7 @@ def test_where_gradients_cannot_be_judged_the_epochs_loss_is(fit, line, batches)
 
 def test_a_loss_above_the_ceiling_ends_the_run(fit, line, batches):
     with pytest.raises(
-        Diverged, match=r"^the training loss 0\.5 passed loss_ceiling=0\.4 at step 1 of epoch 1"
+        Diverged, match=r"^the training loss 0\.5 exceeded loss_ceiling=0\.4 at step 1 of epoch 1"
     ):
         diverging(fit, line(), batches(2), ceiling=0.4)
 
