@@ -56,7 +56,7 @@ def test_a_loss_ceiling_is_divergence(launch):
     row = only(launch(provoked("Plain", loss_ceiling=0.01)))
 
     assert row.outcome == "diverged"
-    assert "passed loss_ceiling=0.01" in row.reason
+    assert "exceeded loss_ceiling=0.01" in row.reason
 
 
 def test_out_of_memory_is_its_own_outcome(launch):
