@@ -6,7 +6,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
 
 from lightning_modules.callbacks.steps import examples_in, took_step
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
@@ -69,12 +68,14 @@ class BatchContract(Callback):
         self.realised_batch_min = min(smallest, self.realised_batch_min or smallest)
         self.realised_batch_max = max(largest, self.realised_batch_max or largest)
         epoch = trainer.current_epoch
-        check_contract(
-            counted,
-            steps=self._plan.steps(epoch),
-            asked=self._plan.split(epoch).global_batch,
-            epoch=epoch,
-        )
+        steps, asked = self._plan.steps(epoch), self._plan.split(epoch).global_batch
+        if len(counted) != steps or not smallest == largest == asked:
+            msg = (
+                f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
+                f"{epoch + 1} had {len(counted)} steps of {smallest} to {largest} examples. "
+                "The data or the ranks differ from the plan."
+            )
+            raise BatchContractBroken(msg)
 
     def state_dict(self) -> dict[str, Any]:
         """The range so far and, inside an epoch, every rank's counts."""
@@ -92,24 +93,3 @@ class BatchContract(Callback):
 
 def _sum(of_ranks: Sequence[list[int]], share: int) -> list[int]:
     return [share * sum(of_step) for of_step in zip(*of_ranks, strict=True)]
-
-
-def check_contract(counted: Tensor, *, steps: int, asked: int, epoch: int) -> None:
-    """Compare what an epoch trained on with what it was to train on.
-
-    Args:
-        counted: examples of each optimizer step, shape (steps,), summed over all ranks.
-        steps: planned for the epoch [steps].
-        asked: the global batch [examples].
-        epoch: 0-based.
-
-    Raises:
-        BatchContractBroken: if they differ.
-    """
-    if len(counted) != steps or (counted != asked).any():
-        msg = (
-            f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
-            f"{epoch + 1} had {len(counted)} steps of {int(counted.min())} to "
-            f"{int(counted.max())} examples. The data or the ranks differ from the plan."
-        )
-        raise BatchContractBroken(msg)

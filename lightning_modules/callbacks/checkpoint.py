@@ -120,8 +120,7 @@ class RunCheckpoint(Checkpoint):
             return
         epoch, step = trainer.current_epoch, self._contract.steps
         steps = self._plan.steps(epoch)
-        is_inside = step < steps
-        if is_inside and self._can_stop() and self._stop.is_due(pl_module.device):
+        if step < steps and self._can_stop() and self._stop.is_due(pl_module.device):
             self._save(trainer)
             msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
             raise Stopped(msg)

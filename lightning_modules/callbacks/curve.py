@@ -100,14 +100,10 @@ class Curve(Callback):
         """Note the learning rate of a step, as the optimizer has it."""
         del pl_module, outputs, batch
         if took_step(trainer, batch_idx):
-            self.count_step(current_lr(trainer))
-
-    def count_step(self, lr: float) -> None:
-        """Note the learning rate that an optimizer step in fact used."""
-        link = bytes.fromhex(self.lr_series_hash) + struct.pack("<d", lr)
-        self.lr_series_hash = hashlib.blake2b(link, digest_size=8).hexdigest()
-        self.last_lr = lr
-        self.steps += 1
+            self.last_lr = current_lr(trainer)
+            link = bytes.fromhex(self.lr_series_hash) + struct.pack("<d", self.last_lr)
+            self.lr_series_hash = hashlib.blake2b(link, digest_size=8).hexdigest()
+            self.steps += 1
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the epoch's row."""

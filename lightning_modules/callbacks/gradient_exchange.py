@@ -34,4 +34,4 @@ class GradientExchange(Callback):
     ) -> None:
         """Restore it; a hook may refuse the state of another."""
         del trainer, pl_module
-        self._comm_hook.load_state(checkpoint["callbacks"].get(self.state_key, {}).get("hook"))
+        self._comm_hook.load_state(checkpoint["callbacks"][self.state_key]["hook"])
