@@ -24,6 +24,9 @@ settings.load_profile("untimed")
 # Tests press Ctrl-C; a shell that runs the tests in the background has it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Several test processes share the cores; torch would start a thread for each core in all of them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Workers import what tests name by `_target_` from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])

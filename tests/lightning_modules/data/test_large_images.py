@@ -118,6 +118,7 @@ def test_views_are_functions_of_seed_epoch_and_example(data):
     assert not torch.equal(views[0], views[3])
 
 
+@pytest.mark.slow
 def test_random_parts_are_distributed_as_torchvisions():
     ramp = torch.arange(200, dtype=torch.uint8)
     image = torch.stack([ramp[:, None].expand(200, 200), ramp.expand(200, 200)])

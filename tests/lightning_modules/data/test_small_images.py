@@ -281,6 +281,7 @@ def test_each_configured_set_says_what_is_missing(name, tmp_path):
             build(Component(**{**node, "root": str(tmp_path), "source": source}))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs CIFAR-10 in ../shared/data/cifar10")
 def test_cifar_10_has_the_mean_and_deviation_that_its_config_states():
     node = yaml.safe_load((CONFIG_FOLDER / "data/cifar10.yaml").read_text())

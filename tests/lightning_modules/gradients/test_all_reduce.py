@@ -49,10 +49,10 @@ def exchanges(config, tmp_path):
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "micro_batch",
-    [pytest.param(3840, id="1 micro-batch", marks=pytest.mark.slow),
-     pytest.param(480, id="8 micro-batches")],
+    [pytest.param(3840, id="1 micro-batch"), pytest.param(480, id="8 micro-batches")],
 )  # fmt: skip
 def test_each_further_step_exchanges_gradients_once(exchanges, micro_batch):
     few = exchanges(steps=3, micro_batch=micro_batch)
