@@ -89,7 +89,7 @@ def test_a_row_is_mirrored_at_its_step_without_what_was_not_measured(mirror):
     assert list(zip(rows.step, rows.val_accuracy, strict=True)) == [(16, 0.5), (32, 0.75)]
 
 
-def test_a_mirror_that_breaks_is_given_up_once(grid, tmp_path, capsys):
+def test_a_mirror_that_breaks_is_disabled_once(grid, tmp_path, capsys):
     (config,) = grid("batch=3840", "logger=csv")
     shown = Mirror(run_spec(config), tmp_path, rank=0)
     shown.rows([{"step": 16}])
@@ -99,7 +99,7 @@ def test_a_mirror_that_breaks_is_given_up_once(grid, tmp_path, capsys):
     shown.rows([{"step": 32}, {"step": 48}])
     shown.close("finished")
 
-    assert capsys.readouterr().err.count("logger: given up after") == 1
+    assert capsys.readouterr().err.count("logger: disabled after") == 1
     assert (tmp_path / "csv").read_text() == "in the way"
 
 
