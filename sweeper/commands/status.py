@@ -146,8 +146,8 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
         console.print(f"attempt {attempt['attempt']}, started {started}: {attempt['end']}")
         console.print(f"    log: {attempt['log']}")
     for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
-        numbers = " ".join(f"{name}={value:.6g}" for name, value in row.items())
-        console.print(f"    {numbers}")
+        measured = {name: value for name, value in row.items() if value is not None}
+        console.print("    " + " ".join(f"{name}={value:.6g}" for name, value in measured.items()))
 
 
 def _parser() -> argparse.ArgumentParser:

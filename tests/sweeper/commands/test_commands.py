@@ -94,13 +94,15 @@ def test_status_counts_and_names_failures_with_reason_and_log(results):
 def test_status_of_one_run_shows_config_attempts_and_curve(results):
     run_id = pd.read_parquet(results / "runs").query("outcome == 'finished'").run_id.iloc[0]
 
-    said = call("sweeper", "status", run_id[:8], "--results", results).stdout
+    shown = call("sweeper", "status", run_id[:8], "--results", results)
     found = json.loads(call("sweeper", "status", run_id, "--results", results, "--json").stdout)
 
     assert found["config"]["epochs"] == 1
     assert found["attempts"][0]["end"] == "finished: trained 1 epochs"
     assert found["curve"][0]["epoch"] == 1
-    assert "attempt 1, begun" in said
+    assert shown.returncode == 0, shown.stderr
+    assert "attempt 1, started" in shown.stdout
+    assert "epoch=1 step=" in shown.stdout
 
 
 def test_status_of_nothing_is_a_sentence():
