@@ -68,9 +68,11 @@ def _run_one(config: DictConfig) -> None:
 
 def _launch(to_do: Tasks, ledger: Ledger) -> Iterator[Event]:
     """Run with the selected launcher; a job of Hydra's own launchers executes its run itself."""
-    launcher = hydra.utils.instantiate(HydraConfig.get().launcher)
-    if hasattr(launcher, "launch_runs"):
-        return launcher.launch_runs(to_do, ledger)
+    settings = HydraConfig.get().launcher
+    if not settings["_target_"].startswith("hydra."):  # Hydra refuses to instantiate its own
+        launcher = hydra.utils.instantiate(settings)
+        if hasattr(launcher, "launch_runs"):
+            return launcher.launch_runs(to_do, ledger)
     from sweeper.launch.local.launcher import run_here
     from sweeper.launch.local.slots import this_machine
 

@@ -71,11 +71,14 @@ def run_here(
     with shared_folder() as shared, _terminable():
         where = _Where(Slots(machine), ranks, context, shared)
         runs = _Runs(tasks, ledger, where, why_stopped=why_stopped, may_start=may_start)
+        event = Event()
         try:
             while runs.are_left:
                 yield runs.start()
-                runs.wait()
-                yield runs.end()
+                if not event.ended:  # else there may be nothing left to wait for
+                    runs.wait()
+                event = runs.end()
+                yield event
         finally:
             runs.stop()
 
