@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.steps import examples_in, took_step
@@ -42,21 +42,15 @@ class BatchContract(Callback):
         return len(self._examples_of_steps)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count what was trained on."""
-        del pl_module, outputs
         self._examples += examples_in(batch)
         if took_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
             self._examples = 0
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare the examples of every step, summed over ranks, with the global batch.
 
         Raises:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.gradient_noise import GradientNoise
@@ -21,13 +21,12 @@ class BatchSize(Callback):
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also for an epoch resumed in the middle, which Lightning does not start again."""
         self.on_train_epoch_start(trainer, pl_module)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Accumulate as the epoch's batch needs."""
-        del pl_module
         steps = self._plan.split(trainer.current_epoch).accumulation_steps
         trainer.accumulate_grad_batches = steps
 
@@ -55,9 +54,8 @@ class MeasuredGrowth(Callback):
         self._plan, self._noise = plan, noise
         self._growths_allowed, self._warmup_epochs = growths_allowed, warmup_epochs
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Decide on the batch of the epochs to come."""
-        del pl_module
         epochs, grown = trainer.current_epoch + 1, self._plan.grown
         noise_scale = self._noise.columns["noise_scale"]
         is_free = len(grown) < self._growths_allowed and epochs >= self._warmup_epochs
@@ -70,10 +68,9 @@ class MeasuredGrowth(Callback):
         return {"grown": list(self._plan.grown)}
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Grow as before; here, because the position to resume at depends on the batch."""
-        del trainer, pl_module
         self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
 
 

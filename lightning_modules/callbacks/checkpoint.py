@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
@@ -97,25 +97,18 @@ class RunCheckpoint(Checkpoint):
         self._plan, self._contract = plan, contract
         self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epochs of a run that is resumed."""
-        del trainer, pl_module
         self._on_epoch()
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save and stop inside the epoch if that is requested.
 
         Raises:
             Stopped: when the run is saved.
         """
-        del outputs, batch
         if not took_step(trainer, batch_idx):
             return
         epoch, step = trainer.current_epoch, self._contract.steps
@@ -125,7 +118,7 @@ class RunCheckpoint(Checkpoint):
             msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
             raise Stopped(msg)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save, and stop if that is requested before the run's end.
 
         Raises:
@@ -139,7 +132,7 @@ class RunCheckpoint(Checkpoint):
             msg = f"after epoch {epochs}"
             raise Stopped(msg)
 
-    def _save(self, trainer: pl.Trainer) -> None:
+    def _save(self, trainer: Trainer) -> None:
         trainer.save_checkpoint(self._partial)
         if trainer.is_global_zero:
             self._partial.replace(self._path)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.steps import current_lr, took_step
@@ -33,19 +33,16 @@ class Clock(Callback):
         self._started = time.perf_counter()
         self._seconds_before = 0.0
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Resume in the middle of an epoch."""
-        del trainer, pl_module
         self._started = time.perf_counter() - self._seconds_before
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The epoch begins."""
-        del trainer, pl_module
         self._started = time.perf_counter()
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training is over, validation is not: this callback's turn is the first."""
-        del trainer, pl_module
         self.train_s += self._seconds
 
     def end_epoch(self) -> None:
@@ -90,24 +87,17 @@ class Curve(Callback):
         self.lr_series_hash = ""
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Note the learning rate of a step, as the optimizer has it."""
-        del pl_module, outputs, batch
         if took_step(trainer, batch_idx):
             self.last_lr = current_lr(trainer)
             link = bytes.fromhex(self.lr_series_hash) + struct.pack("<d", self.last_lr)
             self.lr_series_hash = hashlib.blake2b(link, digest_size=8).hexdigest()
             self.steps += 1
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the epoch's row."""
-        del pl_module
         epoch = trainer.current_epoch
         batch = self._plan.split(epoch).global_batch
         seen = self.rows[-1]["examples_seen"] if self.rows else 0

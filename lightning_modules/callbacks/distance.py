@@ -2,8 +2,8 @@
 
 import math
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
@@ -26,14 +26,13 @@ class DistanceFromStart(Callback):
         self._start: list[Tensor] = []
         self.columns: dict[str, float | None] = {"distance_from_start": None}
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep the weights that training starts from."""
-        del stage
         if trainer.is_global_zero:
             self._start = [p.detach().to("cpu", copy=True) for p in pl_module.parameters()]
 
     @torch.no_grad()
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure it, summed in float64."""
         if trainer.is_global_zero:
             pairs = zip(pl_module.parameters(), self._start, strict=True)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
@@ -38,19 +38,17 @@ class Divergence(Callback):
         self._sees_gradient = sees_gradient
 
     def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Look at the gradient's norm; the only wait for the device within a step."""
-        del optimizer
         if not self._sees_gradient():
             return
         gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
         if not math.isfinite(torch.nn.utils.get_total_norm(gradients)):
             _diverge("the gradient became non-finite", trainer)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the epoch's training loss."""
-        del pl_module
         loss: Any = self._metrics.columns["train_loss"]
         if not math.isfinite(loss):
             _diverge("the training loss became non-finite", trainer)
@@ -75,7 +73,7 @@ def divergence(
     )
 
 
-def _diverge(reason: str, trainer: pl.Trainer) -> None:
+def _diverge(reason: str, trainer: Trainer) -> None:
     place = f"step {trainer.global_step} of epoch {trainer.current_epoch + 1}"
     msg = f"{reason} at {place}, lr={current_lr(trainer):.6g}"
     raise Diverged(msg)

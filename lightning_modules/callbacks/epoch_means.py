@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
@@ -55,26 +55,18 @@ class TrainingMetrics(Callback):
         self._sums = EpochSums(names, torch.device("cpu"))
         self.columns: dict[str, float | None] = {}
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sum where the module trains."""
-        del trainer
         self._sums.totals = self._sums.totals.to(pl_module.device)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add the micro-batch's sums."""
-        del trainer, pl_module, batch_idx
         self._sums.add(outputs["sums"], examples_in(batch))
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch and begin the next one's sums."""
-        del trainer
         self.columns = {f"train_{name}": mean for name, mean in self._sums.means().items()}
         self._sums = EpochSums(self._names, pl_module.device)
 

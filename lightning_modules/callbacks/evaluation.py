@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.epoch_means import EpochSums
@@ -49,7 +49,7 @@ class Evaluation(Callback):
         self._average = average
         self.columns: dict[str, float | None] = {}
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluate the model, or the average of its weights."""
         bounds = val_bounds(
             self._num_examples,
@@ -63,7 +63,7 @@ class Evaluation(Callback):
 
     @torch.no_grad()
     def _means(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batches: Iterator[Any]
+        self, trainer: Trainer, pl_module: LightningModule, batches: Iterator[Any]
     ) -> dict[str, float]:
         plugin = trainer.precision_plugin
         sums = EpochSums(self._names, pl_module.device)

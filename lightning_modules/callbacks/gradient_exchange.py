@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.gradients.comm_hooks import CommHook, ddp_of
@@ -20,9 +20,8 @@ class GradientExchange(Callback):
     def __init__(self, comm_hook: CommHook) -> None:
         self._comm_hook = comm_hook
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Register the hook; before the first backward pass."""
-        del pl_module
         self._comm_hook.register(ddp_of(trainer))
 
     def state_dict(self) -> dict[str, Any]:
@@ -30,8 +29,7 @@ class GradientExchange(Callback):
         return {"hook": self._comm_hook.state()}
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Restore it; a hook may refuse the state of another."""
-        del trainer, pl_module
         self._comm_hook.load_state(checkpoint["callbacks"][self.state_key]["hook"])

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
@@ -35,7 +35,7 @@ class GradientNoise(Callback):
         self.of_step: Noise | None = None
         self.columns: dict[str, float | None] = {"noise_scale": None}
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at every micro-batch's gradient from now on."""
         self._micro.watch(
             pl_module.parameters(),
@@ -44,10 +44,9 @@ class GradientNoise(Callback):
         )
 
     def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Measure the step whose gradient is complete."""
-        del optimizer
         parameters = [p for p in pl_module.parameters() if p.grad is not None]
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.of_step = None
@@ -61,9 +60,8 @@ class GradientNoise(Callback):
         )
         self._epoch.add(self.of_step)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch's steps."""
-        del trainer, pl_module
         scale = noise_scale(self._epoch.mean()) if self._epoch.weight else None
         self.columns = {"noise_scale": scale}
         self._epoch = NoiseAverage(smoothing=1.0)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
@@ -25,10 +25,9 @@ class LearningRate(Callback):
         self._plan = plan
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the rate of the step that this micro-batch belongs to."""
-        del pl_module, batch, batch_idx
         _set_lr(trainer.optimizers[0], self._plan.lr(trainer.global_step))
 
 
@@ -45,29 +44,25 @@ class AdaScaleRate(Callback):
         self._adascale, self._noise, self._total_steps = adascale, noise, total_steps
         self._is_done = False
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Train no more in a run that had ended before it was resumed."""
-        del pl_module
         trainer.should_stop |= self._is_done
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Set the rate so far, for a step whose noise cannot be measured."""
-        del pl_module, batch, batch_idx
         _set_lr(trainer.optimizers[0], self._adascale.lr)
 
     def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Set the rate that the gradient of this step is worth."""
-        del trainer, pl_module
         if self._noise.of_step is not None:
             _set_lr(optimizer, self._adascale.step(self._noise.of_step))
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run with the epoch in which the schedule ends."""
-        del pl_module
         self._is_done = self._adascale.progress >= self._total_steps
         trainer.should_stop |= self._is_done
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
@@ -49,9 +49,8 @@ class PostLocalSGD(Callback):
         """Whether all ranks have the same weights, after the last step."""
         return not self.is_local or (self._steps - self._start_step) % self._local_steps == 0
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Have DDP exchange gradients only up to the first local step."""
-        del pl_module
         state = PostLocalSGDState(
             process_group=None,
             subgroup=None,
@@ -62,38 +61,29 @@ class PostLocalSGD(Callback):
         ddp_of(trainer).register_comm_hook(state, post_localSGD_hook)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Average the weights if it is time."""
-        del outputs, batch
         if took_step(trainer, batch_idx):
             was_local, self._steps = self.is_local, trainer.global_step
             if was_local and self.is_agreed:
                 average_weights(pl_module)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average the weights before they are evaluated and saved."""
-        del trainer
         if self.is_local:
             average_weights(pl_module)
 
     def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save every rank's momentum."""
-        del trainer, pl_module
         checkpoint["optimizers_of_ranks"] = gather_states(checkpoint["optimizer_states"][0])
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Load this rank's momentum."""
-        del pl_module
         own = checkpoint["optimizers_of_ranks"][trainer.global_rank]
         checkpoint["optimizer_states"] = [own]
 

@@ -1,6 +1,6 @@
 """Showing each micro-batch's own gradient to an optimizer that compares them."""
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.steps import loss_scale
@@ -10,7 +10,7 @@ from lightning_modules.optimizers.foreach import ForeachOptimizer
 class WatchMicroGradients(Callback):
     """Does nothing with an optimizer that wants no more than the step's gradient."""
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show every micro-batch's gradient from now on."""
         optimizer = trainer.optimizers[0]
         own = optimizer.micro_gradients if isinstance(optimizer, ForeachOptimizer) else None

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.batch_contract import BatchContract
@@ -29,10 +29,9 @@ class MidEpochResume(Callback):
         return {"steps": self._contract.steps}
 
     def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Count as trained what is behind, in micro-batches of this layout."""
-        del trainer, pl_module
         steps, epoch = checkpoint["callbacks"][self.state_key]["steps"], checkpoint["epoch"]
         if not steps:
             return

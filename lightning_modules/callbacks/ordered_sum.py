@@ -1,6 +1,6 @@
 """`reproducible=true`: each step's gradient is one sum in one order, on any number of ranks."""
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
@@ -19,23 +19,21 @@ class OrderedSum(Callback):
     def __init__(self, plan: RankPlan, gradients: OrderedGradients) -> None:
         self._plan, self._gradients = plan, gradients
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also for an epoch resumed in the middle, which Lightning does not start again."""
         self.on_train_epoch_start(trainer, pl_module)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sum over the steps of this epoch's batch."""
-        del pl_module
         self._gradients.lay_out(self._plan.split(trainer.current_epoch))
 
     def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
         """Undo Lightning's division of the loss by the accumulation steps, which rounds.
 
         The slope that reaches the undivided loss is n / n: one, exactly.
         """
-        del pl_module
         steps = trainer.accumulate_grad_batches
 
         def undivide(slope: Tensor) -> Tensor:
@@ -43,7 +41,6 @@ class OrderedSum(Callback):
 
         loss.register_hook(undivide)
 
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the micro-batch's gradients."""
-        del trainer, pl_module
         self._gradients.add()

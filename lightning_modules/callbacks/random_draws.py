@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
@@ -24,10 +24,9 @@ class Position(Callback):
         self._plan, self._position = plan, position
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Move on to the micro-batch; before any pass over it."""
-        del pl_module
         epoch = trainer.current_epoch
         split = self._plan.split(epoch)
         step, micro_step = divmod(batch_idx, split.accumulation_steps)
@@ -47,16 +46,14 @@ class NoStrayDraws(Callback):
         self._draws: StrayDraws | None = None
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Look at torch's generator before the forward pass."""
-        del trainer, batch
         self._draws = StrayDraws(pl_module.device) if batch_idx == 0 else None
 
     def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
         """Look again after it."""
-        del trainer, loss
         if self._draws is not None:
             self._draws.refuse(pl_module)

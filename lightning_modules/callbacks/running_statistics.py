@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.gradients.rank_states import gather_states, own_state
@@ -23,21 +23,18 @@ class RunningStatistics(Callback):
         self._layers: list[GhostBatchNorm] = []
         self._loaded: list[dict[str, Any]] = []
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the layers."""
-        del trainer, stage
         self._layers = list(ghost_batchnorms(pl_module))
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Resume within an epoch; not sooner, because DDP copies rank 0's buffers to all ranks."""
-        del trainer, pl_module
         for layer, state in zip(self._layers, self._loaded, strict=False):
             layer.load_terms(state)
         self._loaded = []
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge what each rank has seen."""
-        del pl_module
         spans = self._plan.spans(trainer.current_epoch)
         for layer in self._layers:
             layer.merge_ranks(spans)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
@@ -31,7 +31,7 @@ class SAM(Callback):
         self._kept: list[Tensor] = []
 
     def on_train_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Take the loss and the gradient at the weights, and climb."""
         with trainer.precision_plugin.train_step_context():
@@ -50,24 +50,17 @@ class SAM(Callback):
             weight.add_(reach * gradient)
 
     @torch.no_grad()
-    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Come down again."""
-        del trainer
         for weight, kept in zip(self._weights, self._kept, strict=True):
             weight.copy_(kept)
         self._kept = []
         track_statistics(pl_module, is_on=True)
 
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Let others read what was measured at the weights."""
-        del trainer, pl_module, batch, batch_idx
         outputs.update(self._at_w)
 
 

@@ -2,7 +2,7 @@
 
 import signal
 
-import pytorch_lightning as pl
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 _BROADCAST = "_broadcast_sigterm_tensor"  # private: Lightning epoch_loop._broadcast_sigterm_tensor
@@ -19,9 +19,8 @@ class LaunchersSigterm(Callback):
     def __init__(self) -> None:
         self._before = signal.getsignal(signal.SIGTERM)
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called after Lightning has installed its handler."""
-        del pl_module
         signal.signal(signal.SIGTERM, self._before)
         epoch_loop = trainer.fit_loop.epoch_loop
         if hasattr(epoch_loop, _BROADCAST):  # a broadcast, and on a GPU a wait for it

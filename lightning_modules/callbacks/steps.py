@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import pytorch_lightning as pl
+from pytorch_lightning import Trainer
 from pytorch_lightning.utilities.data import extract_batch_size
 
 
-def took_step(trainer: pl.Trainer, batch_idx: int) -> bool:
+def took_step(trainer: Trainer, batch_idx: int) -> bool:
     """Whether an optimizer step ended with this micro-batch; Lightning's rule."""
     is_whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
     return is_whole or trainer.is_last_batch
@@ -17,12 +17,12 @@ def examples_in(batch: Any) -> int:
     return extract_batch_size(batch)
 
 
-def current_lr(trainer: pl.Trainer) -> float:
+def current_lr(trainer: Trainer) -> float:
     """The learning rate that the optimizer uses, read back from it."""
     return trainer.optimizers[0].param_groups[0]["lr"]
 
 
-def loss_scale(trainer: pl.Trainer) -> float:
+def loss_scale(trainer: Trainer) -> float:
     """The current loss scale: 1 except with 16-mixed."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return scaler.get_scale() if scaler is not None else 1.0

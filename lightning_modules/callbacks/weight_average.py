@@ -4,8 +4,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -29,34 +29,26 @@ class WeightAverage(Callback):
         self._update = get_ema_multi_avg_fn(decay)
         self._average: list[Tensor] = []
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin with the initial weights; called before a checkpoint is loaded."""
-        del trainer, stage
         self._average = [p.detach().clone() for p in pl_module.parameters()]
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average where the module trains, in each weight's own memory format."""
-        del trainer
         pairs = zip(pl_module.parameters(), self._average, strict=True)
         self._average = [torch.empty_like(p).copy_(average) for p, average in pairs]
 
     @torch.no_grad()
     def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Take in the weights after a step."""
-        del outputs, batch
         if took_step(trainer, batch_idx):
             weights = [p.detach() for p in pl_module.parameters()]
             self._update(self._average, weights, 0)
 
     @contextmanager
-    def applied(self, pl_module: pl.LightningModule) -> Generator[None, None, None]:
+    def applied(self, pl_module: LightningModule) -> Generator[None, None, None]:
         """The module has the average for weights inside of the block."""
         self._swap(pl_module)
         try:
@@ -65,7 +57,7 @@ class WeightAverage(Callback):
             self._swap(pl_module)
 
     @torch.no_grad()
-    def _swap(self, pl_module: pl.LightningModule) -> None:
+    def _swap(self, pl_module: LightningModule) -> None:
         weights = [p.detach() for p in pl_module.parameters()]
         own = [weight.clone() for weight in weights]
         for weight, average, kept in zip(weights, self._average, own, strict=True):
