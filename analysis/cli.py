@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
+from sweeper.console.text import say
 
 #: Columns that place runs in a paper's grid and beside its published points.
 _PAPER_COLUMNS = (
@@ -34,11 +34,6 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         say(f"Error: {error}")
         return 2
-
-
-def say(text: str) -> None:
-    """Print a line."""
-    sys.stdout.write(f"{text}\n")
 
 
 def _parser() -> argparse.ArgumentParser:

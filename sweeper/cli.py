@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER
+from sweeper.console.text import say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -45,8 +46,7 @@ flags:
   --config-dir DIR     a folder with your own config groups
   -sc install=bash     tab completion: eval "$(sweeper -sc install=bash)"; zsh and fish too
   --hydra-help         print Hydra's flags
-  --version            print the version
-"""
+  --version            print the version"""
 _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 
@@ -63,7 +63,7 @@ def _run(arguments: Sequence[str]) -> int | None:
         sys.stderr.write(f"{_unknown(first)}\n")
         return BAD_INPUT
     if {"-h", "--help", "--version"} & {*arguments}:
-        sys.stdout.write(_version() if "--version" in arguments else _help())
+        say(_version() if "--version" in arguments else _help())
         return DONE
     return _hydra()
 
@@ -79,7 +79,7 @@ def _hydra() -> None:
 
 
 def _version() -> str:
-    return f"sweeper {importlib.metadata.version('sweeper')}\n"
+    return f"sweeper {importlib.metadata.version('sweeper')}"
 
 
 def _unknown(word: str) -> str:

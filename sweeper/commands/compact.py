@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sweeper.console.text import say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.store.compaction import compact
 
@@ -19,5 +20,5 @@ def main(arguments: Sequence[str]) -> int:
             f"results must be a folder with runs; got results={results}. Name another.\n"
         )
         return BAD_INPUT
-    print(f"{compact(results)} runs merged in {results}")  # noqa: T201
+    say(f"{compact(results)} runs merged in {results}")
     return DONE

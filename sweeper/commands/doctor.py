@@ -15,6 +15,7 @@ from sweeper.commands.checks.check import Check, Severity
 from sweeper.commands.checks.cluster import cluster_checks
 from sweeper.commands.checks.folders import folder_checks
 from sweeper.commands.checks.machine import machine_checks
+from sweeper.console.text import say, text_console
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 
 _STYLE = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.BROKEN: "red"}
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print what was found; return 1 if something would break."""
     options = _parser().parse_intermixed_args(arguments)
     checks: list[Check] = []
-    console = Console(highlight=False, markup=False, soft_wrap=True, quiet=options.json)
+    console = text_console(quiet=options.json)
     for check in examine(Path(options.results), devices=options.devices):
         checks.append(check)
         _show(check, console)
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         f"{counts[Severity.GOOD]} good."
     )
     if options.json:
-        print(json.dumps([asdict(check) for check in checks]))  # noqa: T201
+        say(json.dumps([asdict(check) for check in checks]))
     return RUN_FAILED if counts[Severity.BROKEN] else DONE
 
 

@@ -7,10 +7,12 @@ ranks that share one micro-batch, and they must agree to the last bit.
 
 import argparse
 import multiprocessing
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from rich.table import Table
 
 from sweeper.commands.plan import plan_grid
 from sweeper.commands.refusals import refuse
+from sweeper.console.text import text_console
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import plan, tasks
@@ -91,13 +94,17 @@ def main(arguments: Sequence[str]) -> int:
         planned, _ = plan_grid(options.overrides, config_dir=options.config_dir)
         config = planned.specs[0].config.replaced(epochs=1, warmup=0, num_nodes=1)
         layouts, left_out = _feasible(config, options.layouts)
+        configs = [config.replaced(precision=one) for one in options.precision.split(",")]
     except ValueError as error:
         return refuse(error)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = text_console()
     for sentence in left_out:
         console.print(f"skipped: {sentence}")
-    precisions = options.precision.split(",")
-    rows = [row for precision in precisions for row in compare(config, layouts, precision)]
+    try:
+        rows = [row for one in configs for row in compare(one, layouts, one.precision)]
+    except ValueError as error:
+        refuse(error, "The layouts could not be compared.")
+        return RUN_FAILED
     _show(rows, console)
     return DONE if all(row.holds for row in rows) else RUN_FAILED
 
@@ -123,7 +130,7 @@ def compare(
             Ledger(Path(folder) / str(i)).run_folder(spec.run_id) / "checkpoint.ckpt"
             for i, spec in enumerate(specs)
         ]
-        differences, has_batchnorm = _differences(checkpoints)
+        differences, has_batchnorm = differences_between(checkpoints)
         for spec, row, difference in zip(specs, rows, differences, strict=True):
             yield Trained(
                 split=spec.split,
@@ -155,23 +162,30 @@ def _train(config: RunConfig, results: Path) -> tuple[RunSpec, dict[str, Any]]:
     return spec, row
 
 
-def _differences(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
-    receive, send = multiprocessing.Pipe(duplex=False)
-    context = multiprocessing.get_context("forkserver")
-    process = context.Process(target=_compare_there, args=(send, checkpoints))
-    process.start()
-    answer: tuple[list[float], bool] = receive.recv()
-    process.join()
-    return answer
+def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
+    """How far each is from the first, found in another process: torch stays out of this one.
+
+    Returns:
+        One relative difference for each checkpoint, and whether the model has BatchNorm.
+
+    Raises:
+        ValueError: if that process dies.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
+        try:
+            return pool.submit(_compare_there, checkpoints).result()
+        except BrokenProcessPool as error:
+            msg = (
+                "the process that compares the weights must live to the end; it was killed, "
+                "perhaps for lack of memory. Free some, and repeat the command."
+            )
+            raise ValueError(msg) from error
 
 
-def _compare_there(send: Connection, checkpoints: Sequence[Path]) -> None:
-    from lightning_modules.checkpoint_diff import (  # imports torch
-        has_batchnorm,
-        relative_differences,
-    )
+def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
+    from lightning_modules.checkpoint_diff import has_batchnorm, relative_differences
 
-    send.send((relative_differences(checkpoints), has_batchnorm(checkpoints[0])))
+    return relative_differences(checkpoints), has_batchnorm(checkpoints[0])
 
 
 def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], list[str]]:
@@ -197,7 +211,13 @@ def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], li
 
 def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
     """The settings for ranks x accumulation steps; None if the batch does not split that way."""
-    world_size, accumulation_steps = (int(part) for part in layout.split("x"))
+    if not (numbers := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", layout.strip())):
+        msg = (
+            "a layout must be ranks x accumulation steps, both 1 or more; "
+            f"got --layouts {layout}. Write 2x4."
+        )
+        raise ValueError(msg)
+    world_size, accumulation_steps = map(int, numbers.groups())
     if config.reproducible or gradient_span(config) is not None:
         return {"devices": world_size}  # the micro-batch is given, whatever the accumulation
     parts = world_size * accumulation_steps

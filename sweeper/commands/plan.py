@@ -16,6 +16,7 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LAYOUT, duration
+from sweeper.console.text import say, text_console
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE
@@ -40,9 +41,9 @@ def main(arguments: Sequence[str]) -> int:
         draw_schedules(planned.specs, Path(options.schedule_plot))
     lines = plan_lines(planned, ledger)
     if options.json:
-        print(json.dumps(lines))  # noqa: T201
+        say(json.dumps(lines))
     else:
-        show(planned, lines, Console(highlight=False, markup=False, soft_wrap=True))
+        show(planned, lines, text_console())
     return DONE
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from sweeper.console.runs import RunState, counted, runs_table
+from sweeper.console.text import say, text_console
 from sweeper.launch.slurm.queue import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import run_spec
@@ -26,7 +27,7 @@ _CURVE_ROWS_SHOWN = 5
 def main(arguments: Sequence[str]) -> int:
     """Print the state of a results folder, or of one run; return the exit code."""
     options = _parser().parse_intermixed_args(arguments)
-    what, console = Path(options.what), Console(highlight=False, markup=False, soft_wrap=True)
+    what, console = Path(options.what), text_console()
     ledger = Ledger(what if what.is_dir() else Path(options.results))
     run_id = "" if what.is_dir() else _find(ledger, options.what)
     if not what.is_dir() and not run_id:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         return BAD_INPUT
     found = one_run(ledger, run_id) if run_id else overview(ledger)
     if options.json:
-        print(json.dumps(found, default=str))  # noqa: T201
+        say(json.dumps(found, default=str))
     elif run_id:
         _show_run(found, console)
     else:

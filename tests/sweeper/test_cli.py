@@ -107,3 +107,27 @@ def test_flags_may_stand_before_and_between_overrides(order, tmp_path):
 
     assert said.returncode == 0, said.stderr
     assert '"global_batch": 3840' in said.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "plan batch=3840",
+        "plan --json batch=3840",
+        "analysis estimates docs/results/digits",
+    ],
+)
+def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
+    """As in `sweeper plan ... | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "sweeper", *command.split()],
+            stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=300,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+
+    assert (ended.returncode, ended.stderr) == (1, "")

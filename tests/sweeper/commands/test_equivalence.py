@@ -1,8 +1,10 @@
 """Hardware is not a hyperparameter: layouts end with the same weights."""
 
+import os
+
 import pytest
 
-from sweeper.commands.equivalence import compare
+from sweeper.commands.equivalence import compare, differences_between, main
 from sweeper.spec.config import run_config
 
 LAYOUTS = [
@@ -102,3 +104,47 @@ def test_with_batchnorm_over_the_micro_batch_they_do_not_agree(layouts_of):
 
     assert max(row.difference for row in trained) > 1e-6
     assert not all(row.holds for row in trained)
+
+
+@pytest.mark.parametrize("layout", ["2by4", "2x4x1", "0x4", "x"])
+def test_a_layout_that_is_not_one_is_refused_in_a_sentence(layout, capsys):
+    assert main(["batch=3840", f"--layouts=1x1,{layout}"]) == 2
+
+    assert capsys.readouterr().err == (
+        "Nothing was started.\na layout must be ranks x accumulation steps, both 1 or more; "
+        f"got --layouts {layout}. Write 2x4.\n"
+    )
+
+
+def test_a_precision_that_is_not_one_is_refused_before_any_layout_is_trained(capsys):
+    assert main(["batch=3840", "bn_span=80", "--precision=64-true,half"]) == 2
+
+    assert "Nothing was started.\nprecision must be" in capsys.readouterr().err
+
+
+class _Fatal:
+    """Ends the process that it is sent to, as the kernel does when memory runs out."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+def test_if_the_comparing_process_dies_that_is_said():
+    with pytest.raises(ValueError, match=r"^the process that compares the weights must live to"):
+        differences_between([_Fatal()])
+
+
+def test_an_error_of_the_comparing_process_arrives_here(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        differences_between([tmp_path / "nothing.ckpt"])
+
+
+def test_a_layout_that_does_not_finish_training_ends_the_command_with_its_reason(capsys):
+    words = ["batch=256", "model._target_=provoked.Raising", "~model.channels", "~model.hidden"]
+
+    assert main([*words, "data.num_train_examples=1024", "--layouts=1x1,1x2"]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "The layouts could not be compared.\nevery layout must finish training; "
+    )

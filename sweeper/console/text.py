@@ -1,0 +1,25 @@
+"""Lines of text on standard output; quiet when the reader has left, as `| head -1` does."""
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def say(text: str) -> None:
+    """Print a line, or exit with 1 if nobody reads it any more."""
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        raise SystemExit(1) from None
+
+
+def text_console(*, quiet: bool = False) -> "Console":
+    """A console that prints text as it is, in lines as long as they are; styles are allowed."""
+    from rich.console import Console  # not for the help
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
