@@ -7,11 +7,13 @@ torch over a network, for longer than a lease lasts.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
 import socket
 import threading
+import time
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -69,10 +71,14 @@ def claim(folder: Path) -> bool:
         folder.mkdir(parents=True)
     except FileExistsError:
         return False
+    _hold(folder)
+    return True
+
+
+def _hold(folder: Path) -> None:
     publish_json(folder / LEASE, asdict(this_process()))
     _held.add(folder)
     _start_heartbeat(os.getpid())
-    return True
 
 
 def release(folder: Path) -> None:
@@ -83,20 +89,47 @@ def release(folder: Path) -> None:
 
 def lock(folder: Path) -> bool:
     """Claim a folder, or take it over from a holder that is presumed dead; False if it is held."""
-    return claim(folder) or (not is_held(folder) and _remove_expired(folder) and claim(folder))
+    return claim(folder) or (not is_held(folder) and _take_over(folder))
 
 
-def _remove_expired(folder: Path) -> bool:
-    """Remove a folder whose holder is presumed dead; False if another process was faster."""
-    expired = folder.with_name(f"{folder.name}-{os.getpid()}")
+def _take_over(folder: Path) -> bool:
+    """Empty and hold a folder whose holder is presumed dead; False if another process was faster.
+
+    The folder stays where it is, so nobody can make it meanwhile; changed just now and without a
+    lease, it counts as held.
+    """
+    lease = folder / LEASE
+    if not (_remove_lease(folder) if lease.exists() else _add_lease(folder)):
+        return False
+    for left in folder.iterdir():
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        elif left != lease:
+            left.unlink(missing_ok=True)
+    _hold(folder)
+    return True
+
+
+def _remove_lease(folder: Path) -> bool:
+    lease, aside = folder / LEASE, folder / f".{LEASE}-{os.getpid()}"
     try:
-        folder.rename(expired)  # only one process can
-    except OSError:
+        lease.rename(aside)  # only one process can
+    except FileNotFoundError:
         return False
-    if is_held(expired):  # another process has claimed it since we looked
-        expired.rename(folder)
+    if not _is_live(aside):
+        return True
+    with contextlib.suppress(FileNotFoundError):  # its new holder has unlocked the folder
+        aside.rename(lease)
+    return False
+
+
+def _add_lease(folder: Path) -> bool:
+    if is_held(folder):  # by whoever has just removed the lease
         return False
-    shutil.rmtree(expired, ignore_errors=True)
+    try:
+        (folder / LEASE).touch(exist_ok=False)  # only one process can
+    except (FileExistsError, FileNotFoundError):
+        return False
     return True
 
 
@@ -108,19 +141,27 @@ def unlock(folder: Path) -> None:
 
 def holder_of(folder: Path) -> Holder | None:
     """Who the lease of a folder names; None if there is no lease, or none that can be read."""
-    try:
-        return Holder(**json.loads((folder / LEASE).read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+    return _holder(folder / LEASE)
 
 
 def is_held(folder: Path) -> bool:
     """Whether a folder has a living holder; until it has a lease its own age counts."""
-    holder = holder_of(folder)
-    if holder is None:
-        return _age_s(folder) < EXPIRES_S
-    alive = holder.is_alive()
-    return alive if alive is not None else _age_s(folder / LEASE) < EXPIRES_S
+    lease = folder / LEASE
+    return _is_live(lease if lease.exists() else folder)
+
+
+def _holder(lease: Path) -> Holder | None:
+    try:
+        return Holder(**json.loads(lease.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _is_live(path: Path) -> bool:
+    """Whether a lease's holder lives; by age if this machine cannot know, or it is no lease."""
+    holder = _holder(path)
+    alive = holder.is_alive() if holder else None
+    return alive if alive is not None else _age_s(path) < EXPIRES_S
 
 
 def process_start(pid: int) -> str | None:
@@ -164,11 +205,22 @@ def _exists(pid: int) -> str | None:
 
 def _age_s(path: Path) -> float:
     """Seconds since a file was touched, by the clock of the file system."""
-    now = path.parent / f".now-{os.getpid()}"
     try:
-        now.touch()
-        return now.stat().st_mtime - path.stat().st_mtime
+        return _now_s(path.parent) - path.stat().st_mtime
     except FileNotFoundError:
         return 0.0  # just being made, or just being released
-    finally:
-        now.unlink(missing_ok=True)
+
+
+def _now_s(folder: Path) -> float:
+    """The file system's time; this machine's for a reader, who cannot take anything over."""
+    now = folder / f".now-{os.getpid()}"
+    try:
+        now.touch()
+        try:
+            return now.stat().st_mtime
+        finally:
+            now.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return time.time()
+        raise

@@ -1,11 +1,20 @@
 """Looking before and watching: plan, status and compact as a user calls them."""
 
 import json
+import os
 import subprocess
 import sys
+import time
+from dataclasses import asdict, replace
 
 import pandas as pd
 import pytest
+
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
+from sweeper.store.lease import EXPIRES_S, LEASE, this_process
+from sweeper.store.ledger import Ledger
+from sweeper.store.publish import publish_json
 
 SHORT = ["epochs=1", "warmup=0", "schedule=constant", "data.num_train_examples=15360"]
 
@@ -110,6 +119,34 @@ def test_status_of_nothing_is_a_sentence():
 
     assert refused.returncode == 2
     assert "status needs a results folder or a run id; got nowhere." in refused.stderr
+
+
+def test_status_shows_what_runs_elsewhere_in_a_folder_that_it_may_only_read(
+    tmp_path, default_config
+):
+    """Root obeys the permissions of files without its privilege to override them."""
+    folder = tmp_path / "results"
+    for age_s in (0, 10 * int(EXPIRES_S)):
+        spec = run_spec({**default_config, "seed": age_s})
+        attempt = Attempt.begin(spec, prepared(folder), 1)
+        holder = replace(this_process(), host="elsewhere")
+        publish_json(attempt.folder / LEASE, asdict(holder))
+        os.utime(attempt.folder / LEASE, (time.time() - age_s, time.time() - age_s))
+        attempt.folder.chmod(0o500)
+    command = [sys.executable, "-m", "sweeper", "status", str(folder), "--json"]
+    if os.geteuid() == 0:
+        command = ["setpriv", "--bounding-set=-dac_override", *command]
+
+    status = subprocess.run(command, text=True, capture_output=True, check=True)
+
+    running = json.loads(status.stdout)["running"]
+    assert sorted(line["state"] for line in running) == ["abandoned", "running"]
+
+
+def prepared(folder) -> Ledger:
+    ledger = Ledger(folder)
+    ledger.prepare()
+    return ledger
 
 
 def test_compacting_changes_no_row_and_no_verdict(results):

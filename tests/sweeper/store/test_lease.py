@@ -10,7 +10,9 @@ import pytest
 from sweeper.store.lease import (
     EXPIRES_S,
     LEASE,
+    Holder,
     claim,
+    holder_of,
     is_held,
     lock,
     release,
@@ -121,6 +123,44 @@ def test_a_lock_is_taken_over_from_a_dead_process_and_from_no_other(held_by, dea
     unlock(folder)
     assert not folder.exists()
     assert list(folder.parent.iterdir()) == []
+
+
+def test_a_lock_without_a_readable_lease_is_taken_over_when_it_is_old(tmp_path):
+    folder = tmp_path / "held"
+    folder.mkdir()
+    assert not lock(folder)
+    age(folder, EXPIRES_S + 5)
+    assert lock(folder)
+
+    (folder / LEASE).write_text('{"host": "cut o')
+    assert not lock(folder)
+    age(folder / LEASE, EXPIRES_S + 5)
+    assert lock(folder)
+    assert holder_of(folder) == this_process()
+
+
+def test_a_lock_is_held_while_a_late_process_finds_that_another_has_taken_it_over(
+    tmp_path, monkeypatch
+):
+    """The late one saw the dead holder's lease; a third one tries while it looks at the new one."""
+    folder = tmp_path / "held"
+    assert claim(folder)
+    views, tried, real = [False], [], is_held
+    monkeypatch.setattr(
+        "sweeper.store.lease.is_held", lambda of: views.pop() if views else real(of)
+    )
+
+    def is_alive(holder):
+        if not tried:
+            tried.append(holder)
+            tried.append(lock(folder))
+        return True
+
+    monkeypatch.setattr(Holder, "is_alive", is_alive)
+
+    assert not lock(folder)
+    assert tried == [this_process(), False]
+    assert [path.name for path in folder.parent.rglob("*")] == ["held", LEASE]
 
 
 def test_of_many_processes_one_takes_a_lock_over(held_by, dead):
