@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.perturbations import Perturbation
 from sweeper.spec.schedules import Schedule
-from sweeper.spec.sentences import sentences
+from sweeper.spec.sentences import checked
 from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settings, Switch, Text
 
 
@@ -156,7 +156,4 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
-    try:
-        return RunConfig.model_validate(resolved)
-    except ValidationError as refused:
-        raise ValueError("\n".join(sentences(refused, resolved, RunConfig))) from None
+    return checked(RunConfig, resolved)

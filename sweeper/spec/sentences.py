@@ -3,23 +3,37 @@
 import difflib
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, Tag, ValidationError
 
 from sweeper.spec.values import LARGEST, OWN, Rule
 
+_Model = TypeVar("_Model", bound=BaseModel)
 
-def sentences(
-    refused: ValidationError, given: Mapping[str, Any], model: type[BaseModel]
-) -> list[str]:
-    """A sentence for each key that was refused, in the order of the model.
+
+def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> _Model:
+    """Read plain values.
 
     Args:
-        refused: what pydantic found.
-        given: the config.
-        model: what it was to become.
+        model: what they are to become.
+        given: the values by key.
+        prefix: goes before the key in a refusal.
+
+    Raises:
+        ValueError: with a line for each value that is wrong, unknown or missing.
     """
+    try:
+        return model.model_validate(given)
+    except ValidationError as refused:
+        lines = [prefix + sentence for sentence in _sentences(refused, given, model)]
+        raise ValueError("\n".join(lines)) from None
+
+
+def _sentences(
+    refused: ValidationError, given: Mapping[str, Any], model: type[BaseModel]
+) -> list[str]:
+    """A sentence for each key that was refused, in the order of the model."""
     found: dict[str, str] = {}
     for error in refused.errors(include_url=False, include_context=False):
         key, annotation = _field(error["loc"], model)

@@ -5,9 +5,23 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.values import Count, Settings
+
+
+class LocalSettings(Settings):
+    """conf/hydra/launcher/local.yaml.
+
+    Attributes:
+        jobs: runs at a time, or auto: as many as cores or GPUs carry.
+        runs_per_gpu: runs that share a GPU [count].
+    """
+
+    jobs: Count | Literal["auto"]
+    runs_per_gpu: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
 from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
@@ -23,6 +22,7 @@ from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
 from sweeper.planning.tasks import Event, Task
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.values import Count, NotNegative, Settings
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.standing import Open, recover, standing
@@ -31,8 +31,7 @@ from sweeper.store.standing import Open, recover, standing
 CUT_SHORT_EXIT = 75
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPolicy:
+class JobPolicy(Settings):
     """What a job does when its time is up, and how it shares its nodes.
 
     Attributes:
@@ -44,12 +43,12 @@ class JobPolicy:
         runs_per_gpu: runs that share a GPU [count].
     """
 
-    warning_s: int
-    grace_s: float
-    term_grace_s: float
-    attempts_without_step: int
-    runs_at_a_time: int
-    runs_per_gpu: int
+    warning_s: Count
+    grace_s: NotNegative
+    term_grace_s: NotNegative
+    attempts_without_step: Count
+    runs_at_a_time: Count
+    runs_per_gpu: Count
 
 
 def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:

@@ -41,17 +41,13 @@ _HOPELESS = {
 }
 
 
-def run_on_slurm(
-    tasks: Tasks, ledger: Ledger, request: Request, *, detach: bool, poll_s: float
-) -> Generator[Event]:
+def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
     """Submit what has no job yet, then follow all runs until they have ended.
 
     Args:
         tasks: what to run; those that are there are submitted together.
         ledger: where the rows go; nodes must see its folder under the same path.
         request: what to ask SLURM for.
-        detach: return when all is submitted.
-        poll_s: look at the queue this often [seconds].
 
     Yields:
         An event per tick, empty when nothing happened.
@@ -66,11 +62,11 @@ def run_on_slurm(
         ready, is_open = _ready(source) if is_open else ([], False)
         if ready:
             yield from sweep.submit(ready)
-        if detach and not is_open:
+        if request.detach and not is_open:
             yield Event(is_detached=True)
             return
         yield sweep.look()
-        for _ in range(max(1, round(poll_s / _TICK_S))):
+        for _ in range(max(1, round(request.poll_s / _TICK_S))):
             time.sleep(_TICK_S)
             yield Event()
 

@@ -8,25 +8,31 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from sweeper.launch.slurm.job import JobPolicy, run_element
 from sweeper.launch.slurm.refusals import in_words
 from sweeper.launch.slurm.tickets import COMMENT
 from sweeper.planning.tasks import Task
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import checked
+from sweeper.spec.values import Count, Index, Positive, Rule, Switch, Text
 
 _LONGEST_LIST = 3
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The resources to request from SLURM, from conf/hydra/launcher/slurm.yaml.
+_Name = Annotated[str | int, Rule("a name")]  # an account may be a number
+
+
+class Request(JobPolicy):
+    """What to request from SLURM: conf/hydra/launcher/slurm.yaml.
 
     Attributes:
+        detach: return when all is submitted.
+        poll_s: look at the queue this often [seconds].
         partition: or None for the cluster's default; so too account, qos and constraint.
         account: whom to charge.
         qos: quality of service.
@@ -40,23 +46,23 @@ class Request:
         parameters: further options of sbatch by name.
         throttle: jobs of an array that run at once; None for any number.
         runs_per_job: short runs packed into one job [count].
-        policy: what a job does when its time is up.
     """
 
-    partition: str | None
-    account: str | None
-    qos: str | None
-    constraint: str | None
-    time_min: int
-    memory_gib: float | None
-    gpus_per_node: int | str
-    cpus_per_rank: int | str
-    setup: Sequence[str]
-    python: str | None
-    parameters: Mapping[str, Any]
-    throttle: int | None
-    runs_per_job: int
-    policy: JobPolicy
+    detach: Switch
+    poll_s: Positive
+    partition: _Name | None
+    account: _Name | None
+    qos: _Name | None
+    constraint: _Name | None
+    time_min: Count
+    memory_gib: Positive | None
+    gpus_per_node: Index | Literal["auto"]
+    cpus_per_rank: Count | Literal["auto"]
+    setup: Annotated[list[str], Rule("a list of shell lines")]
+    python: Text | None
+    parameters: Annotated[dict[str, Any], Rule("options of sbatch by name")]
+    throttle: Count | None
+    runs_per_job: Count
 
 
 def request_of(settings: Mapping[str, Any]) -> Request:
@@ -65,44 +71,23 @@ def request_of(settings: Mapping[str, Any]) -> Request:
     Raises:
         ValueError: if a key is unknown or a value is impossible.
     """
-    ours = {field.name for field in fields(Request)} - {"policy"}
-    policy = {field.name for field in fields(JobPolicy)}
-    if unknown := sorted(set(settings) - ours - policy):
+    if unknown := sorted(set(settings) - set(Request.model_fields)):
         msg = (
-            f"hydra.launcher has no key {unknown[0]}. Its keys: {', '.join(sorted(ours | policy))}."
+            f"hydra.launcher has no key {unknown[0]}. Its keys: "
+            f"{', '.join(sorted(Request.model_fields))}."
             " Other options of sbatch go under hydra.launcher.parameters."
         )
         raise ValueError(msg)
-    for name in ("time_min", "runs_per_job", "runs_at_a_time", "runs_per_gpu"):
-        _check_positive(name, settings[name])
-    if settings["throttle"] is not None:
-        _check_positive("throttle", settings["throttle"])
-    _check_warning(settings)
-    return Request(
-        **{name: settings[name] for name in ours},
-        policy=JobPolicy(**{name: settings[name] for name in policy}),
-    )
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or value < 1:
-        msg = f"hydra.launcher.{name} must be a whole number, 1 or more; got {name}={value!r}."
-        raise ValueError(msg)
-
-
-def _check_warning(settings: Mapping[str, Any]) -> None:
-    grace_s, warning_s, limit_s = (
-        settings["grace_s"],
-        settings["warning_s"],
-        settings["time_min"] * 60,
-    )
-    if not 0 <= grace_s < warning_s < limit_s:
+    request = checked(Request, settings, "hydra.launcher.")
+    grace_s, warning_s, limit_s = request.grace_s, request.warning_s, request.time_min * 60
+    if not grace_s < warning_s < limit_s:
         msg = (
             "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
-            f"{grace_s=}, {warning_s=}, time_min={settings['time_min']} ({limit_s} s). "
+            f"{grace_s=}, {warning_s=}, time_min={request.time_min} ({limit_s} s). "
             "Give the job more time or shorten these."
         )
         raise ValueError(msg)
+    return request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +150,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     executor = AutoExecutor(folder=folder, cluster="slurm", slurm_python=python)
     executor.update_parameters(**sbatch_options(array, request))
     names = [[task.spec.run_id for task in element] for element in array.elements]
-    arguments = ([str(results)] * len(names), names, [request.policy] * len(names))
+    arguments = ([str(results)] * len(names), names, [request] * len(names))
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # of clusters without sacct; what is printed is raised
@@ -178,8 +163,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
 def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
     """The parameters that submitit gets for an array."""
     spec = array.elements[0][0].spec
-    policy, count = request.policy, len(array.elements)
-    at_once = policy.runs_at_a_time
+    at_once, count = request.runs_at_a_time, len(array.elements)
     cpus = spec.config.threads if request.cpus_per_rank == "auto" else request.cpus_per_rank
     asked = {
         "name": job_name([task.spec for element in array.elements for task in element]),
@@ -199,7 +183,7 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
         "slurm_array_parallelism": min(request.throttle or count, count),
         "stderr_to_stdout": True,
         "slurm_additional_parameters": {
-            "signal": f"B:USR1@{policy.warning_s}",
+            "signal": f"B:USR1@{request.warning_s}",
             "requeue": True,
             **{name.replace("_", "-"): value for name, value in request.parameters.items()},
         },
@@ -212,7 +196,7 @@ def _gpus_per_node(spec: RunSpec, request: Request) -> int | None:
         return int(request.gpus_per_node) or None
     if spec.config.accelerator != "gpu":
         return None
-    at_once = math.ceil(request.policy.runs_at_a_time / request.policy.runs_per_gpu)
+    at_once = math.ceil(request.runs_at_a_time / request.runs_per_gpu)
     return spec.config.devices * at_once
 
 

@@ -1,10 +1,14 @@
 """How many runs a machine carries at once."""
 
+import ast
+
 import pytest
 
+from hydra_plugins.sweeper_hydra import LocalLauncher
 from sweeper.launch.local.slots import Machine, Slots, this_machine
 from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
 
 
 @pytest.fixture
@@ -111,3 +115,21 @@ def test_gpus_that_are_hidden_are_not_there(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     assert this_machine(jobs="auto", runs_per_gpu=1).device == CPU
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [
+        ("jobs='many'", "a whole number, 1 or more, or auto"),
+        ("jobs=0", "a whole number, 1 or more, or auto"),
+        ("runs_per_gpu='two'", "a whole number, 1 or more"),
+    ],
+)
+def test_the_launcher_refuses_impossible_settings_before_anything_starts(results, setting, rule):
+    name, value = setting.split("=")
+    launcher = LocalLauncher(**{"jobs": "auto", "runs_per_gpu": 1, name: ast.literal_eval(value)})
+
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  compared whole
+        launcher.launch_runs([], Ledger(results))
+
+    assert str(refused.value) == f"hydra.launcher.{name} must be {rule}; got {setting}."

@@ -1,0 +1,60 @@
+"""The settings of hydra/launcher=slurm are checked before anything is submitted."""
+
+import pickle
+
+import pytest
+from omegaconf import OmegaConf
+
+from sweeper import CONFIG_FOLDER
+from sweeper.launch.slurm.submit import request_of
+
+
+def settings(**changes):
+    """The keys of the preset."""
+    known = OmegaConf.to_container(OmegaConf.load(CONFIG_FOLDER / "hydra/launcher/slurm.yaml"))
+    del known["_target_"]
+    return known | changes
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"account": 1234, "gpus_per_node": 0}, {"memory_gib": 7.5, "throttle": 3}]
+)
+def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job(changes):
+    request = request_of(settings(**changes))
+
+    assert request.model_dump() == settings(**changes)
+    assert pickle.loads(pickle.dumps(request)) == request
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"warning_s": "soon"},
+            "warning_s must be a whole number, 1 or more; got warning_s='soon'.",
+        ),
+        ({"grace_s": -1}, "grace_s must be a number, 0 or more; got grace_s=-1."),
+        (
+            {"term_grace_s": None},
+            "term_grace_s must be a number, 0 or more; got term_grace_s=null.",
+        ),
+        ({"poll_s": "often"}, "poll_s must be a number above 0; got poll_s='often'."),
+        ({"detach": "no"}, "detach must be true or false; got detach='no'."),
+        ({"throttle": 0}, "throttle must be a whole number, 1 or more, or null; got throttle=0."),
+        (
+            {"gpus_per_node": "all"},
+            "gpus_per_node must be a whole number, 0 or more, or auto; got gpus_per_node='all'.",
+        ),
+        ({"setup": "module load"}, "setup must be a list of shell lines; got setup='module load'."),
+        (
+            {"grace_s": 120},
+            "grace_s must be below warning_s, and that below the time limit; got grace_s=120, "
+            "warning_s=120, time_min=60 (3600 s). Give the job more time or shorten these.",
+        ),
+    ],
+)
+def test_an_impossible_request_is_refused_in_a_sentence(changes, sentence):
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  compared whole
+        request_of(settings(**changes))
+
+    assert str(refused.value) == f"hydra.launcher.{sentence}"
