@@ -22,9 +22,6 @@ _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 def main(arguments: Sequence[str]) -> int:
     """Run one command.
 
-    Args:
-        arguments: of the command line.
-
     Returns:
         The exit code: 0, or 2 if the command could not be followed.
     """

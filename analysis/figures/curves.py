@@ -19,10 +19,7 @@ def curve_points(
 ) -> pd.DataFrame:
     """The replicates of each point at each epoch, summarised.
 
-    Args:
-        runs: one row per run; uses `run_id`, `outcome`, the columns of `POINT`.
-        curves: one row per run and epoch; uses `run_id`, `epoch` and the measure.
-        measure: column to average.
+    Uses `run_id`, `outcome` and the columns of `POINT` of the runs.
 
     Returns:
         One row per point, outcome (finished or diverged) and epoch: `mean`, `low`, `high`,
@@ -40,10 +37,6 @@ def curve_points(
 
 def draw_per_epoch(compared: ComparableRuns, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Validation accuracy after each epoch; the loss where there is no accuracy.
-
-    Args:
-        compared: runs to draw.
-        curves: curves of these runs, and perhaps of others.
 
     Returns:
         The figure, and the frame that it draws.

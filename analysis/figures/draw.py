@@ -15,11 +15,6 @@ from analysis.tables.comparable_runs import group_comparable
 def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator[Path]:
     """Draw the figures of every group of comparable runs.
 
-    Args:
-        runs: one row per run.
-        curves: one row per run and epoch.
-        folder: where the figures go.
-
     Yields:
         The files, as they are written.
     """

@@ -15,9 +15,6 @@ from analysis.tables.comparable_runs import ComparableRuns
 def draw_against_batch(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
     """Accuracy after the last epoch against the global batch, a line per warmup and lr rule.
 
-    Args:
-        compared: runs to draw.
-
     Returns:
         The figure, and the frame that it draws.
     """

@@ -13,13 +13,8 @@ def draw_points(
 ) -> None:
     """Means with a band from the lowest to the highest seed; a red cross where runs diverged.
 
-    Args:
-        axes: to draw on.
-        line: as `points` returns it, of one line.
-        x: column along the horizontal axis.
-        color: of the line.
-        linestyle: of the line; a space for marks alone, whose bands are bars.
-        label: for the legend; empty for none.
+    The line is as `points` returns it. A `linestyle` of a space gives marks alone, whose bands
+    are bars.
     """
     axes.plot(
         line[x], line["mean"], linestyle, color=color, marker="o", ms=4.5, label=label or None
@@ -38,12 +33,7 @@ def draw_curve(
 ) -> None:
     """Means over epochs with a band; diverged runs as a thin line that ends in a red cross.
 
-    Args:
-        axes: to draw on.
-        frame: as `curve_points` returns it, of one line.
-        color: of the line.
-        linestyle: of the line.
-        label: for the legend; empty for none.
+    The frame is one line of what `curve_points` returns.
     """
     line = frame[frame["outcome"] == "finished"]
     lost = frame[frame["outcome"] == "diverged"]

@@ -43,11 +43,7 @@ def points(runs: pd.DataFrame, measure: str = "val_accuracy") -> pd.DataFrame:
 
 
 def reading_note(frame: pd.DataFrame) -> str:
-    """How bands and marks are to be read, with the number of seeds and what is not drawn.
-
-    Args:
-        frame: as `points` returns it.
-    """
+    """How bands and marks are to be read, with the number of seeds and what is not drawn."""
     seeds = frame.loc[frame["num_finished"] > 0, "num_finished"]
     low, high = (int(seeds.min()), int(seeds.max())) if len(seeds) else (0, 0)
     counts = f"{low}" if low == high else f"{low} to {high}"

@@ -11,11 +11,7 @@ FORMATS = ("png", "pdf", "svg")
 def save(figure: Figure, frame: pd.DataFrame, folder: Path, name: str) -> list[Path]:
     """Write a figure in every format, and its frame beside it as CSV.
 
-    Args:
-        figure: the figure.
-        frame: every number in it.
-        folder: where to; made if absent.
-        name: of the files, without ending.
+    The folder is made if absent.
 
     Returns:
         The files.

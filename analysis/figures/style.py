@@ -20,11 +20,7 @@ _LINE_STYLES = ("-", "--", ":", "-.")
 
 
 def ordered_colors(count: int) -> list[str]:
-    """Colours for an ordered quantity, dark to light, told apart also in grey.
-
-    Args:
-        count: how many.
-    """
+    """Colours for an ordered quantity, dark to light, told apart also in grey."""
     scale = mpl.colormaps["viridis"]
     places = [0.5] if count == 1 else [0.88 * i / (count - 1) for i in range(count)]
     return [to_hex(scale(place)) for place in places]
@@ -40,11 +36,7 @@ def new_figure(
 ) -> tuple[Figure, list[Axes]]:
     """A figure and its panels, row by row, with shared accuracy axes.
 
-    Args:
-        width: of the figure [inches].
-        height: of the figure [inches].
-        rows: of panels.
-        columns: of panels.
+    Width and height are in inches.
     """
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -56,14 +48,7 @@ def new_figure(
 
 
 def titles(figure: Figure, title: str, about: str, note: str) -> None:
-    """Write what is drawn, on what, and how to read it.
-
-    Args:
-        figure: the figure.
-        title: what is drawn, and for which data set and model.
-        about: what the data set is; may be empty.
-        note: how bands and marks are to be read.
-    """
+    """Write what is drawn, on what, and how to read it."""
     figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
     lines = "\n".join(textwrap.fill(text, _NOTE_WIDTH) for text in (about, note) if text)
     figure.supxlabel(lines, fontsize=7.5, color="#555555", x=0.01, ha="left")
@@ -87,22 +72,12 @@ def epoch_axis(axes: Axes) -> None:
 
 
 def measure_of(runs: pd.DataFrame) -> str:
-    """The measure that figures of these runs are about: the loss where none has an accuracy.
-
-    Args:
-        runs: uses `val_accuracy`.
-    """
+    """The measure that figures of these runs are about: the loss where none has an accuracy."""
     return "val_accuracy" if runs["val_accuracy"].notna().any() or not len(runs) else "val_loss"
 
 
 def value_axis(axes: Axes, measure: str, when: str = "") -> None:
-    """A vertical axis of a measure; accuracies, which are fractions, are written in percent.
-
-    Args:
-        axes: the panel.
-        measure: val_accuracy or val_loss.
-        when: what the value is taken from, such as last epoch; empty for curves.
-    """
+    """A vertical axis of a measure; accuracies, which are fractions, are written in percent."""
     comma = f", {when}" if when else ""
     if measure == "val_loss":
         axes.set_ylabel(f"validation loss{comma} [nats]")

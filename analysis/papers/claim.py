@@ -77,11 +77,7 @@ class Verdict:
 
 
 def difference(means: Array) -> Array:
-    """The first point minus the second: an effect.
-
-    Args:
-        means: shape (draws, 2).
-    """
+    """The first point minus the second: an effect."""
     return means[:, 0] - means[:, 1]
 
 
@@ -89,11 +85,6 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict
     """Judge a claim on runs.
 
     A diverged run counts with the accuracy that it recorded last, or 0 if it recorded none.
-
-    Args:
-        claim: the claim.
-        runs: as `place_runs` returns them.
-        rng: of the bootstrap.
     """
     values, num_diverged = _values(claim, runs)
     num_seeds = min(len(v) for v in values)
@@ -131,12 +122,7 @@ def judge_positive(
 ) -> Verdict:
     """Judge whether an effect is positive.
 
-    Args:
-        values: the replicates of each point.
-        effect: from the means of the points.
-        blank: the verdict to fill in.
-        rng: of the bootstrap.
-        upper: the effect must also be below this.
+    The effect takes the means of the points; `values` are the replicates of each.
     """
     cells = Replicates(points=pd.DataFrame(index=range(len(values))), values=tuple(values))
     found = float(effect(cells.means[None, :])[0])

@@ -34,13 +34,6 @@ def draw_paper(
 ) -> Iterator[str]:
     """Draw every figure of a paper that the runs allow, and name what is missing.
 
-    Args:
-        name: one of `analysis.papers.NAMES`.
-        runs: one row per run.
-        curves: one row per run and epoch.
-        folder: where the figures go.
-        results: the results folder, for the commands that are proposed.
-
     Yields:
         Lines to print: files written, points missing and the command that runs them.
     """
@@ -66,12 +59,6 @@ def draw_figure(
     paper: Paper, figure: PaperFigure, compared: ComparableRuns, curves: pd.DataFrame
 ) -> tuple[Figure, pd.DataFrame] | None:
     """Draw one figure of a paper.
-
-    Args:
-        paper: the paper.
-        figure: its figure.
-        compared: runs that may be compared.
-        curves: their curves.
 
     Returns:
         The figure and its frame; None if no point of it was run.

@@ -69,20 +69,12 @@ class PaperFigure:
 
 
 def ended(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that finished or diverged: the others have no result.
-
-    Args:
-        runs: uses `outcome`.
-    """
+    """The runs that finished or diverged: the others have no result."""
     return runs[runs["outcome"].isin(["finished", "diverged"])]
 
 
 def runs_at(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
     """Which runs stand at each point.
-
-    Args:
-        runs: as `place_runs` returns them.
-        points: in the paper's numbers.
 
     Returns:
         A mask of the runs for each point.
@@ -96,12 +88,7 @@ def runs_at(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
 
 
 def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
-    """The runs of a figure.
-
-    Args:
-        runs: as `place_runs` returns them.
-        figure: the figure.
-    """
+    """The runs of a figure."""
     return runs[
         runs["paper_batch"].isin(figure.batches)
         & runs["paper_warmup"].isin(figure.warmups)
@@ -110,12 +97,7 @@ def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
 
 
 def missing_points(runs: pd.DataFrame, figure: PaperFigure) -> list[Point]:
-    """Points of a figure at which no run finished or diverged.
-
-    Args:
-        runs: as `place_runs` returns them.
-        figure: the figure.
-    """
+    """Points of a figure at which no run finished or diverged."""
     points = figure.points()
     there = runs_at(ended(runs), points)
     return [point for point, here in zip(points, there, strict=True) if not here.any()]
@@ -126,11 +108,7 @@ def median_of_last_epochs(
 ) -> pd.DataFrame:
     """Runs with the median of a measure over their last epochs in its place.
 
-    Args:
-        runs: one row per run.
-        curves: their curves; a run without one keeps its last value.
-        measure: a column of both.
-        count: how many epochs.
+    A run without a curve keeps its last value.
     """
     ordered = curves.sort_values(["run_id", "epoch"])
     last = ordered.groupby("run_id").tail(count)

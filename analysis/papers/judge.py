@@ -42,25 +42,14 @@ class Judged:
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
-    """Judge the claims of the papers that the runs speak to; of the first paper if of none.
-
-    Args:
-        runs: one row per run.
-        curves: one row per run and epoch.
-    """
+    """Judge the claims of the papers that the runs speak to; of the first paper if of none."""
     judged = [judge_paper(name, runs, curves) for name in NAMES]
     spoken = [j for j in judged if any(v.num_seeds for v in j.verdicts)]
     return spoken or judged[:1]
 
 
 def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
-    """Judge the claims of one paper on the comparable runs nearest to its grid.
-
-    Args:
-        name: one of `analysis.papers.NAMES`.
-        runs: one row per run.
-        curves: one row per run and epoch.
-    """
+    """Judge the claims of one paper on the comparable runs nearest to its grid."""
     rng = np.random.default_rng(_SEED)
     if name == limit2020.NAME:
         shown, verdicts = limit2020.judge_claims(runs, curves, rng)
@@ -75,20 +64,12 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
 
 
 def table(judged: Sequence[Judged]) -> pd.DataFrame:
-    """One row per claim: the paper, and the fields of `Verdict`.
-
-    Args:
-        judged: as `judge_all` returns it.
-    """
+    """One row per claim: the paper, and the fields of `Verdict`."""
     return pd.DataFrame([{"paper": j.paper, **asdict(v)} for j in judged for v in j.verdicts])
 
 
 def in_words(verdict: Verdict) -> str:
-    """A verdict as a line: the claim, effect, interval, seeds, and what would decide it.
-
-    Args:
-        verdict: as `judge_all` returns it.
-    """
+    """A verdict as a line: the claim, effect, interval, seeds, and what would decide it."""
     parts = [f"{verdict.text} ({verdict.where})"]
     if not np.isnan(verdict.effect):
         parts.append(_effect_words(verdict))

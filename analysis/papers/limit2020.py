@@ -35,11 +35,7 @@ _DRIFT = "The distance from the start contradicts ultra-slow diffusion"
 
 
 def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of each optimizer the largest group of comparable runs.
-
-    Args:
-        runs: rows of the runs table.
-    """
+    """Of each optimizer the largest group of comparable runs."""
     names = runs["optimizer"].astype("object")
     named = runs.assign(optimizer=names.where(names.notna(), "unnamed"))
     largest = [group_comparable(group)[0].runs for _, group in named.groupby("optimizer")]
@@ -47,11 +43,7 @@ def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Final accuracy against batch, a line per optimizer, and the frame that it draws.
-
-    Args:
-        runs: rows of the runs table.
-    """
+    """Final accuracy against batch, a line per optimizer, and the frame that it draws."""
     shown, measure = by_optimizer(runs), style.measure_of(runs)
     parts = [points(g, measure).assign(optimizer=name) for name, g in shown.groupby("optimizer")]
     frame = pd.concat(parts, ignore_index=True)
@@ -75,10 +67,6 @@ def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
 def missing_points(runs: pd.DataFrame) -> list[tuple[int, str]]:
     """Points of the preset's grid, on ImageNet or a small twin of it, where no run ended.
 
-    Args:
-        runs: rows of the runs table; uses `twin_of`, `global_batch`, `num_train_examples`,
-            `optimizer`, `outcome`.
-
     Returns:
         Batch, as on ImageNet, and optimizer.
     """
@@ -89,12 +77,7 @@ def missing_points(runs: pd.DataFrame) -> list[tuple[int, str]]:
 
 
 def commands_for_missing(runs: pd.DataFrame, results: str) -> Iterator[str]:
-    """What is missing, in words, with the commands that run it.
-
-    Args:
-        runs: rows of the runs table.
-        results: folder that the runs go to.
-    """
+    """What is missing, in words, with the commands that run it."""
     gaps = missing_points(runs)
     is_small = bool(runs["twin_of"].notna().any())
     examples = int(runs["num_train_examples"].max()) if is_small else IMAGENET_EXAMPLES
@@ -117,11 +100,6 @@ def judge_claims(
     runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator
 ) -> tuple[pd.DataFrame, list[Verdict]]:
     """Judge the two statements of the abstract.
-
-    Args:
-        runs: one row per run.
-        curves: their curves.
-        rng: of the bootstraps.
 
     Returns:
         The runs that may be compared, and the verdicts.

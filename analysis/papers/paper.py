@@ -62,11 +62,7 @@ class Paper:
         return [p for p in self.published if figure.has_room_for(p.point)]
 
     def is_protocol_of(self, runs: pd.DataFrame) -> bool:
-        """Whether runs may stand beside published ImageNet, ResNet-50 numbers.
-
-        Args:
-            runs: uses `data`, `model`, `epochs`.
-        """
+        """Whether runs may stand beside published ImageNet, ResNet-50 numbers."""
         first = runs.iloc[0]
         return (
             "imagenet" in str(first["data"]).lower()
@@ -75,11 +71,7 @@ class Paper:
         )
 
     def protocol_differences(self, runs: pd.DataFrame) -> list[str]:
-        """In what these runs were trained otherwise than the published points.
-
-        Args:
-            runs: on the same data, model and epochs; uses the columns of the protocol.
-        """
+        """In what these runs were trained otherwise than the published points."""
         first = runs.iloc[0]
         ours = {name: float(first[name]) for name in self.protocol if name in runs}
         if "rate_per_example" in self.protocol:
@@ -97,10 +89,6 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     A run of a small twin (`twin_of`) represents the paper's batch that is the same share of the
     training set, and for the warmup that is the same share of the training. Any other run stands
     for its own batch and warmup.
-
-    Args:
-        runs: uses `twin_of`, `global_batch`, `warmup_epochs`, `epochs`, `num_train_examples`.
-        paper: the paper.
 
     Returns:
         The runs of the paper's grid, with `paper_batch`, `paper_warmup` and `is_twin`.
@@ -120,11 +108,7 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
 
 
 def batch_on_imagenet(runs: pd.DataFrame) -> pd.Series:
-    """The batch of each run; of a small twin, the one that is the same share of ImageNet.
-
-    Args:
-        runs: uses `twin_of`, `global_batch`, `num_train_examples`.
-    """
+    """The batch of each run; of a small twin, the one that is the same share of ImageNet."""
     batch = runs["global_batch"].astype(float)
     share = batch * (IMAGENET_EXAMPLES / runs["num_train_examples"])
     return share.where(runs["twin_of"].notna(), batch)
@@ -137,24 +121,15 @@ def nearest_batch(batch: float, grid: Sequence[int]) -> int | None:
 
 
 def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
-    """The comparable runs of which most are on the paper's grid.
-
-    Args:
-        runs: one row per run.
-        paper: the paper.
-    """
+    """The comparable runs of which most are on the paper's grid."""
     return max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
 
 
 def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str) -> str:
     """The command that runs missing points, as one grid.
 
-    Args:
-        points: missing points, in the paper's numbers.
-        paper: the paper.
-        runs: runs that there are, as `place_runs` returns them; they say whether a small twin is
-            meant, and on how many examples and epochs.
-        results: folder that the runs go to.
+    The runs that there are, as `place_runs` returns them, say whether a small twin is meant,
+    and on how many examples and epochs.
     """
     twin = runs[runs["is_twin"]]
     batches, warmups = {p.batch for p in points}, {p.warmup for p in points}

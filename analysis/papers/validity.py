@@ -34,9 +34,8 @@ class Finding:
 def check_validity(runs: pd.DataFrame) -> list[Finding]:
     """Look for what these runs cannot support.
 
-    Args:
-        runs: comparable ones; uses the arm's columns, `outcome`, `seed`, `lr_series_hash`,
-            `bn_span`, `steps_per_epoch`, `steps`, `epochs`, `config_json`.
+    Uses the arm's columns, `outcome`, `seed`, `lr_series_hash`, `bn_span`, `steps_per_epoch`,
+    `steps`, `epochs`, `config_json` of comparable runs.
 
     Returns:
         Findings, refusals first.
@@ -49,9 +48,6 @@ def check_validity(runs: pd.DataFrame) -> list[Finding]:
 
 def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
     """Arms that realised one and the same series of learning rates.
-
-    Args:
-        runs: uses the arm's columns and `lr_series_hash`.
 
     Returns:
         Groups of two or more arms, each arm as its values of `ARM`.
@@ -67,9 +63,7 @@ def at_upper_edge(runs: pd.DataFrame) -> list[tuple[int, str, float]]:
 
     A best of no warmup at all is an end of the scale, not of the grid.
 
-    Args:
-        runs: that finished or diverged; uses `global_batch`, `lr_rule`, `warmup_epochs`,
-            `val_accuracy` of finished runs.
+    Uses `global_batch`, `lr_rule`, `warmup_epochs`, `outcome`, `val_accuracy`.
 
     Returns:
         Batch, lr rule and that warmup.

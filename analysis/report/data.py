@@ -51,9 +51,6 @@ class Tables:
 def read_tables(results: Sequence[str]) -> Tables:
     """Read results folders.
 
-    Args:
-        results: results folders.
-
     Raises:
         ValueError: if a folder does not exist.
     """
@@ -66,10 +63,6 @@ def read_tables(results: Sequence[str]) -> Tables:
 def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
     """Read results folders into what the page shows.
 
-    Args:
-        results: results folders.
-        command: that makes the page, shown on it.
-
     Raises:
         ValueError: if a folder does not exist.
     """
@@ -78,13 +71,7 @@ def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
 
 
 def with_running(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Tables:
-    """Tables with the runs that have not ended, in place of earlier attempts at them.
-
-    Args:
-        tables: what has ended.
-        runs: what has not, as `running_runs` returns it.
-        curves: of those that run.
-    """
+    """Tables with the runs that have not ended, in place of earlier attempts at them."""
     if not len(runs):
         return tables
     ended = tables.runs[~tables.runs["run_id"].isin(runs["run_id"])]
@@ -104,13 +91,7 @@ def _as_typed(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str, Any]:
-    """The runs and curves as the page takes them, without conclusions.
-
-    Args:
-        tables: what there is.
-        results: the results folders.
-        command: that makes the page, shown on it.
-    """
+    """The runs and curves as the page takes them, without conclusions."""
     runs = tables.runs
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     data: dict[str, Any] = {
@@ -134,11 +115,7 @@ def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str
 
 
 def conclusions(tables: Tables) -> dict[str, Any]:
-    """Claims, doubts and estimates; empty without a run that has ended.
-
-    Args:
-        tables: what has ended.
-    """
+    """Claims, doubts and estimates; empty without a run that has ended."""
     runs, curves = tables.runs, tables.curves
     if not len(runs):
         return {"claims": [], "findings": [], "estimates": []}

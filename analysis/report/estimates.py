@@ -42,12 +42,8 @@ def estimate_all(
 ) -> list[Estimated]:
     """Estimate what the largest group of comparable runs can tell.
 
-    Args:
-        runs: one row per run.
-        curves: one row per run and epoch; uses `val_accuracy`, `step`, `examples_seen`.
-        target: accuracy that counts as trained (0 to 1); if None, 98 % of what three batches
-            reach with every seed.
-        draws: of the bootstrap.
+    The target is an accuracy (0 to 1); if None, 98 % of what three batches reach with every
+    seed.
     """
     rng = np.random.default_rng(_SEED)
     compared = group_comparable(runs)[0].runs
@@ -65,12 +61,7 @@ def estimate_all(
 
 
 def number(estimate: Estimate, unit: str = "") -> str:
-    """An estimate in words: value, interval, seeds and limits.
-
-    Args:
-        estimate: any.
-        unit: written after the value.
-    """
+    """An estimate in words: value, interval, seeds and limits."""
     if np.isnan(estimate.value):
         return f"not decidable: {estimate.note}"
     text = f"{_shown(estimate.value)}{unit}"

@@ -16,9 +16,7 @@ def page(data: dict[str, Any] | None, *, live: bool = False) -> str:
     Scripts run only by their hashes, and nothing may be fetched (live: from where the page came
     from). All data is JSON that no parser takes for markup, and is shown as text only.
 
-    Args:
-        data: as `report_data` returns it; None for a live page, which fetches it.
-        live: whether the page polls for new data every few seconds.
+    The data is as `report_data` returns it; None for a live page, which polls for it.
     """
     scripts = [_read(name) for name in ("table.js", "plot.js", "page.js")]
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)

@@ -24,9 +24,6 @@ RUNNING, SILENT, QUEUED = "running", "silent", "queued"
 def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What runs and what waits in results folders.
 
-    Args:
-        results: results folders.
-
     Returns:
         Rows with columns of the runs table, where `outcome` is running, silent (no heartbeat:
         its launcher has gone, or its clock is off) or queued; and the curves of those that run.
@@ -49,11 +46,7 @@ def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def progress_stamps(results: Sequence[str]) -> list[str]:
-    """Texts that change when a run starts, ends an epoch or ends, or a queue changes.
-
-    Args:
-        results: results folders.
-    """
+    """Texts that change when a run starts, ends an epoch or ends, or a queue changes."""
     stamps: list[str] = []
     for folder in results:
         ledger = Ledger(Path(folder))

@@ -27,10 +27,6 @@ class Watcher:
 
     What runs and waits is read again whenever an epoch has ended; claims and estimates, which take
     longer and rest on runs that have ended, only when one more has.
-
-    Args:
-        results: results folders.
-        command: shown on the page.
     """
 
     def __init__(self, results: Sequence[str], command: str) -> None:
@@ -90,10 +86,7 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
     Only requests that name this host are answered, so that no other site's page can read the
     results through a name that it points here.
 
-    Args:
-        watcher: what is served.
-        host: address to listen on.
-        port: to listen on; 0 for any that is free.
+    Port 0 takes any that is free.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -15,12 +15,8 @@ def breaking_batch(
     Accuracy is made non-increasing in the batch (isotonic regression weighted by replicates) and
     interpolated in log batch; the reference is the mean at the smallest batch.
 
-    Args:
-        runs: one row per run of one warmup and rule; uses `outcome`, `global_batch`,
-            `val_accuracy`.
-        rng: of the bootstrap.
-        margin: accepted loss of accuracy (0 to 1).
-        draws: of the bootstrap.
+    Uses `outcome`, `global_batch`, `val_accuracy` of runs of one warmup and rule. The margin is
+    the accepted loss of accuracy (0 to 1).
 
     Returns:
         The breaking batch [examples]; infinite if accuracy holds up to the largest batch.

@@ -39,9 +39,8 @@ def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 
     The laws are about that phase: where the rate falls, the distance all but stops.
 
-    Args:
-        runs: one row per run of one point; uses `run_id`, `seed`, `outcome`.
-        curves: uses `run_id`, `epoch`, `step`, `lr`, `distance_from_start`.
+    Uses `run_id`, `seed`, `outcome` of the runs of one point, and `run_id`, `epoch`, `step`,
+    `lr`, `distance_from_start` of the curves.
 
     Returns:
         `seed`, `step`, `distance` of the finished runs, at the steps that all of them have; no
@@ -73,11 +72,8 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p
     (M2) excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws.
 
-    Args:
-        series: uses `seed`, `step` (the same steps for each seed, positive), `distance`; the
-            phase of constant learning rate only.
-        rng: of the bootstrap.
-        draws: of the bootstrap.
+    The series has `seed`, `step` (the same steps for each seed, positive) and `distance`, of
+    the phase of constant learning rate only.
 
     Source:
         Hoffer et al. 2017, arXiv:1705.08741 (logarithm); the comparison is ours.

@@ -69,10 +69,7 @@ def best_warmups(runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAW
     ``accuracy = a - c * (log(warmup + 1) - log(best + 1))**2`` by least squares at each batch;
     intervals by resampling seeds inside each point.
 
-    Args:
-        runs: one row per run; uses `outcome`, `global_batch`, `warmup_epochs`, `val_accuracy`.
-        rng: of the bootstrap.
-        draws: of the bootstrap.
+    Uses `outcome`, `global_batch`, `warmup_epochs`, `val_accuracy`.
 
     Returns:
         The best warmups [epochs] of batches with three or more warmups.
@@ -97,11 +94,8 @@ def best_lrs(
 
     ``accuracy = a - c * (log(lr) - log(best))**2`` by least squares at each batch.
 
-    Args:
-        runs: one row per run; uses `outcome`, `global_batch`, `val_accuracy` and the column.
-        rng: of the bootstrap.
-        draws: of the bootstrap.
-        column: the learning rate, or `lr / (1 - momentum)` where momentum varies.
+    Uses `outcome`, `global_batch`, `val_accuracy` and the column: the learning rate, or `lr /
+    (1 - momentum)` where momentum varies.
 
     Returns:
         The best learning rates of batches with three or more rates.
@@ -166,9 +160,6 @@ def exponent(optima: Optima) -> Estimate:
 
     ``log(best) = a + b * log(global_batch)``, least squares over batches; the interval of b by
     repeating the whole fit on each bootstrap draw.
-
-    Args:
-        optima: from `best_warmups` or `best_lrs`.
 
     Returns:
         The exponent b: 0 constant, 0.5 square root, 1 linear.

@@ -55,13 +55,7 @@ class Replicates:
 
     @classmethod
     def of(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
-        """Collect the finished runs of each point.
-
-        Args:
-            runs: one row per run; uses `outcome`, `by` and the measure.
-            by: columns that make a point.
-            measure: column of the values.
-        """
+        """Collect the finished runs of each point."""
         finished = runs[(runs["outcome"] == "finished") & runs[measure].notna()]
         groups = finished.groupby(list(by), sort=True)[measure]
         values = tuple(np.asarray(group, dtype=float) for _, group in groups)
@@ -148,12 +142,7 @@ def stretch(count: int, freedom: int) -> float:
 
 
 def student_factor(freedom: int, level: float = LEVEL) -> float:
-    """How much wider Student's interval is than the normal one.
-
-    Args:
-        freedom: degrees of freedom of the spread.
-        level: of the interval.
-    """
+    """How much wider Student's interval is than the normal one."""
     end = 0.5 + level / 2
     return float(student.ppf(end, freedom) / normal.ppf(end))
 

@@ -56,8 +56,7 @@ def compare_rules(optima: Optima) -> RuleComparison:
 
     Each is fitted to log best by least squares over batches, and scored by `aicc`.
 
-    Args:
-        optima: from `best_lrs`; rules of two parameters need five batches or more.
+    Rules of two parameters need five batches or more.
 
     Returns:
         The comparison.

@@ -12,10 +12,8 @@ from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percen
 def to_target(runs: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """When each run first reached the target on the validation set, at the ends of epochs.
 
-    Args:
-        runs: one row per run; uses `run_id`, `outcome`.
-        curves: uses `run_id`, `epoch`, `step`, `examples_seen`, `val_accuracy`.
-        target: accuracy that counts as trained (0 to 1).
+    Uses `run_id`, `outcome` of the runs, and `run_id`, `epoch`, `step`, `examples_seen`,
+    `val_accuracy` of the curves. The target is an accuracy (0 to 1).
 
     Returns:
         The runs that finished or diverged, with `epochs_to_target`, `steps_to_target`,
@@ -64,11 +62,7 @@ def critical_batch(
     ``examples = fewest_examples + fewest_steps * batch``, weighted least squares over batches
     (weights: replicates), hence ``(S / S_min - 1) (E / E_min - 1) = 1``.
 
-    Args:
-        reached: as `to_target` returns it; uses `global_batch`, `examples_to_target`,
-            `reached_target`.
-        rng: of the bootstrap.
-        draws: of the bootstrap.
+    Uses what `to_target` returns.
 
     Returns:
         The fit over the batches where every run reached the target.

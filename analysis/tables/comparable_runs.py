@@ -39,9 +39,7 @@ class ComparableRuns:
 def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[ComparableRuns]:
     """Group runs by everything in their configs but the axes.
 
-    Args:
-        runs: rows of the runs table; uses `config_json`, `data`, `model`, `epochs`, `data_about`.
-        axes: config keys, or their first parts, in which comparable runs may differ.
+    The axes are config keys, or their first parts, in which comparable runs may differ.
 
     Returns:
         The largest group first.

@@ -28,11 +28,7 @@ class StoredConfig:
 
 
 def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
-    """The config of each run.
-
-    Args:
-        runs: rows of the runs table; uses `config_json`, null for a config without settings.
-    """
+    """The config of each run."""
     return [_parse(text) for text in runs["config_json"].fillna("{}")]
 
 

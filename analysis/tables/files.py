@@ -57,9 +57,8 @@ def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unr
     A file that is gone since the folder was listed has been superseded or merged into another,
     so the folder is read again: its rows would otherwise be missing.
 
-    Args:
-        folder: holds the files of one table and has its name: runs or curves.
-        wanted: which of its columns to read, the keys included.
+    The folder has the name of its table, runs or curves. The keys must be among the wanted
+    columns.
 
     Returns:
         The rows, and the files that were left out.

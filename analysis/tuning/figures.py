@@ -24,12 +24,7 @@ def draw_tuned(
 ) -> Iterator[Path]:
     """Draw the figures that the studies can give.
 
-    Args:
-        tuned: studies of one space and objective.
-        curves: one row per run and epoch.
-        folder: where the figures go.
-        target: accuracy, or loss where that was tuned, that counts as trained; None for no figure
-            of steps to it.
+    Without a target, an accuracy or a loss as was tuned, there is no figure of steps to it.
 
     Yields:
         The files, as they are written.
@@ -46,9 +41,6 @@ def draw_tuned(
 
 def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     """Every trial's result against its peak learning rate, a colour per batch; best ones ringed.
-
-    Args:
-        tuned: the studies.
 
     Returns:
         The figure, and the frame that it draws.
@@ -87,9 +79,6 @@ def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
 
 def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     """The tuned peak learning rate against the batch, with what each rule makes of the first.
-
-    Args:
-        tuned: the studies.
 
     Returns:
         The figure, and the frame that it draws: a row per batch.
@@ -141,9 +130,6 @@ def _bars(frame: pd.DataFrame, which: str) -> Array:
 def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     """Where the trials of each batch lie in two tuned numbers, and which were best.
 
-    Args:
-        tuned: the studies; they tuned base_lr and another number.
-
     Returns:
         The figure, and the frame that it draws.
 
@@ -181,10 +167,6 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
 
 def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
     """Fewest steps to the target against the batch, and what perfect scaling would be.
-
-    Args:
-        reached: as `steps_to_target` returns it.
-        goal: the target in words.
 
     Returns:
         The figure, and the frame that it draws: a row per batch.

@@ -204,10 +204,7 @@ def importance(tuned: Tuned) -> pd.DataFrame:
 def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """The fewest steps in which any trial of a study reached a target, at the ends of epochs.
 
-    Args:
-        tuned: the studies.
-        curves: as `load_curves` returns it.
-        target: accuracy to rise to, or loss to fall to where that was tuned.
+    The target is an accuracy to rise to, or a loss to fall to where that was tuned.
 
     Returns:
         One row per study: `study`, `global_batch`, `steps_to_target`, `examples_to_target` (null if

@@ -62,10 +62,6 @@ def nearest_halves(trials: pd.DataFrame, numbers: dict[str, Number]) -> list[Hal
 
     The first fit is to the half of the lowest measured losses; where it has no minimum, that half
     is what is returned.
-
-    Args:
-        trials: the finished ones of one batch.
-        numbers: the tuned numbers.
     """
     fewest = fewest_trials(numbers)
     whole: list[Half] = []
@@ -97,10 +93,7 @@ def _lowest(half: Half, by: Array, fewest: int) -> Half:
 def vertices(halves: list[Half], key: int, resampler: Resampler) -> tuple[float, Array]:
     """Where the fitted loss is lowest in one key, and where in bootstrap draws of it.
 
-    Args:
-        halves: the studies of a batch.
-        key: which of the tuned numbers.
-        resampler: of the bootstrap.
+    `key` is the place of one of the tuned numbers.
 
     Returns:
         The vertex and those of the draws, on the scale of the places; infinite towards the lower

@@ -44,11 +44,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     more studies (seeds), these are drawn with replacement, the same seeds at every batch, spread as
     `stretch` says; else trials are, and what another seed would have found is not in the interval.
 
-    Args:
-        tuned: studies of several batches.
-        key: a tuned number; or peak_lr, which is base_lr at that batch after its rule.
-        rng: of the bootstrap.
-        draws: of the bootstrap.
+    The key is a tuned number; or peak_lr, which is base_lr at that batch after its rule.
 
     Returns:
         The batches with enough finished trials; `num_seeds` is the fewest studies of a batch.
@@ -99,10 +95,6 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
     Of five intervals of 95 %, each of which may miss, all five hold in some 77 % of studies. The
     joint ones are of level ``0.95 ** (1 / batches)``, with the Student factor of that level.
 
-    Args:
-        optima: from `tuned_optima`.
-        log: whether the number was tuned in its logarithm.
-
     Returns:
         As `Optima.table`, with `joint_low` and `joint_high` behind `high`; null with fewer than
         three seeds.
@@ -138,11 +130,6 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
 
     The losses at both rates are interpolated within each study between the trials at the nearest
     rates, with other tuned settings as those trials had them.
-
-    Args:
-        tuned: studies of several batches that tuned base_lr.
-        rng: of the bootstrap in `tuned_optima`.
-        draws: of the same.
 
     Returns:
         One row per rule and batch: `rule` (`saturating` and `surge` bend where they fit the tuned

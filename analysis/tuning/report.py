@@ -19,11 +19,6 @@ _FEWEST_BATCHES = 3
 def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
     """Everything that the studies can answer.
 
-    Args:
-        tuned: studies of one space and objective.
-        curves: one row per run and epoch.
-        target: accuracy, or loss where that was tuned, that counts as trained; None for no steps.
-
     Yields:
         Paragraphs.
     """
