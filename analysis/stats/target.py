@@ -101,30 +101,6 @@ def critical_batch(
     )
 
 
-def critical_batch_of_points(
-    batches: Array, examples: Array, rng: np.random.Generator, draws: int = DRAWS
-) -> tuple[Estimate, float, float]:
-    """As `critical_batch`, for published means: the interval resamples the points.
-
-    Args:
-        batches: global batches [examples].
-        examples: mean examples to target at each [examples, or epochs].
-        rng: of the bootstrap.
-        draws: of the bootstrap.
-
-    Returns:
-        The critical batch, the slope (fewest steps) and the intercept (fewest examples).
-    """
-    ones = np.ones_like(batches)
-    slope, intercept = _line(batches, examples[None, :], ones)
-    picks = rng.integers(len(batches), size=(draws, len(batches)))
-    drawn = np.array([_one_ratio(batches[p], examples[p]) for p in picks])
-    low, high = percentile_interval(drawn)
-    method = "line through examples to target; 95 % percentile bootstrap over points"
-    estimate = Estimate(float(intercept[0] / slope[0]), low, high, 1, method)
-    return estimate, float(slope[0]), float(intercept[0])
-
-
 def lack_of_fit(
     values: tuple[Array, ...], fitted: Array, num_parameters: int
 ) -> tuple[float, float]:
@@ -161,9 +137,3 @@ def _ratio(slope: Array, intercept: Array) -> Array:
     return np.where(
         (slope > 0) & (intercept > 0), intercept / np.where(slope == 0, 1, slope), np.nan
     )
-
-
-def _one_ratio(batches: Array, examples: Array) -> float:
-    if len(np.unique(batches)) < 2:
-        return np.nan
-    return float(_ratio(*_line(batches, examples[None, :], np.ones_like(batches)))[0])

@@ -1,8 +1,5 @@
 """The noisy quadratic model: a loss whose expected values can be computed in advance."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -37,9 +34,11 @@ class NoisyQuadratic(nn.Module):
     ) -> None:
         super().__init__()
         del num_classes
-        known = known_quadratic(input_shape[0], decay=decay, noise_scale=noise_scale)
-        self.register_buffer("curvatures", torch.from_numpy(known.curvatures).float())
-        self.register_buffer("noise_stds", torch.from_numpy(known.noise_variances).float().sqrt())
+        curvatures, noise = curvatures_and_noise(
+            input_shape[0], decay=decay, noise_scale=noise_scale
+        )
+        self.register_buffer("curvatures", torch.from_numpy(curvatures).float())
+        self.register_buffer("noise_stds", torch.from_numpy(noise).float().sqrt())
         self.weights = nn.Parameter(torch.ones(input_shape[0]))
 
     def forward(self, noise: Tensor) -> Tensor:
@@ -55,52 +54,11 @@ class NoisyQuadratic(nn.Module):
         return outputs.mean(), torch.full_like(outputs[0].detach(), torch.nan)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownQuadratic:
-    """The known properties of a noisy quadratic before training.
-
-    Attributes:
-        curvatures: ``h_i``, shape (weights,).
-        noise_variances: ``c_i``, of one example's gradient, shape (weights,).
-    """
-
-    curvatures: npt.NDArray[np.float64]
-    noise_variances: npt.NDArray[np.float64]
-
-    def expected_losses(
-        self, num_steps: int, *, global_batch: int, lr: Callable[[int], float]
-    ) -> npt.NDArray[np.float64]:
-        """Expected loss before each step of SGD without momentum, and after the last.
-
-        ``E w_i^2 <- (1 - lr h_i)^2 E w_i^2 + lr^2 c_i / global_batch``
-
-        Args:
-            num_steps: optimizer steps [steps].
-            global_batch: examples per step [examples].
-            lr: learning rate of the 0-based step.
-
-        Returns:
-            Shape (num_steps + 1,).
-
-        Source:
-            Zhang et al. 2019, arXiv:1907.04164, equation 3.
-        """
-        squares = np.ones_like(self.curvatures)
-        losses = [self._loss(squares)]
-        for step in range(num_steps):
-            rate = lr(step)
-            noise = rate**2 * self.noise_variances / global_batch
-            squares = (1 - rate * self.curvatures) ** 2 * squares + noise
-            losses.append(self._loss(squares))
-        return np.array(losses)
-
-    def _loss(self, squares: npt.NDArray[np.float64]) -> float:
-        return float((self.curvatures * squares).sum() / 2)
-
-
-def known_quadratic(num_weights: int, *, decay: float, noise_scale: float) -> KnownQuadratic:
-    """The curvatures and noise that `NoisyQuadratic` has for these settings."""
+def curvatures_and_noise(
+    num_weights: int, *, decay: float, noise_scale: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The ``h_i``, and the variances ``c_i`` of one example's gradient, of `NoisyQuadratic`."""
     curvatures = np.arange(1, num_weights + 1, dtype=np.float64) ** -decay
     gradient_curvature = (curvatures**3).sum()  # g' H g with g = H w, w = 1
     scale = noise_scale * gradient_curvature / (curvatures**2).sum()  # tr(H C) = s tr(H^2)
-    return KnownQuadratic(curvatures=curvatures, noise_variances=scale * curvatures)
+    return curvatures, scale * curvatures
