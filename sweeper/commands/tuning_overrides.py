@@ -1,15 +1,21 @@
 """The overrides of a tuned sweep: which are compared, which tuned, which averaged over."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
-from optuna.distributions import BaseDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from sweeper.commands.overrides import parse, values_of
-from sweeper.tuning.space import Space, choice, interval, steps
+from sweeper.tuning.space import Space
 
 _TAGS = {"tune", "log", "mean"}
 
@@ -72,16 +78,52 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
 
 
 def _distribution(override: Override) -> BaseDistribution:
-    key, line, sweep = override.key_or_group, override.input_line or "", override.value()
-    log = "log" in _tags(override)
-    if isinstance(sweep, IntervalSweep):
-        assert sweep.start is not None
-        assert sweep.end is not None
-        return interval(key, sweep.start, sweep.end, log=log, given=line)
+    """What a tuned override chooses from.
+
+    Numbers are whole if the ends of the range, and its step, are; with the tag log they are chosen
+    evenly in their logarithm.
+
+    Raises:
+        ValueError: if there are fewer than two values, one comes twice, or the logarithm cannot be
+            had.
+    """
+    sweep, log = override.value(), "log" in _tags(override)
+    if isinstance(sweep, ChoiceSweep):
+        choices = tuple(override.sweep_string_iterator())
+        is_choice = len(set(choices)) == len(choices) > 1
+        _require(is_choice, override, "a choice of two or more different values")
+        _require(not log, override, "an interval() or range() to be tagged log")
+        return CategoricalDistribution(choices)
+    low, high, step = _ends(override)
+    _require(not log or low > 0, override, "above 0 to be tagged log")
+    if isinstance(low, int) and isinstance(high, int) and isinstance(step, int | None):
+        _require(not log or step in (None, 1), override, "in steps of 1 to be tagged log")
+        return IntDistribution(low, high, log=log, step=step or 1)
+    rule = "an interval() to be tagged log; a range() of fractions has fixed steps"
+    _require(not log or step is None, override, rule)
+    return FloatDistribution(low, high, log=log, step=step)
+
+
+def _ends(override: Override) -> tuple[float, float, float | None]:
+    """The lowest and highest number that an override tunes, and the step if it has one."""
+    sweep = override.value()
     if isinstance(sweep, RangeSweep):
-        return steps(key, list(sweep.range()), log=log, given=line)
-    assert isinstance(sweep, ChoiceSweep)
-    return choice(key, list(override.sweep_string_iterator()), log=log, given=line)
+        values = list(sweep.range())
+        _require(len(values) > 1, override, "a range of two or more numbers")
+        return min(values), max(values), abs(values[1] - values[0])
+    assert isinstance(sweep, IntervalSweep)
+    low, high = sweep.start, sweep.end
+    assert low is not None
+    assert high is not None
+    rule = "an interval from a lower to a higher number"
+    _require(math.isfinite(low) and math.isfinite(high) and low < high, override, rule)
+    return low, high, None
+
+
+def _require(holds: bool, override: Override, rule: str) -> None:  # noqa: FBT001
+    if not holds:
+        msg = f"{override.key_or_group} must be {rule}; got {override.input_line}."
+        raise ValueError(msg)
 
 
 def _tags(override: Override) -> set[str]:

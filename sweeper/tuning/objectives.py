@@ -41,9 +41,6 @@ OBJECTIVES = {
     )
 }
 
-#: Columns that a constraint may bound.
-BOUNDED = tuple(OBJECTIVES)
-
 
 def objectives(names: Sequence[str]) -> list[Objective]:
     """The objectives of these names.
@@ -69,11 +66,12 @@ def check_constraints(constraints: Mapping[str, Any]) -> None:
         ValueError: if a column is unknown, or its bounds are not min and max.
     """
     for column, bounds in constraints.items():
-        is_fine = isinstance(bounds, Mapping) and set(bounds) in ({"min"}, {"max"}, {"min", "max"})
-        if column not in BOUNDED or not is_fine:
+        given = bounds if isinstance(bounds, Mapping) else {"": bounds}
+        are_numbers = all(type(bound) in (int, float) for bound in given.values())
+        if column not in OBJECTIVES or not given or set(given) - {"min", "max"} or not are_numbers:
             msg = (
                 f"hydra.sweeper.constraints must give min or max of columns among "
-                f"{', '.join(sorted(BOUNDED))}; got {column}: {bounds}. "
+                f"{', '.join(sorted(OBJECTIVES))}; got {column}: {bounds}. "
                 "Write {peak_memory_gib: {max: 12}}."
             )
             raise ValueError(msg)

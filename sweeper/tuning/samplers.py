@@ -8,13 +8,14 @@ import itertools
 from abc import abstractmethod
 from typing import Any
 
+import numpy as np
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
 )
-from optuna.samplers import BaseSampler
+from optuna.samplers import RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 from scipy.stats import qmc
@@ -22,7 +23,7 @@ from scipy.stats import qmc
 from sweeper.tuning.space import Space
 
 
-class FixedSampler(BaseSampler):
+class FixedSampler(RandomSampler):
     """A fixed list of points.
 
     Args:
@@ -31,25 +32,12 @@ class FixedSampler(BaseSampler):
     """
 
     def __init__(self, space: Space, seed: int) -> None:
+        super().__init__(seed)
         self._space, self._seed = space, seed
 
     @abstractmethod
     def point(self, number: int) -> dict[str, Any]:
         """The parameters of a trial."""
-
-    def infer_relative_search_space(
-        self, study: Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """The whole space."""
-        del study, trial
-        return self._space
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """The point of this trial's number."""
-        del study, search_space
-        return self.point(trial.number)
 
     def sample_independent(
         self,
@@ -58,7 +46,7 @@ class FixedSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """For a trial that was killed before it had this parameter."""
+        """The value at the point of this trial's number."""
         del study, param_distribution
         return self.point(trial.number)[param_name]
 
@@ -128,9 +116,8 @@ def _levels(distribution: BaseDistribution, levels: int) -> list[Any]:
     if distribution.step is not None and not distribution.log:
         count = round((distribution.high - distribution.low) / distribution.step) + 1
         return [distribution.low + i * distribution.step for i in range(count)]
-    low, high = float(distribution.low), float(distribution.high)
-    fractions = [i / (levels - 1) for i in range(levels)]
-    values = [_between(low, high, fraction, log=distribution.log) for fraction in fractions]
+    spaced = np.geomspace if distribution.log else np.linspace
+    values = spaced(distribution.low, distribution.high, levels).tolist()
     is_whole = isinstance(distribution, IntDistribution)
     return sorted({round(value) for value in values}) if is_whole else values
 

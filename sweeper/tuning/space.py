@@ -1,7 +1,7 @@
 """The search space of a study: an Optuna distribution for each tuned key."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import (
@@ -18,84 +18,6 @@ Space = dict[str, BaseDistribution]
 
 #: Part of a range, on its own scale, that counts as its edge.
 EDGE = 0.05
-
-
-def interval(key: str, low: float, high: float, *, log: bool, given: str) -> BaseDistribution:
-    """Any number from low to high; whole numbers if both ends are.
-
-    Args:
-        key: config key.
-        low: end of the range, included.
-        high: end of the range, included.
-        log: whether to choose evenly in its logarithm.
-        given: the override as it was typed, for errors.
-
-    Raises:
-        ValueError: if the range is empty, or has no logarithm.
-    """
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        _refuse(key, "an interval from a lower to a higher number", given)
-    _check_log(key, low, log=log, given=given)
-    if isinstance(low, int) and isinstance(high, int):
-        return IntDistribution(low, high, log=log)
-    return FloatDistribution(low, high, log=log)
-
-
-def steps(key: str, values: Sequence[float], *, log: bool, given: str) -> BaseDistribution:
-    """One of evenly spaced numbers.
-
-    Args:
-        key: config key.
-        values: the numbers.
-        log: whether to choose evenly in the logarithm; whole numbers one apart only.
-        given: the override as it was typed, for errors.
-
-    Raises:
-        ValueError: if there are fewer than two, or the logarithm cannot be had.
-    """
-    if len(values) < 2:
-        _refuse(key, "a range of two or more numbers", given)
-    low, high = min(values), max(values)
-    step = abs(values[1] - values[0])
-    _check_log(key, low, log=log, given=given)
-    if isinstance(low, int) and isinstance(high, int) and isinstance(step, int):
-        if log and step != 1:
-            _refuse(key, "in steps of 1 to be tagged log", given)
-        return IntDistribution(low, high, log=log, step=step)
-    if log:
-        _refuse(
-            key, "an interval() to be tagged log; a range() of fractions has fixed steps", given
-        )
-    return FloatDistribution(low, high, step=step)
-
-
-def choice(key: str, values: Sequence[str], *, log: bool, given: str) -> BaseDistribution:
-    """One of several values, without an order.
-
-    Args:
-        key: config key or group.
-        values: the choices, as they are typed.
-        log: refused; choices have no scale.
-        given: the override as it was typed, for errors.
-
-    Raises:
-        ValueError: if there is only one choice, one comes twice, or it is tagged log.
-    """
-    if len(set(values)) < 2 or len(set(values)) < len(values):
-        _refuse(key, "a choice of two or more different values", given)
-    if log:
-        _refuse(key, "an interval() or range() to be tagged log", given)
-    return CategoricalDistribution(tuple(values))
-
-
-def _check_log(key: str, low: float, *, log: bool, given: str) -> None:
-    if log and low <= 0:
-        _refuse(key, "above 0 to be tagged log", given)
-
-
-def _refuse(key: str, rule: str, given: str) -> None:
-    msg = f"{key} must be {rule}; got {given}."
-    raise ValueError(msg)
 
 
 def override(key: str, value: Any) -> str:

@@ -92,6 +92,10 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
         ({"objectives": ["train_s"], "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
          "val_accuracy or val_loss; got train_s. Use hydra/sweeper/pruner=none."),
+        ({"constraints": {"peak_memory_gib": {"max": "lots"}}},
+         "hydra.sweeper.constraints must give min or max of columns among"),
+        ({"constraints": {"peak_memory_gib": {}}},
+         "hydra.sweeper.constraints must give min or max of columns among"),
         ({"constraints": {"peak_memory_gib": 12}},
          "hydra.sweeper.constraints must give min or max of columns among"),
     ],
