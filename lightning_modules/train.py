@@ -30,13 +30,13 @@ from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import local_sgd
 from lightning_modules.callbacks.loggers import Mirror
-from lightning_modules.callbacks.micro_gradients import WatchMicroGradients
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.ordered_sum import OrderedSum
 from lightning_modules.callbacks.random_draws import NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
+from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, MicroBatches, Settled
 from lightning_modules.gradients.comm_hooks import build_comm_hook, ddp_settings
@@ -202,14 +202,15 @@ def _callbacks(
         local or GradientExchange(ordered or build_comm_hook(config.comm_hook)),
         ordered and OrderedSum(plan, ordered),
         metrics,  # as measured by SAM
+        noise,  # as it is before gradients are weighed
         divergence(  # before anything is made of a gradient or a loss
             metrics,
             precision=config.precision,
             loss_ceiling=config.loss_ceiling,
             local=local,
+            noise=noise,
         ),
-        WatchMicroGradients(),
-        noise,
+        WeighGradients() if config.optimizer.gradient_span is not None else None,
         learning_rate(spec, plan, noise),  # may follow the noise of the step
         measured_growth(spec, plan, noise),  # may follow the noise of the epoch
         average,  # of the weights after the step

@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
+from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
-from lightning_modules.callbacks.steps import current_lr
+from lightning_modules.callbacks.steps import current_lr, gradient_norm
 
 
 class Diverged(Exception):
@@ -25,6 +25,8 @@ class Divergence(Callback):
         metrics: the epoch's `train_loss`, averaged before this callback's turn.
         loss_ceiling: largest training loss of an epoch that is gone on from; None for any.
         sees_gradient: whether all ranks have the gradient of the step that is about to be taken.
+        noise: has measured the gradient's norm before this callback's turn; None if it must be
+            computed here.
     """
 
     def __init__(
@@ -33,9 +35,10 @@ class Divergence(Callback):
         *,
         loss_ceiling: float | None,
         sees_gradient: Callable[[], bool],
+        noise: GradientNoise | None = None,
     ) -> None:
         self._metrics, self._loss_ceiling = metrics, loss_ceiling
-        self._sees_gradient = sees_gradient
+        self._sees_gradient, self._noise = sees_gradient, noise
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
@@ -43,8 +46,8 @@ class Divergence(Callback):
         """Look at the gradient's norm; the only wait for the device within a step."""
         if not self._sees_gradient():
             return
-        gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
-        if not math.isfinite(torch.nn.utils.get_total_norm(gradients)):
+        norm = gradient_norm(pl_module) if self._noise is None else self._noise.gradient_norm
+        if not math.isfinite(norm):
             _diverge("the gradient became non-finite", trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -63,6 +66,7 @@ def divergence(
     precision: str,
     loss_ceiling: float | None,
     local: PostLocalSGD | None,
+    noise: GradientNoise | None,
 ) -> Divergence:
     """What stops a run; not by its gradients where those may be non-finite or differ on ranks."""
     is_scaled = precision == "16-mixed"  # overflows on purpose, skips those steps
@@ -70,6 +74,7 @@ def divergence(
         metrics,
         loss_ceiling=loss_ceiling,
         sees_gradient=lambda: not is_scaled and (local is None or not local.is_local),
+        noise=noise,
     )
 
 

@@ -8,8 +8,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.steps import loss_scale
-from lightning_modules.optimizers.micro_gradients import MicroGradients, squared_norm
+from lightning_modules.callbacks.steps import gradient_norm, loss_scale
+from lightning_modules.gradients.micro_gradients import MicroGradients, squared_norm
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.gradient_noise import Noise, NoiseAverage, noise_of_batch, noise_scale
 
@@ -24,6 +24,7 @@ class GradientNoise(Callback):
         span: examples of each gradient that is compared: the micro-batch [examples].
 
     Attributes:
+        gradient_norm: of the step that is about to be taken.
         of_step: of the step that is about to be taken; None if its gradient is not finite.
         columns: the epoch's `noise_scale`; None without any finite step [examples].
     """
@@ -32,6 +33,7 @@ class GradientNoise(Callback):
         self._plan, self._span = plan, span
         self._micro = MicroGradients(squared_norm)
         self._epoch = NoiseAverage(smoothing=1.0)
+        self.gradient_norm = math.nan
         self.of_step: Noise | None = None
         self.columns: dict[str, float | None] = {"noise_scale": None}
 
@@ -47,16 +49,15 @@ class GradientNoise(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Measure the step whose gradient is complete."""
-        parameters = [p for p in pl_module.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        self.gradient_norm = norm = gradient_norm(pl_module)
         self.of_step = None
         if not math.isfinite(norm):  # the loss scaler skips this step
             return
-        self._micro.gather(parameters)
+        parameters = [p for p in pl_module.parameters() if p.grad is not None]
         mean_square = torch.stack(self._micro.means(parameters)).sum()
         batch = self._plan.split(trainer.current_epoch).global_batch
         self.of_step = noise_of_batch(
-            float(mean_square), float(norm) ** 2, span=self._span, parts=batch // self._span
+            float(mean_square), norm**2, span=self._span, parts=batch // self._span
         )
         self._epoch.add(self.of_step)
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.utilities.data import extract_batch_size
+from torch import nn
 
 
 def took_step(trainer: Trainer, batch_idx: int) -> bool:
@@ -20,6 +22,12 @@ def examples_in(batch: Any) -> int:
 def current_lr(trainer: Trainer) -> float:
     """The learning rate that the optimizer uses, read back from it."""
     return trainer.optimizers[0].param_groups[0]["lr"]
+
+
+def gradient_norm(module: nn.Module) -> float:
+    """The norm of the whole gradient; waits for the device."""
+    gradients = [p.grad for p in module.parameters() if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(gradients))
 
 
 def loss_scale(trainer: Trainer) -> float:

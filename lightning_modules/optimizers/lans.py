@@ -3,18 +3,17 @@
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from lightning_modules.optimizers.foreach import ForeachOptimizer, count_step
-from lightning_modules.optimizers.moments import updated_moments
-from lightning_modules.optimizers.trust import norms, scale_to_weights
+Tensors = tuple[Tensor, ...] | list[Tensor]
 
 
-class LANS(ForeachOptimizer):
+class LANS(Optimizer):
     """LAMB made blind to the gradient's scale, so that nothing needs clipping.
 
     Per layer, with ``g~ = g / |g|``, Adam's bias-corrected moments ``m, v`` of ``g~``::
@@ -22,6 +21,8 @@ class LANS(ForeachOptimizer):
         r = m / (sqrt(v) + eps) + weight_decay w
         c = g~ / (sqrt(v) + eps) + weight_decay w
         w <- w - lr |w| (beta1 r / |r| + (1 - beta1) c / |c|)
+
+    Without the norms of `w`, `r` and `c` where one is zero and in groups with `adapt` false.
 
     Args:
         parameters: tensors or groups of them.
@@ -43,35 +44,53 @@ class LANS(ForeachOptimizer):
         eps: float,
         weight_decay: float,
     ) -> None:
-        super().__init__(parameters, lr=lr, betas=tuple(betas), eps=eps, weight_decay=weight_decay)
+        defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        super().__init__(parameters, {**defaults, "adapt": True, "steps": 0})
 
-    def _update(
-        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]
-    ) -> None:
-        lengths = [torch.where(norm > 0, norm, torch.ones_like(norm)) for norm in norms(gradients)]
-        unit_gradients = list(torch._foreach_div(gradients, lengths))
-        moments = updated_moments(
-            unit_gradients,
-            self._buffers(parameters, "first_moment"),
-            self._buffers(parameters, "second_moment"),
-            betas=group["betas"],
-            eps=group["eps"],
-            step=count_step(group),
-        )
-        beta1, _ = group["betas"]
-        averaged = self._directions(parameters, moments.first, moments.denominators, group)
-        current = self._directions(parameters, unit_gradients, moments.denominators, group)
-        torch._foreach_add_(parameters, averaged, alpha=-group["lr"] * beta1)
-        torch._foreach_add_(parameters, current, alpha=-group["lr"] * (1 - beta1))
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One optimizer step; the closure, if any, computes the gradients first."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            if weights := [weight for weight in group["params"] if weight.grad is not None]:
+                self._update(weights, group)
+        return loss
 
-    def _directions(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        denominators: list[Tensor],
-        group: dict[str, Any],
-    ) -> list[Tensor]:
-        directions = list(torch._foreach_div(gradients, denominators))
-        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        scale_to_weights(parameters, directions, group)
-        return directions
+    def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
+        group["steps"] += 1
+        beta1, beta2 = group["betas"]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        lengths = [norm.where(norm > 0, 1.0) for norm in torch._foreach_norm(gradients)]
+        unit = torch._foreach_div(gradients, lengths)
+        first, second = self._buffers(weights, "first_moment", "second_moment")
+        torch._foreach_lerp_(first, unit, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, unit, unit, value=1 - beta2)
+        roots = torch._foreach_sqrt(second)
+        torch._foreach_div_(roots, (1 - beta2 ** group["steps"]) ** 0.5)
+        torch._foreach_add_(roots, group["eps"])
+        means = torch._foreach_div(first, 1 - beta1 ** group["steps"])
+        averaged, current = (_directions(weights, of, roots, group) for of in (means, unit))
+        torch._foreach_add_(weights, averaged, alpha=-group["lr"] * beta1)
+        torch._foreach_add_(weights, current, alpha=-group["lr"] * (1 - beta1))
+
+    def _buffers(self, weights: list[Tensor], *names: str) -> list[list[Tensor]]:
+        """State tensors of each weight, zero at first."""
+        for state, weight in ((self.state[weight], weight) for weight in weights):
+            if not state:
+                state.update({name: torch.zeros_like(weight) for name in names})
+        return [[self.state[weight][name] for weight in weights] for name in names]
+
+
+def _directions(weights: Tensors, above: Tensors, roots: Tensors, group: dict[str, Any]) -> Tensors:
+    """``above / roots + weight_decay w`` of each layer, at the norm of its weights."""
+    directions = torch._foreach_div(above, roots)
+    torch._foreach_add_(directions, weights, alpha=group["weight_decay"])
+    if group["adapt"]:
+        norms = zip(torch._foreach_norm(weights), torch._foreach_norm(directions), strict=True)
+        ratios = [(w / u).where((w > 0) & (u > 0), 1.0) for w, u in norms]
+        torch._foreach_mul_(directions, ratios)
+    return directions

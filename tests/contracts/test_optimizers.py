@@ -2,11 +2,13 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 
+from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.instantiate import build
 from sweeper.spec.config import Component
 
@@ -28,21 +30,46 @@ LEARNING_RATE = {
 }
 
 
+class Method:
+    """An optimizer of weights, and the callback that weighs their gradients if it needs one."""
+
+    def __init__(self, optimizer, weights):
+        self.optimizer, self.weights = optimizer, weights
+        self.weigh = WeighGradients() if "floor" in optimizer.param_groups[0] else None
+        self._trainer = SimpleNamespace(accumulate_grad_batches=1, precision_plugin=None)
+        cpu = torch.device("cpu")
+        self._module = SimpleNamespace(parameters=lambda: iter(weights), device=cpu)
+        self._has_started = False
+
+    def set_lr(self, lr):
+        self.optimizer.param_groups[0]["lr"] = lr
+
+    def step(self, micro_gradients):
+        """One step on the mean of the micro-batches' gradients, each a list with one per weight."""
+        if self.weigh and not self._has_started:
+            self.weigh.on_train_start(self._trainer, self._module)
+        self._has_started = True
+        self._trainer.accumulate_grad_batches = len(micro_gradients)
+        self.optimizer.zero_grad()
+        for gradients in micro_gradients:
+            losses = [(w * g).sum() for w, g in zip(self.weights, gradients, strict=True)]
+            (sum(losses) / len(micro_gradients)).backward()
+        if self.weigh:
+            self.weigh.on_before_optimizer_step(self._trainer, self._module, self.optimizer)
+        self.optimizer.step()
+
+    def state_dict(self):
+        return [part.state_dict() for part in (self.optimizer, self.weigh) if part]
+
+    def load_state_dict(self, states):
+        for part, state in zip((self.optimizer, self.weigh), states, strict=False):
+            part.load_state_dict(state)
+
+
 def make(name, weights, *, lr, adapt=True, **changes):
     node = {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), "lr": lr, **changes}
     assert node.pop("name") == name  # what tables call it
-    return build(Component(**node), [{"params": weights, "adapt": adapt}])
-
-
-def step(optimizer, weights, micro_gradients):
-    """One step on the mean of the micro-batches' gradients, each a list with one per weight."""
-    watched = getattr(optimizer, "micro_gradients", None)
-    for gradients in micro_gradients if watched else ():
-        for weight, gradient in zip(weights, gradients, strict=True):
-            watched.add(weight, gradient)
-    for weight, *gradients in zip(weights, *micro_gradients, strict=True):
-        weight.grad = torch.stack(gradients).mean(dim=0)
-    optimizer.step()
+    return Method(build(Component(**node), [{"params": weights, "adapt": adapt}]), weights)
 
 
 def parameter(*values):
@@ -59,7 +86,7 @@ def quadratic(name, steps, *, lr, start=None, optimizer=None):
         gradients = [c * w.detach() for c, w in zip(curvatures, weights, strict=True)]
         noise = [0.1 * torch.randn(g.shape, generator=generator).double() for g in gradients]
         plus, minus = ([g + s * n for g, n in zip(gradients, noise, strict=True)] for s in (1, -1))
-        step(optimizer, weights, [plus, minus])
+        optimizer.step([plus, minus])
     loss = sum(
         float((c * w.detach().square()).sum()) / 2 for c, w in zip(curvatures, weights, strict=True)
     )
@@ -97,12 +124,12 @@ def test_the_state_survives_save_and_load(name):
         torch.testing.assert_close(weight, expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"vr_lamb", "vr_lars", "vr_sgd"}))
 def test_a_step_leaves_the_gradients_alone(name):
     weights = [parameter(3.0, 4.0)]
     gradients = [[torch.tensor([0.6, 0.8]).double()], [torch.tensor([0.8, 0.6]).double()]]
 
-    step(make(name, weights, lr=0.1), weights, gradients)
+    make(name, weights, lr=0.1).step(gradients)
 
     torch.testing.assert_close(weights[0].grad, torch.tensor([0.7, 0.7]).double())
 
@@ -112,7 +139,7 @@ def test_a_zero_gradient_and_zero_weights_give_finite_weights(name):
     weights = [parameter(0.0, 0.0), parameter(1.0, 2.0)]
     zeros = [torch.zeros(2).double(), torch.zeros(2).double()]
 
-    step(make(name, weights, lr=0.1), weights, [zeros, zeros])
+    make(name, weights, lr=0.1).step([zeros, zeros])
 
     assert all(bool(weight.isfinite().all()) for weight in weights)
 
@@ -172,8 +199,8 @@ def test_the_steps_are_those_computed_by_hand(name, rates, gradients, settings, 
 
     reached = []
     for lr, gradient in zip(rates, gradients, strict=False):
-        optimizer.param_groups[0]["lr"] = lr
-        step(optimizer, weights, [[torch.tensor(gradient).double()]] * 2)
+        optimizer.set_lr(lr)
+        optimizer.step([[torch.tensor(gradient).double()]] * 2)
         reached += weights[0].tolist()
 
     assert reached == pytest.approx([value for pair in expected for value in pair], rel=1e-6)
@@ -194,8 +221,8 @@ def test_the_rate_stands_outside_of_the_buffer(name):
 
     reached = []
     for lr in (0.1, 1.0):
-        optimizer.param_groups[0]["lr"] = lr
-        step(optimizer, weights, [[torch.ones(1).double()]] * 2)
+        optimizer.set_lr(lr)
+        optimizer.step([[torch.ones(1).double()]] * 2)
         reached.append(weights[0].item())
 
     assert reached == pytest.approx([-0.1, -2.0])
@@ -207,7 +234,7 @@ def test_an_adapted_step_is_as_long_as_the_rate_times_the_weights(name):
     before = weights[0].detach().clone()
     one = [torch.tensor([0.3, 0.1]).double()]
 
-    step(make(name, weights, lr=0.1, weight_decay=0.0), weights, [one, one])
+    make(name, weights, lr=0.1, weight_decay=0.0).step([one, one])
 
     assert float((weights[0].detach() - before).norm()) == pytest.approx(0.5, rel=1e-5)
 
@@ -220,7 +247,7 @@ def test_groups_that_do_not_adapt_ignore_the_size_of_the_weights(name):
         weights = [parameter(3.0 * size, 4.0 * size)]
         before = weights[0].detach().clone()
         optimizer = make(name, weights, lr=0.1, adapt=False, weight_decay=0.0)
-        step(optimizer, weights, [[torch.tensor([0.6, 0.8]).double()]] * 2)
+        optimizer.step([[torch.tensor([0.6, 0.8]).double()]] * 2)
         moved.append((weights[0].detach() - before).tolist())
 
     assert moved[0] == pytest.approx(moved[1])
@@ -232,10 +259,8 @@ def test_vr_sgd_weighs_gradients_by_their_signal_to_noise():
     devices = [(0.9, 1, 2), (1.1, -1, 0), (0.9, 1, 2), (1.1, -1, 0)]
     settings = {"momentum": 0.0, "weight_decay": 0.0, "floor": 0.1}
 
-    step(
-        make("vr_sgd", weights, lr=1.0, **settings),
-        weights,
-        [[torch.tensor(g, dtype=torch.float64)] for g in devices],
+    make("vr_sgd", weights, lr=1.0, **settings).step(
+        [[torch.tensor(g, dtype=torch.float64)] for g in devices]
     )
 
     assert weights[0].tolist() == pytest.approx([-1, 0, -0.1])
@@ -247,4 +272,4 @@ def test_a_single_micro_batch_is_refused(name):
     optimizer = make(name, weights, lr=0.1)
 
     with pytest.raises(ValueError, match=r"need at least two in each global batch; got one\."):
-        step(optimizer, weights, [[torch.tensor([0.6, 0.8]).double()]])
+        optimizer.step([[torch.tensor([0.6, 0.8]).double()]])

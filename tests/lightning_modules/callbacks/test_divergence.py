@@ -1,11 +1,14 @@
 """A run that diverges ends with a sentence, before its weights are spoilt."""
 
 import math
+from unittest.mock import patch
 
 import pytest
+import torch
 
 from lightning_modules.callbacks.divergence import Diverged, Divergence
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
+from lightning_modules.callbacks.gradient_noise import GradientNoise
 
 
 def diverging(fit, module, batches, *, ceiling=None, sees_gradient=True):
@@ -40,3 +43,18 @@ def test_a_loss_above_the_ceiling_ends_the_run(fit, line, batches):
 
 def test_a_loss_below_the_ceiling_does_not(fit, line, batches):
     diverging(fit, line(), batches(2), ceiling=0.6)
+
+
+def test_a_norm_that_was_measured_with_the_noise_is_not_computed_again(fit, line, plan, batches):
+    metrics, noise = TrainingMetrics(("loss",)), GradientNoise(plan(), span=2)
+    watch = Divergence(metrics, loss_ceiling=None, sees_gradient=lambda: True, noise=noise)
+    norms = []
+
+    def norm_of(gradients):
+        norms.append(gradients)
+        return torch.ones(())
+
+    with patch.object(torch.nn.utils, "get_total_norm", norm_of):
+        fit(line(), [metrics, noise, watch], batches(4))
+
+    assert len(norms) == 2

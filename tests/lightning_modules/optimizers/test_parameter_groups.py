@@ -63,7 +63,7 @@ def test_an_exempt_layer_takes_the_raw_rate(model):
 def test_without_timm_its_optimizers_say_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     message = (
-        r"^optimizer=lars and optimizer=lamb need the package timm; it is not installed\. "
+        r"^optimizers lars, lamb, vr_lars and vr_lamb need the package timm; it is not installed\. "
         r"Install it with: pip install 'sweeper\[timm\]'$"
     )
 

@@ -40,8 +40,7 @@ class MicroGradients:
         self._statistic = statistic
         self._sums: dict[Tensor, Tensor] = {}
         self._counts: dict[Tensor, int] = {}
-        self._means: dict[Tensor, Tensor] = {}
-        self._accumulation_steps: Callable[[], int] | None = None
+        self._accumulation_steps: Callable[[], int] = lambda: 1
         self._loss_scale: Callable[[], float] = lambda: 1.0
         self._nodes: list[Node] = []
 
@@ -67,17 +66,7 @@ class MicroGradients:
                 node.register_prehook(partial(self._on_backward, parameter))
                 self._nodes.append(node)  # a parameter itself does not keep its node
 
-    def add(self, parameter: Tensor, gradient: Tensor) -> None:
-        """Count in the gradient of one micro-batch."""
-        value = self._statistic(gradient)
-        count = self._counts.get(parameter, 0)
-        if count == 0:
-            self._sums[parameter] = value
-        else:
-            self._sums[parameter] += value
-        self._counts[parameter] = count + 1
-
-    def gather(self, parameters: Sequence[Tensor]) -> None:
+    def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Average over all micro-batches of this optimizer step and start the next one's sums.
 
         Raises:
@@ -94,20 +83,19 @@ class MicroGradients:
         sums = [self._sums[parameter] for parameter in parameters]
         if world_size > 1:
             sums = _all_reduced(sums)
-        divisor = 1 if self._accumulation_steps is None else self._accumulation_steps()
-        scale = divisor / self._loss_scale()
-        means = torch._foreach_mul(sums, scale**2 / count)
-        self._means = dict(zip(parameters, means, strict=True))
         self._counts.clear()
-
-    def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """The means that `gather` made, of these parameters."""
-        return [self._means[parameter] for parameter in parameters]
+        scale = self._accumulation_steps() / self._loss_scale()
+        return list(torch._foreach_mul(sums, scale**2 / count))
 
     def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        if self._accumulation_steps and self._counts.get(parameter) == self._accumulation_steps():
-            self._counts[parameter] = 0  # the loss scaler skipped the step that these were for
-        self.add(parameter, gradients[0].detach())
+        """Count in the gradient of one micro-batch."""
+        value = self._statistic(gradients[0].detach())
+        count = self._counts.get(parameter, 0)
+        if count in {0, self._accumulation_steps()}:  # all: the loss scaler skipped their step
+            self._sums[parameter], count = value, 0
+        else:
+            self._sums[parameter] += value
+        self._counts[parameter] = count + 1
 
 
 def _all_reduced(tensors: list[Tensor]) -> list[Tensor]:

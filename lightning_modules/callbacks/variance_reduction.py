@@ -1,0 +1,100 @@
+"""Gradients weighed by how far the micro-batches agree, for VR-SGD, VR-LARS and VR-LAMB."""
+
+# torch has no public names for its multi-tensor operations.
+# pyright: reportPrivateUsage=false
+
+import math
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lightning_modules.callbacks.steps import gradient_norm, loss_scale
+from lightning_modules.gradients.micro_gradients import MicroGradients, squares
+
+# Keeps the ratio finite where all micro-batches agree; far below any squared gradient.
+_TINY = 1e-30
+
+
+class WeighGradients(Callback):
+    """Multiplies each weight's gradient by its signal-to-noise ratio, before the optimizer's step.
+
+    With a `ratio_decay` ``d``, by the average ``p <- d p + (1 - d) r``, corrected as Adam's for its
+    start at zero. The optimizer's groups hold `ratio_decay` and `floor` (variance_reduced.py).
+    The ratios are the same on all ranks.
+    """
+
+    def __init__(self) -> None:
+        self._micro = MicroGradients(squares)
+        self._averages: list[Tensor] = []
+        self._steps = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look at every micro-batch's gradient from now on."""
+        self._averages = [average.to(pl_module.device) for average in self._averages]
+        self._micro.watch(
+            pl_module.parameters(),
+            accumulation_steps=lambda: trainer.accumulate_grad_batches,
+            loss_scale=lambda: loss_scale(trainer),
+        )
+
+    @torch.no_grad()
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Weigh the gradient of all micro-batches."""
+        is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+        if is_scaled and not math.isfinite(gradient_norm(pl_module)):
+            return  # the loss scaler skips this step
+        group = optimizer.param_groups[0]
+        weights = [p for p in pl_module.parameters() if p.grad is not None]
+        gradients = [p.grad for p in weights if p.grad is not None]
+        ratios = signal_to_noise(gradients, self._micro.means(weights), floor=group["floor"])
+        if group["ratio_decay"]:
+            ratios = self._averaged(ratios, group["ratio_decay"])
+        torch._foreach_mul_(gradients, ratios)
+
+    def _averaged(self, ratios: list[Tensor], decay: float) -> list[Tensor]:
+        self._averages = self._averages or [torch.zeros_like(ratio) for ratio in ratios]
+        self._steps += 1
+        torch._foreach_lerp_(self._averages, ratios, 1 - decay)
+        return list(torch._foreach_div(self._averages, 1 - decay**self._steps))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages, in the order of the parameters, and how many steps are in them."""
+        return {"averages": self._averages, "steps": self._steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._averages, self._steps = state_dict["averages"], state_dict["steps"]
+
+
+def signal_to_noise(
+    gradients: list[Tensor], mean_squares: list[Tensor], *, floor: float
+) -> list[Tensor]:
+    """How far the micro-batches agree about each weight, from `floor` to 1.
+
+    ``r = g**2 / (mean_i g_i**2 - g**2)``, divided by its mean over the layer, then clipped to
+    [floor, 1].
+
+    Args:
+        gradients: ``g``, the mean over micro-batches.
+        mean_squares: ``mean_i g_i**2``.
+        floor: the least weight of a gradient [dimensionless].
+
+    Source:
+        Jiang et al. 2023, arXiv:2309.13681, algorithm 1; no code was published.
+        ``g_i`` is there the gradient of a device, here of `gradient_span` examples.
+    """
+    squares = torch._foreach_mul(gradients, gradients)
+    variances = torch._foreach_sub(mean_squares, squares)
+    torch._foreach_clamp_min_(variances, 0.0)
+    torch._foreach_add_(variances, _TINY)
+    ratios = list(torch._foreach_div(squares, variances))
+    torch._foreach_div_(ratios, [ratio.mean() + _TINY for ratio in ratios])
+    torch._foreach_clamp_min_(ratios, floor)
+    torch._foreach_clamp_max_(ratios, 1.0)
+    return ratios
