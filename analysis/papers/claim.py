@@ -96,18 +96,26 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict
         judged = _judge_no_difference(values, claim.margin, blank)
     else:
         judged = judge_positive(values, claim.effect, blank, rng, claim.upper)
-    if num_diverged:
-        return replace(judged, why=f"{judged.why}; {num_diverged} diverged runs are included")
-    return judged
+    return with_diverged(judged, num_diverged)
+
+
+def with_diverged(verdict: Verdict, num_diverged: int) -> Verdict:
+    """A verdict that says how many of its runs diverged, if any."""
+    why = f"{verdict.why}; {num_diverged} diverged runs are included"
+    return replace(verdict, why=why) if num_diverged else verdict
+
+
+def recorded(runs: pd.DataFrame, measure: str) -> pd.Series:
+    """The measure of runs that ended; an accuracy that a diverged run never recorded is 0."""
+    lost = (runs["outcome"] == "diverged") & (measure == "val_accuracy")
+    return runs[measure].mask(lost & runs[measure].isna(), 0.0)
 
 
 def _values(claim: Claim, runs: pd.DataFrame) -> tuple[list[Array], int]:
     """The replicates of each point, and how many of all diverged."""
     runs = ended(runs)
     diverged = runs["outcome"] == "diverged"
-    measured = runs[claim.measure]
-    if claim.measure == "val_accuracy":
-        measured = measured.where(~diverged | measured.notna(), 0.0)
+    measured = recorded(runs, claim.measure)
     masks = [here & measured.notna() for here in runs_at(runs, claim.points)]
     values = [measured[here].to_numpy(dtype=float) for here in masks]
     return values, sum(int((here & diverged).sum()) for here in masks)

@@ -15,7 +15,15 @@ from matplotlib.figure import Figure
 from analysis.figures import style
 from analysis.figures.lines import draw_points
 from analysis.figures.points import points, reading_note
-from analysis.papers.claim import CONTRADICTED, REPRODUCED, UNDECIDED, Verdict, judge_positive
+from analysis.papers.claim import (
+    CONTRADICTED,
+    REPRODUCED,
+    UNDECIDED,
+    Verdict,
+    judge_positive,
+    recorded,
+    with_diverged,
+)
 from analysis.papers.grid import ended
 from analysis.papers.paper import IMAGENET_EXAMPLES, batch_on_imagenet, nearest_batch
 from analysis.stats.diffusion import constant_rate, diffusion
@@ -117,15 +125,15 @@ def judge_claims(
 def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     where = f"abstract; batch {int(runs['global_batch'].iloc[0]):,}"
     runs = ended(runs)
-    value = runs["val_accuracy"].where(runs["outcome"] == "finished", 0.0)
-    groups = value.groupby(runs["optimizer"])
+    groups = recorded(runs, "val_accuracy").groupby(runs["optimizer"])
     values = {str(name): group.dropna().to_numpy(dtype=float) for name, group in groups}
     if BASELINE not in values or len(values) < 2:
         why = f"optimizer={BASELINE} and another are needed at one batch"
         return Verdict(text=_GAIN, where=where, why=why)
     ordered = [values.pop(BASELINE), *values.values()]
     blank = Verdict(text=_GAIN, where=where, num_seeds=min(len(v) for v in ordered))
-    return judge_positive(ordered, _best_minus_first, blank, rng)
+    judged = judge_positive(ordered, _best_minus_first, blank, rng)
+    return with_diverged(judged, int((runs["outcome"] == "diverged").sum()))
 
 
 def _best_minus_first(means: Array) -> Array:

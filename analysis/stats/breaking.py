@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percentile_interval
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
 
 
 def breaking_batch(
@@ -29,15 +29,13 @@ def breaking_batch(
     )
     weights = cells.counts.astype(float)
     value = _crossing(batches, cells.means, weights, margin)
-    note = "" if np.isfinite(value) else f"accuracy holds up to batch {batches[-1]:,.0f}"
-    note = "; ".join(text for text in (note, left_out) if text)
-    if cells.num_seeds < 2:
-        note = f"{note}; one seed: no interval".strip("; ")
-        return Estimate(value, np.nan, np.nan, cells.num_seeds, method, note)
-    means = cells.resampled_means(rng, draws, decisive=3)  # reference, before, after
-    crossings = np.array([_crossing(batches, m, weights, margin) for m in means])
-    low, high = percentile_interval(crossings)
-    return Estimate(value, low, high, cells.num_seeds, method, note)
+    drawn = None
+    if cells.num_seeds > 1:
+        means = cells.resampled_means(rng, draws, decisive=3)  # reference, before, after
+        drawn = np.array([_crossing(batches, m, weights, margin) for m in means])
+    holds = "" if np.isfinite(value) else f"accuracy holds up to batch {batches[-1]:,.0f}"
+    single = "one seed: no interval" if drawn is None else ""
+    return Estimate.of(value, drawn, cells.num_seeds, method, holds, left_out, single)
 
 
 def _crossing(batches: Array, means: Array, weights: Array, margin: float) -> float:

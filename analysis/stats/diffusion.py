@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.stats.model_selection import aicc, lowest
-from analysis.stats.replicates import DRAWS, Array, Estimate, percentile_interval, stretch
+from analysis.stats.replicates import DRAWS, Array, Estimate, stretch
 
 #: Steps that the third law, of three parameters and a variance, needs for its AICc.
 FEWEST_STEPS = 6
@@ -87,10 +87,9 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     resampled = _resampled(distances, rng, draws) if count > 1 else mean
     table = _table(t, mean, resampled)
     _, p = _fit(t, mean, LAWS["power"])
-    _, p_drawn = _fit(t, resampled, LAWS["power"])
-    low, high = percentile_interval(p_drawn) if count > 1 else (np.nan, np.nan)
+    p_drawn = _fit(t, resampled, LAWS["power"])[1] if count > 1 else None
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
-    power = Estimate(float(p[0]), low, high, count, method, "" if count > 1 else "one seed")
+    power = Estimate.of(p[0], p_drawn, count, method, "" if count > 1 else "one seed")
     return Diffusion(power, table, _local_exponents(t, mean[0]), _verdict(table, power))
 
 

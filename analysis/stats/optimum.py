@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percentile_interval
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
 
 #: Added to a warmup before taking logarithms, so that no warmup has one [epochs].
 WARMUP_OFFSET = 1.0
@@ -39,28 +39,20 @@ class Optima:
     def table(self) -> pd.DataFrame:
         """One row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
         rows = [self._row(i) for i in range(len(self.batches))]
-        return pd.DataFrame(rows, columns=[*_COLUMNS])
+        columns = ["global_batch", "best", "low", "high", "is_interior", "num_seeds", "note"]
+        return pd.DataFrame(rows, columns=columns)
 
     def _row(self, i: int) -> tuple[object, ...]:
-        best, low_edge, high_edge = self.best[i], self.low_edge[i], self.high_edge[i]
-        is_interior = bool(low_edge < best < high_edge)
-        notes: list[str] = []
-        if not is_interior:
-            edges = f"{low_edge:g} to {high_edge:g}"
-            text = (
-                f"the best setting is at the edge of the grid ({edges}): unbounded, extend the grid"
-            )
-            notes.append(text)
-        low, high = np.nan, np.nan
-        if self.draws is None:
-            notes.append("one seed: no interval")
-        else:
-            low, high = percentile_interval(self.draws[:, i])
-        note = "; ".join(notes)
-        return int(self.batches[i]), best, low, high, is_interior, self.num_seeds, note
-
-
-_COLUMNS = ("global_batch", "best", "low", "high", "is_interior", "num_seeds", "note")
+        low_edge, high_edge = self.low_edge[i], self.high_edge[i]
+        is_interior = bool(low_edge < self.best[i] < high_edge)
+        at_edge = (
+            f"the best setting is at the edge of the grid ({low_edge:g} to {high_edge:g}): "
+            "unbounded, extend the grid"
+        )
+        drawn = None if self.draws is None else self.draws[:, i]
+        notes = ["" if is_interior else at_edge, "one seed: no interval" if drawn is None else ""]
+        e = Estimate.of(self.best[i], drawn, self.num_seeds, "", *notes)
+        return int(self.batches[i]), e.value, e.low, e.high, is_interior, e.num_seeds, e.note
 
 
 def best_warmups(runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
@@ -167,21 +159,18 @@ def exponent(optima: Optima) -> Estimate:
     method = "slope of log best on log batch; 95 % percentile bootstrap over seeds"
     if len(optima.batches) < 2:
         note = "two or more batches, each with three or more settings, are needed"
-        return Estimate(np.nan, np.nan, np.nan, optima.num_seeds, method, note)
-    value = float(_slopes(optima.batches, optima.best[None, :])[0])
-    notes = [optima.note] if optima.note else []
+        return Estimate.of(np.nan, None, optima.num_seeds, method, note)
+    value = _slopes(optima.batches, optima.best[None, :])[0]
+    notes = [optima.note]
     table = optima.table()
     if not table["is_interior"].all():
         edges = ", ".join(f"{b:,}" for b in table.loc[~table["is_interior"], "global_batch"])
         notes.append(f"the optimum is at the edge of the grid at batch {edges}")
     if optima.num_diverged:
         notes.append(f"{optima.num_diverged} diverged runs are not in the fit")
-    low, high = np.nan, np.nan
-    if optima.draws is None:
-        notes.append("one seed: no interval")
-    else:
-        low, high = percentile_interval(_slopes(optima.batches, optima.draws))
-    return Estimate(value, low, high, optima.num_seeds, method, "; ".join(notes))
+    drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
+    notes.append("one seed: no interval" if drawn is None else "")
+    return Estimate.of(value, drawn, optima.num_seeds, method, *notes)
 
 
 def _slopes(batches: Array, best: Array) -> Array:

@@ -35,6 +35,17 @@ class Estimate:
     method: str
     note: str = ""
 
+    @classmethod
+    def of(
+        cls, value: float, draws: "Array | None", num_seeds: int, method: str, *notes: str
+    ) -> "Estimate":
+        """With the percentile interval of bootstrap draws of the value; without draws, with none.
+
+        Notes that are empty are left out.
+        """
+        low, high = (np.nan, np.nan) if draws is None else percentile_interval(draws)
+        return cls(float(value), low, high, num_seeds, method, "; ".join(filter(None, notes)))
+
     @property
     def has_interval(self) -> bool:
         """Whether both ends are numbers (an end may be infinite)."""

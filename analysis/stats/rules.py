@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.stats.model_selection import aicc, lowest
 from analysis.stats.optimum import Optima
-from analysis.stats.replicates import Array, Estimate, percentile_interval
+from analysis.stats.replicates import Array, Estimate
 
 #: From batches (batch,) and a scale (scales, 1) to the logarithm of the rate, up to a constant.
 Shape = Callable[[Array, Array], Array]
@@ -137,17 +137,13 @@ def _over_draws(
     num_seeds: int,
 ) -> tuple[dict[str, float], dict[str, Estimate]]:
     method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
-    values = {rule: float(fits[rule][1][0]) for rule in BENT}
-    if drawn is None:
-        empty = {r: Estimate(v, np.nan, np.nan, num_seeds, method) for r, v in values.items()}
-        return {}, empty
-    again = _fit_all(batches, drawn)
+    again = {} if drawn is None else _fit_all(batches, drawn)
+    bends = {
+        rule: Estimate.of(fits[rule][1][0], again[rule][1] if again else None, num_seeds, method)
+        for rule in BENT
+    }
     scores = _scores(again, len(batches))
     names = list(scores)
     winners = np.argmin(np.stack([scores[name] for name in names]), axis=0) if names else []
     frequencies = {name: float(np.mean(np.asarray(winners) == i)) for i, name in enumerate(names)}
-    bends = {
-        rule: Estimate(value, *percentile_interval(again[rule][1]), num_seeds, method)
-        for rule, value in values.items()
-    }
     return frequencies, bends

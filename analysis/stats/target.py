@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percentile_interval
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
 
 
 def to_target(runs: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
@@ -84,18 +84,19 @@ def critical_batch(
         raise ValueError(msg)
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
-    value, low, high = float(_ratio(slope, intercept)[0]), np.nan, np.nan
+    value, drawn = _ratio(slope, intercept)[0], None
     if cells.num_seeds > 1:
         means = cells.resampled_means(rng, draws, decisive=2)  # a line hangs on its ends
-        low, high = percentile_interval(_ratio(*_line(batches, means, weights)))
+        drawn = _ratio(*_line(batches, means, weights))
     fitted = intercept[0] + slope[0] * batches
     scatter, p = lack_of_fit(cells.values, fitted, num_parameters=2)
-    note = "examples to target do not grow with the batch" if np.isnan(value) else ""
-    if censored:
-        names = ", ".join(f"{batch:,}" for batch in censored)
-        note = f"{note}; left out, not every run reached the target: batch {names}".strip("; ")
+    names = ", ".join(f"{batch:,}" for batch in censored)
+    notes = [
+        "examples to target do not grow with the batch" if np.isnan(value) else "",
+        f"left out, not every run reached the target: batch {names}" if censored else "",
+    ]
     method = "line through examples to target; 95 % percentile bootstrap over seeds"
-    estimate = Estimate(value, low, high, cells.num_seeds, method, note)
+    estimate = Estimate.of(value, drawn, cells.num_seeds, method, *notes)
     return CriticalBatch(
         estimate, float(slope[0]), float(intercept[0]), scatter, p, tuple(censored)
     )

@@ -235,6 +235,21 @@ def test_a_recipe_that_is_ahead_and_a_power_law_are_as_you_et_al_say(gain, power
     assert [v.verdict for v in found] == verdicts
 
 
+@pytest.mark.parametrize(("recorded", "effect"), [(0.25, 0.35), (np.nan, 0.6)])
+def test_a_diverged_baseline_counts_with_the_accuracy_it_recorded_last_or_0(recorded, effect):
+    runs = optimizers_runs(0.0)
+    lost = (runs["optimizer"] == "nesterov") & (runs["global_batch"] == 50000)
+    runs = runs.assign(
+        outcome=runs["outcome"].mask(lost, "diverged"),
+        val_accuracy=runs["val_accuracy"].mask(lost, recorded),
+    )
+
+    found = judged(runs, "limit2020", simulated_curves(runs, 20)).verdicts[0]
+
+    assert found.effect == pytest.approx(effect, abs=0.01)
+    assert found.why.endswith("; 3 diverged runs are included")
+
+
 def test_without_a_constant_rate_nothing_is_said_of_diffusion():
     runs = optimizers_runs(0.18)
     curves = simulated_curves(runs, 20)
