@@ -1,5 +1,7 @@
 """Lines with bands: points along a quantity, and curves over epochs. No arithmetic."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -23,9 +25,13 @@ def draw_points(
         axes.fill_between(line[x], line["low"], line["high"], color=color, alpha=_BAND, linewidth=0)
     else:
         axes.vlines(line[x], line["low"], line["high"], color=color)
-    diverged = line[line["num_diverged"] > 0]
-    foot, place = [0.02] * len(diverged), axes.get_xaxis_transform()
-    axes.scatter(diverged[x], foot, marker="x", color=style.DIVERGED, transform=place, zorder=5)
+    cross_at_foot(axes, line.loc[line["num_diverged"] > 0, x], zorder=5)
+
+
+def cross_at_foot(axes: Axes, x: pd.Series, **settings: Any) -> None:
+    """Red crosses on the horizontal axis, where runs diverged."""
+    place = axes.get_xaxis_transform()
+    axes.scatter(x, [0.02] * len(x), marker="x", color=style.DIVERGED, transform=place, **settings)
 
 
 def draw_curve(

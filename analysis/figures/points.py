@@ -12,9 +12,7 @@ def points(runs: pd.DataFrame, measure: str = "val_accuracy") -> pd.DataFrame:
     Runs that did not reach an end (out of memory, timed out, preempted, failed) have no measure
     and are only counted. Diverged runs are counted, and are not in the mean.
 
-    Args:
-        runs: one row per run; uses `outcome`, `seed`, the columns of `POINT` and the measure.
-        measure: column to average over the finished replicates.
+    Uses `outcome`, `seed`, the columns of `POINT` and the measure.
 
     Returns:
         One row per point: `mean`, `low`, `high` (lowest and highest replicate), `num_finished`,

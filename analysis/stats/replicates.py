@@ -139,9 +139,7 @@ def stretch(count: int, freedom: int) -> float:
     ``sqrt(n / (n - 1)) * t(freedom) / z``: the first because deviations are from the sample's
     own mean, the second because the spread itself is estimated.
 
-    Args:
-        count: replicates of the point.
-        freedom: degrees of freedom of the spread, over all points.
+    The degrees of freedom are those of the spread, over all points.
 
     Returns:
         The factor; 1 for many replicates.

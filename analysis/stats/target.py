@@ -107,11 +107,6 @@ def lack_of_fit(
 ) -> tuple[float, float]:
     """F test of a curve through points with replicates.
 
-    Args:
-        values: replicates of each point.
-        fitted: the curve at each point.
-        num_parameters: of the curve.
-
     Returns:
         F, and its probability under the curve; nan if no point has replicates that differ.
     """

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from optuna.distributions import IntDistribution
 
 from analysis.figures import style
+from analysis.figures.lines import cross_at_foot
 from analysis.figures.save import save
 from analysis.stats.replicates import Array
 from analysis.stats.rules import FIXED
@@ -54,11 +55,7 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         axes.scatter(done["peak_lr"], done["value"], s=14, color=color, label=f"{batch:,.0f}")
         ringed = done[done["is_best"]]
         axes.scatter(ringed["peak_lr"], ringed["value"], s=80, facecolors="none", edgecolors=color)
-    bad = frame[frame["outcome"] == "diverged"]
-    foot, place = [0.02] * len(bad), axes.get_xaxis_transform()
-    axes.scatter(
-        bad["peak_lr"], foot, marker="x", color=style.DIVERGED, transform=place, label="diverged"
-    )
+    cross_at_foot(axes, frame.loc[frame["outcome"] == "diverged", "peak_lr"], label="diverged")
     axes.set_xscale("log")
     axes.set_xlabel("peak learning rate")
     axes.set_ylabel(tuned.objective)

@@ -1,7 +1,6 @@
 """The best tuned value at each batch with an interval, and the regret of each rule's rate."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -21,16 +20,6 @@ from analysis.tuning.parabola import (
 )
 
 _FEWEST_BATCHES = 3  # for a rule with a batch of its own
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    batch: float
-    best: float
-    draws: Array
-    low_edge: float
-    high_edge: float
-    num_studies: int
 
 
 def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
@@ -58,7 +47,8 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         msg = f"key must be among the tuned numbers {', '.join(numbers)}; got {key}."
         raise ValueError(msg)
     ends = numbers[source]
-    fits: list[_Fit] = []
+    fits: list[tuple[float, ...]] = []
+    draws_of: list[Array] = []
     done = finished(tuned)
     resampler = Resampler(rng, draws)
     for batch in sorted(done["global_batch"].dropna().unique()):
@@ -68,22 +58,23 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
             continue
         factor = (trials["peak_lr"] / trials["base_lr"]).median() if key == "peak_lr" else 1.0
         best, drawn = vertices(studies, list(numbers).index(source), resampler)
-        value, spread = _unscaled(np.array([best]), ends), _unscaled(drawn, ends)
-        low, high = ends.low * factor, ends.high * factor
-        fits.append(_Fit(batch, value[0] * factor, spread * factor, low, high, len(studies)))
-    is_single = any(fit.num_studies < FEWEST_SEEDS for fit in fits)
+        value = _unscaled(np.array([best]), ends)[0]
+        fits.append((batch, *(factor * x for x in (value, ends.low, ends.high)), len(studies)))
+        draws_of.append(factor * _unscaled(drawn, ends))
+    batches, best, low, high, counts = np.array(fits, dtype=float).reshape(-1, 5).T
+    is_single = (counts < FEWEST_SEEDS).any()
     notes = ["intervals over trials, not over seeds"] if is_single else []
     if (done.groupby(["global_batch", "study"]).size() < 1.5 * fewest_trials(numbers)).any():
         notes.append(
             "few trials: the parabola goes through most of them, not through those near the best"
         )
     return Optima(
-        batches=np.array([fit.batch for fit in fits]),
-        best=np.array([fit.best for fit in fits]),
-        draws=np.stack([fit.draws for fit in fits], axis=1) if fits else None,
-        low_edge=np.array([fit.low_edge for fit in fits]),
-        high_edge=np.array([fit.high_edge for fit in fits]),
-        num_seeds=min((fit.num_studies for fit in fits), default=0),
+        batches=batches,
+        best=best,
+        draws=np.stack(draws_of, axis=1) if fits else None,
+        low_edge=low,
+        high_edge=high,
+        num_seeds=int(min(counts, default=0)),
         num_diverged=int((tuned.trials["outcome"] == "diverged").sum()),
         note="; ".join(notes),
     )

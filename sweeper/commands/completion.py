@@ -14,9 +14,7 @@ _TAKE_OVERRIDES = ("plan", "equivalence")
 def complete(line: str, commands: Sequence[str]) -> None:
     """Print what the last word of a line may become.
 
-    Args:
-        line: as typed so far, the name of the program first.
-        commands: the subcommands.
+    The line is as typed so far, the name of the program first.
     """
     _, *words = line.split(" ")
     last = words[-1] if words else ""

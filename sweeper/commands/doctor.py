@@ -42,9 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 def examine(results: Path, *, devices: int) -> Iterator[Check]:
     """Check the machine, the folders and the cluster.
 
-    Args:
-        results: the folder that sweeps are to write to.
-        devices: ranks on each node that runs are to have [count].
+    The devices are ranks on each node.
     """
     yield from machine_checks(devices=devices)
     yield from folder_checks(results)

@@ -49,9 +49,7 @@ def resolved(settings: Mapping[str, Any]) -> Config:
 def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     """The resolved config of every point of a grid, in the order of its overrides.
 
-    Args:
-        loader: Hydra's, over all config directories of the command.
-        overrides: in Hydra's grammar; `a,b`, `choice()`, `range()` and `glob()` sweep.
+    The overrides are in Hydra's grammar, where `a,b`, `choice()`, `range()` and `glob()` sweep.
 
     Raises:
         ValueError: if an override cannot be parsed or its key does not exist.

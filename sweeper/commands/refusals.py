@@ -33,11 +33,8 @@ def sentence(text: str) -> str:
 def unknown_key(key: str, given: str, *, inside: str, known: Iterable[str]) -> str:
     """Why an override cannot be followed.
 
-    Args:
-        key: of the override, whole.
-        given: the override.
-        inside: the part of the key that exists; empty if none does.
-        known: the keys in there.
+    `inside` is the part of the key that exists, empty if none does, and `known` the keys in
+    there.
     """
     prefix = f"{inside}." if inside else ""
     close = difflib.get_close_matches(key.removeprefix(prefix).split(".")[0], known, n=1)

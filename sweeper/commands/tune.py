@@ -172,13 +172,6 @@ def _name(
     """A study's name: its point, and a hash of the scientific keys that are not tuned or averaged.
 
     A point keeps its study, whatever other points it was compared with before.
-
-    Args:
-        point: its overrides.
-        settings: how trials are chosen and judged.
-        study_name: as the user gave it, if at all.
-        configs_of: the runs that overrides ask for.
-        known: the names of existing studies.
     """
     corners = [ends(key, space).partition(",")[0] for key, space in settings.space.items()]
     config = scientific_part(next(configs_of([*point, *corners])))

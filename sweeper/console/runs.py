@@ -106,13 +106,7 @@ def duration(seconds: float) -> str:
 
 
 class LiveTable:
-    """The runs of a sweep as they change.
-
-    Args:
-        specs: every run of the grid.
-        ledger: what is known of them.
-        console: where to show.
-    """
+    """The runs of a sweep as they change."""
 
     def __init__(self, specs: Sequence[RunSpec], ledger: Ledger, console: Console) -> None:
         self._states = {spec.run_id: RunState(spec) for spec in specs}
@@ -139,9 +133,7 @@ class LiveTable:
     def add(self, spec: RunSpec, status: str) -> None:
         """A run that was not in the grid from the start.
 
-        Args:
-            spec: the run.
-            status: waiting, or the outcome that the ledger has of it.
+        Its status is waiting, or the outcome that the ledger has of it.
         """
         if spec.run_id not in self._states:
             self._states[spec.run_id] = state = RunState(spec)

@@ -20,9 +20,6 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
 
     Runs that differ only in seed or layout have one series; so have arms of a study that were
     meant to differ in their rates and do not.
-
-    Args:
-        specs: the planned runs.
     """
     names: dict[Series, list[str]] = {}
     for spec in specs:

@@ -11,11 +11,7 @@ _DEFAULT_KILL_WAIT_S = 30
 
 
 def cluster_checks(*, devices: int) -> Iterator[Check]:
-    """Check SLURM, from a login node or from inside a job.
-
-    Args:
-        devices: ranks per node that runs will have [count].
-    """
+    """Check SLURM, from a login node or from inside a job."""
     if "SLURM_JOB_ID" in os.environ:
         yield from job_checks(os.environ, devices=devices)
     missing = [name for name in ("sbatch", "squeue", "srun", "scontrol") if not shutil.which(name)]

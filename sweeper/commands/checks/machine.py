@@ -24,11 +24,7 @@ _ASK_TORCH = (
 
 
 def machine_checks(*, devices: int) -> Iterator[Check]:
-    """Check this machine.
-
-    Args:
-        devices: ranks per node that runs will have [count].
-    """
+    """Check this machine."""
     yield python_check(sys.version_info[:2])
     yield from torch_checks(ask_torch(), devices=devices, driver=driver_version())
     yield shared_memory_check(Path("/dev/shm"))
