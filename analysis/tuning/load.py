@@ -13,6 +13,7 @@ from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.study import Study
 
 from analysis.tables.load import load_runs
+from sweeper.tuning.objectives import OBJECTIVES
 from sweeper.tuning.space import Space, edge, from_json
 from sweeper.tuning.storage import JOURNAL, close_storage, open_storage
 from sweeper.tuning.study import (
@@ -58,8 +59,8 @@ class Tuned:
 
     @property
     def column(self) -> str:
-        """The column of the curves that the objective is about."""
-        return "val_loss" if "loss" in self.objective else "val_accuracy"
+        """The column of the curves that the objective is about; accuracy if it has no curve."""
+        return OBJECTIVES[self.objective].curve or "val_accuracy"
 
     def advice(self, trial: pd.Series) -> str:
         """Which ranges to widen because a trial lies at their ends; empty if none."""
@@ -215,7 +216,11 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
         Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
     """
     measured = curves[tuned.column]
-    reaches = measured >= target if tuned.column == "val_accuracy" else measured <= target
+    reaches = (
+        measured >= target
+        if OBJECTIVES[tuned.column].direction == "maximize"
+        else measured <= target
+    )
     first = curves[reaches].sort_values("epoch").drop_duplicates("run_id").set_index("run_id")
     trials = tuned.trials[tuned.trials["global_batch"].notna()].copy()
     trials["steps_to_target"] = first["step"].reindex(trials["run_id"]).to_numpy(dtype=float)

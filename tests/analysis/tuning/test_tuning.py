@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import create_trial
+from pandas.testing import assert_frame_equal
 
 from analysis.cli import main
 from analysis.figures import save
@@ -245,6 +246,18 @@ def test_steps_to_target_are_the_fewest_of_any_trial(few, folder):
             assert np.isnan(reached.loc[name, "steps_to_target"])
     assert not reached["reached_target"].all()
     assert reached["reached_target"].any()
+
+
+@pytest.mark.parametrize("objective", ["train_loss", "train_accuracy"])
+def test_a_target_in_training_is_looked_for_in_the_curve_of_training(few, folder, objective):
+    """The same curve under another name, its sign changed where more is better."""
+    curves = pd.read_parquet(folder / "curves")
+    sign = -1 if objective == "train_accuracy" else 1
+    other = curves.assign(**{objective: sign * curves["val_loss"], "val_loss": np.inf})
+
+    found = steps_to_target(replace(few, objective=objective), other, sign * 0.9)
+
+    assert_frame_equal(found, steps_to_target(few, curves, 0.9))
 
 
 def test_figures_draw_what_the_tables_say(few, folder):
