@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sweeper.console.runs import RunState, counted, runs_table
 from sweeper.console.text import say, text_console
-from sweeper.launch.slurm.queue import waiting
+from sweeper.launch.slurm.tickets import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -86,14 +87,17 @@ class Tickets:
 
     def all(self) -> dict[str, Ticket]:
         """The latest ticket of each run that has one."""
-        latest = dict(sorted(self._numbers()))
-        found = {run_id: self._read(run_id, n) for run_id, n in latest.items()}
+        found = {run_id: self.read(run_id, n) for run_id, n in self.latest().items()}
         return {run_id: ticket for run_id, ticket in found.items() if ticket}
+
+    def latest(self) -> dict[str, int]:
+        """The number of the latest ticket of each run that has one."""
+        return dict(sorted(self._numbers()))
 
     def of(self, run_id: str) -> Ticket | None:
         """The latest ticket of a run."""
-        numbers = [n for other, n in self._numbers() if other == run_id]
-        return self._read(run_id, max(numbers)) if numbers else None
+        number = self.latest().get(run_id)
+        return self.read(run_id, number) if number else None
 
     def claim(self, ticket: Ticket, *, instead_of: Ticket | None) -> bool:
         """Make a run's next ticket; False if another process was faster."""
@@ -157,7 +161,12 @@ class Tickets:
     def _path(self, run_id: str, number: int) -> Path:
         return self._queued / f"{run_id}-{number:03d}.json"
 
-    def _read(self, run_id: str, number: int) -> Ticket | None:
+    def read(self, run_id: str, number: int) -> Ticket | None:
+        """A ticket; None if its run has ended meanwhile.
+
+        Raises:
+            ValueError: if it cannot be read.
+        """
         path = self._path(run_id, number)
         try:
             return Ticket(**json.loads(path.read_text()))
@@ -202,3 +211,50 @@ class Jobs:
     def has(self, ticket: Ticket) -> bool:
         """Whether the ticket has a job, or is just about to get one."""
         return bool(self.of(ticket)) or self._tickets.is_being_submitted(ticket.submission)
+
+
+def waiting(ledger: Ledger) -> list[dict[str, Any]]:
+    """The runs that were submitted, have not ended and are not running, with SLURM's state.
+
+    `state` is queued, gone (the job left the queue: the same command submits the run again),
+    submitted where SLURM cannot be asked, or outdated (the ticket cannot be read, or is of another
+    version of this code).
+    """
+    tickets = Tickets(ledger)
+    active = {run_id for run_id, _ in ledger.active()}
+    known = {run_id: n for run_id, n in tickets.latest().items() if run_id not in active}
+    queue = commands.queue() if known else None
+    jobs = None if queue is None else Jobs(queue, tickets)
+    lines: list[dict[str, Any]] = []
+    for run_id, number in known.items():
+        line: dict[str, Any] = {
+            "run_id": run_id,
+            "attempt": ledger.last_attempt(run_id),
+            "job": None,
+            "point": "",
+            "epochs": 0,
+            "config": {},
+        }
+        try:
+            if (ticket := tickets.read(run_id, number)) is None:
+                continue
+            line["attempt"] = max(line["attempt"], ticket.number)
+            line["job"] = f"{tickets.job_of(ticket.submission)}_{ticket.index}"
+            line |= {"point": ticket.spec.point, "epochs": ticket.spec.epochs}
+            line["config"] = dict(ticket.config)
+            line["state"], line["why"] = _state(ticket, jobs)
+        except ValueError as error:
+            line["state"], line["why"] = "outdated", str(error)
+        lines.append(line)
+    return lines
+
+
+def _state(ticket: Ticket, jobs: Jobs | None) -> tuple[str, str]:
+    """The state of a ticket's job, and why it is in it."""
+    if jobs is None:
+        return "submitted", "squeue does not respond here"
+    if job := jobs.of(ticket):
+        return "queued", job.reason
+    if jobs.has(ticket):
+        return "queued", "is just being submitted"
+    return "gone", "its job left the queue; repeat the sweep"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sweeper.launch.slurm.queue import waiting
-from sweeper.launch.slurm.tickets import Ticket, Tickets
+from sweeper.commands import status
+from sweeper.launch.slurm.tickets import Ticket, Tickets, waiting
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 
@@ -44,3 +44,21 @@ def test_a_ticket_that_cannot_be_read_is_refused_in_words(default_config, result
 
     with pytest.raises(ValueError, match=r"must be a ticket of this version of sweeper; .* Remove"):
         tickets.of(made.run_id)
+
+
+def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read(
+    default_config, results, capsys, monkeypatch
+):
+    monkeypatch.setenv("PATH", "/nonexistent")  # no squeue
+    tickets = Tickets(Ledger(results))
+    tickets.claim(ticket(default_config), instead_of=None)
+    tickets.claim(ticket(default_config | {"seed": 1}), instead_of=None)
+    path = min((results / "slurm/queued").iterdir())
+    path.write_text("cut o")
+
+    assert status.main([str(results)]) == 0
+
+    said = capsys.readouterr().out
+    assert f"1 outdated: {path} must be a ticket of this version of sweeper; it cannot be" in said
+    assert "Remove it and repeat the command to submit its run again." in said
+    assert "1 submitted: squeue does not respond here" in said
