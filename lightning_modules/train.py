@@ -41,7 +41,6 @@ from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, MicroBatches, Settled
 from lightning_modules.gradients.comm_hooks import build_comm_hook, ddp_settings
 from lightning_modules.gradients.ordered_sum import OrderedGradients, use_deterministic_algorithms
-from lightning_modules.instantiate import build
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
@@ -91,7 +90,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         use_deterministic_algorithms()
     _check_world(spec.split.world_size)
     torch.manual_seed(spec.config.seed)
-    data: Data = build(spec.config.data)
+    data: Data = spec.config.data.build()
     _check_data(data, spec)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
@@ -128,7 +127,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 
 
 def _module(spec: RunSpec, data: Data, plan: RankPlan, position: StepPosition) -> Classifier:
-    model: nn.Module = build(spec.config.model, data.input_shape, data.num_classes)
+    model: nn.Module = spec.config.model.build(data.input_shape, data.num_classes)
     if spec.config.zero_init_last_norm:
         zero_last_norms(model)
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank)
@@ -142,7 +141,7 @@ def _module(spec: RunSpec, data: Data, plan: RankPlan, position: StepPosition) -
     def make_optimizer(model: nn.Module) -> Optimizer:
         exempt = spec.config.no_decay_on_norm_and_bias
         groups = parameter_groups(model, exempt_norm_and_bias=exempt)
-        return build(spec.config.optimizer, groups, lr=plan.lr(0))
+        return spec.config.optimizer.build(groups, lr=plan.lr(0))
 
     return Classifier(model, make_optimizer, label_smoothing=spec.config.label_smoothing)
 

@@ -14,7 +14,7 @@ DRAWERS = {"utils", "util", "helpers", "common", "misc", "tools", "base"}
 FLAT = {
     "sweeper": {"__init__", "__main__", "cli"},
     "lightning_modules": {
-        "__init__", "train", "worker", "rank_plan", "memory", "memory_probe", "instantiate",
+        "__init__", "train", "worker", "rank_plan", "memory", "memory_probe",
         "checkpoint_diff", "torchrun_store", "quiet",
     },
     "analysis": {"__init__", "__main__", "cli"},

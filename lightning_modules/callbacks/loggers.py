@@ -7,8 +7,8 @@ from typing import Any
 
 from pytorch_lightning.loggers import Logger
 
-from lightning_modules.instantiate import call
 from sweeper.spec import config
+from sweeper.spec.import_path import call
 from sweeper.spec.run_spec import RunSpec
 
 
@@ -54,7 +54,7 @@ class Mirror:
             key: value.format(**filled) if isinstance(value, str) else value
             for key, value in logger.settings.items()
         }
-        self._logger = call(logger.target, **settings)
+        self._logger = call(logger.target, settings=settings)
         assert isinstance(self._logger, Logger)
         self._logger.log_hyperparams(of_run.resolved)
 

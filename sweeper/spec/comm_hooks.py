@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from sweeper.spec.values import LARGEST, Count, Epochs, Rule, Settings, tag
+from sweeper.spec.values import LARGEST, Count, Epochs, Rule, Settings
 
 NcclAlgo = Literal["ring", "tree"]
 
@@ -54,11 +54,6 @@ class PowerSGD(Settings):
 
 
 CommHook = Annotated[
-    Annotated[AllReduce, Tag("all_reduce")]
-    | Annotated[BFloat16, Tag("bf16")]
-    | Annotated[Float16, Tag("fp16")]
-    | Annotated[Hierarchical, Tag("hierarchical")]
-    | Annotated[PostLocalSGD, Tag("post_local_sgd")]
-    | Annotated[PowerSGD, Tag("powersgd")],
-    Discriminator(tag),
+    AllReduce | BFloat16 | Float16 | Hierarchical | PostLocalSGD | PowerSGD,
+    Field(discriminator="name"),
 ]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sweeper.spec.comm_hooks import CommHook
+from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.perturbations import Perturbation
 from sweeper.spec.schedules import Schedule
@@ -33,6 +34,18 @@ class Component(Settings, extra="allow"):
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of the constructor."""
         return _arguments(self)
+
+    def build(self, *args: Any, **more: Any) -> Any:
+        """The object that this describes.
+
+        Args:
+            args: positional arguments, given first.
+            more: keyword arguments beside the settings.
+
+        Raises:
+            ValueError: if the target cannot be imported or does not take these arguments.
+        """
+        return call(self.target, *args, settings={**self.settings, **more})
 
 
 class Logger(Settings, extra="allow"):
@@ -82,15 +95,14 @@ class Optimizer(Component):
         return _arguments(self, without="name")
 
 
-class RunConfig(Settings):
-    """The config of one run; conf/config.yaml says what each key means."""
+class Scientific(Settings):
+    """The keys that can change a run's numbers beyond rounding: they define its identity."""
 
     data: Data
     model: Component
     optimizer: Optimizer
     lr_rule: LRRule
     schedule: Schedule
-    logger: Logger
     perturbation: Perturbation
     comm_hook: CommHook
 
@@ -112,6 +124,11 @@ class RunConfig(Settings):
     noise_span: Count | None
     loss_ceiling: Positive | None
 
+
+class Incidental(Settings):
+    """The keys that say where, how fast and under which name a run runs."""
+
+    logger: Logger
     devices: Count
     num_nodes: Count
     accelerator: Literal["auto", "cpu", "gpu"]
@@ -119,7 +136,7 @@ class RunConfig(Settings):
     micro_batch: Count | Literal["auto"]
     micro_batch_limit: Count
     memory_limit_gib: Positive | None
-    reproducible: Switch | None
+    reproducible: Switch | None  # the same sums in another order: nothing beyond rounding
     timeout_s: Positive | None
     results: Text
     twin_of: Text | None
@@ -127,6 +144,10 @@ class RunConfig(Settings):
     retry: Literal["failed"] | None
     rerun: Literal["all"] | None
     n_trials: Count
+
+
+class RunConfig(Incidental, Scientific):
+    """The config of one run; conf/config.yaml says what each key means."""
 
     @property
     def world_size(self) -> int:

@@ -1,7 +1,6 @@
 """A run's identity: a hash of its scientific configuration.
 
-Every config key stands in exactly one of two tables below, so that a new key is put on one side
-deliberately. Pure: no clock, no disk, no cluster.
+`config.py` says which keys are scientific. Pure: no clock, no disk, no cluster.
 """
 
 import hashlib
@@ -10,57 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-#: Whatever can change the numbers beyond rounding.
-SCIENTIFIC = frozenset(
-    {
-        "base_batch",
-        "base_lr",
-        "batch",
-        "bn_span",
-        "comm_hook",
-        "data",
-        "ema_decay",
-        "epochs",
-        "gradient_clip",
-        "label_smoothing",
-        "loss_ceiling",
-        "lr_rule",
-        "model",
-        "no_decay_on_norm_and_bias",
-        "noise_span",
-        "optimizer",
-        "perturbation",
-        "precision",
-        "schedule",
-        "seed",
-        "warmup",
-        "warmup_start",
-        "warmup_workers",
-        "zero_init_last_norm",
-    }
-)
-
-#: Where, how fast and under which name it runs.
-INCIDENTAL = frozenset(
-    {
-        "devices",
-        "accelerator",
-        "keep_checkpoint",
-        "logger",
-        "memory_limit_gib",
-        "micro_batch",
-        "micro_batch_limit",
-        "n_trials",
-        "num_nodes",
-        "reproducible",  # the same sums in another order: nothing beyond rounding
-        "rerun",
-        "results",
-        "retry",
-        "threads",
-        "timeout_s",
-        "twin_of",
-    }
-)
+from sweeper.spec.config import Scientific
 
 #: Keys inside a group that say where its files lie or how they are read, not what they hold.
 INCIDENTAL_IN_GROUP = frozenset(
@@ -79,16 +28,7 @@ def run_id(config: Mapping[str, Any]) -> str:
     Args:
         config: the resolved config, with ``bn_span`` as the number of examples in fact normalised
             together.
-
-    Raises:
-        ValueError: if a key stands in neither table.
     """
-    if unknown := sorted(set(config) - SCIENTIFIC - INCIDENTAL):
-        msg = (
-            "every config key must be classified as scientific or incidental; "
-            f"got {', '.join(unknown)}. Classify it in sweeper/spec/identity.py."
-        )
-        raise ValueError(msg)
     canonical = json.dumps(_canonical(scientific_part(config)), sort_keys=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -102,7 +42,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: _without_incidental(value) if isinstance(value, dict) else value
         for key, value in config.items()
-        if key in SCIENTIFIC and value is not None and value is not False
+        if key in Scientific.model_fields and value is not None and value is not False
     }
 
 

@@ -1,12 +1,13 @@
-"""Functions of the users' own, found by dotted path."""
+"""Classes and functions that a config names by dotted path."""
 
+import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def import_function(dotted: str, key: str) -> Callable[..., Any]:
-    """The function that a dotted path names.
+def imported(dotted: str, key: str) -> Callable[..., Any]:
+    """The class or function that a dotted path names.
 
     Args:
         dotted: `module.function`; the module's folder is on Python's path.
@@ -19,11 +20,35 @@ def import_function(dotted: str, key: str) -> Callable[..., Any]:
         found = pkgutil.resolve_name(dotted)
     except (ImportError, AttributeError, ValueError) as error:
         msg = (
-            f"{key} must name a function that can be imported; got {key}={dotted!r}: {error}. "
-            "Put its folder on PYTHONPATH."
+            f"{key} must name something that can be imported; got {key}={dotted!r}: {error}. "
+            "Install its package or put its folder on PYTHONPATH."
         )
         raise ValueError(msg) from error
     if not callable(found):
-        msg = f"{key} must name a function; got {key}={dotted!r}, which cannot be called."
+        msg = f"{key} must name a class or a function; got {key}={dotted!r}. It cannot be called."
         raise ValueError(msg)
     return found
+
+
+def call(dotted: str, *args: Any, settings: Mapping[str, Any], key: str = "_target_") -> Any:
+    """Call the class or function that a dotted path names; an error inside of it is its own.
+
+    Args:
+        dotted: as of `imported`.
+        args: positional arguments, given first.
+        settings: keyword arguments.
+        key: as of `imported`.
+
+    Raises:
+        ValueError: if it cannot be imported or does not take these arguments.
+    """
+    made = imported(dotted, key)
+    try:
+        inspect.signature(made).bind(*args, **settings)
+    except TypeError as error:
+        given = ", ".join(sorted(settings)) or "none"
+        msg = f"{key}={dotted} must accept the settings in its config; got {given}: {error}."
+        raise ValueError(msg) from error
+    except ValueError:
+        pass  # written in C, without a signature: the call will tell
+    return made(*args, **settings)

@@ -1,14 +1,24 @@
 """Learning-rate rules: how the peak rate follows the global batch. Pure functions of the batch."""
 
-import inspect
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import import_function
-from sweeper.spec.values import OWN, Fraction, Index, Number, Positive, Settings, Text, tag
+from sweeper.spec.import_path import call
+from sweeper.spec.values import (
+    NAMED,
+    OWN,
+    Fraction,
+    Index,
+    Number,
+    Own,
+    Positive,
+    Settings,
+    Text,
+    named_or_own,
+)
 
 RunID = Text | Index  # one of digits alone is a number to Hydra
 
@@ -237,15 +247,9 @@ class AdaScaleRule(_Rule):
         return at.base_lr
 
 
-class OwnRule(_Rule, extra="allow"):
-    """A function of the users' own: it gets a `Scaling` and its settings, and gives the rate.
+class OwnRule(_Rule, Own):
+    """A function that gets a `Scaling` and its settings, and gives the rate."""
 
-    Attributes:
-        target: its dotted path.
-    """
-
-    name: Text
-    target: Text = Field(alias=OWN)
     measured_in: RunID | None = None
 
     def peak_lr(self, at: Scaling) -> float:
@@ -254,26 +258,13 @@ class OwnRule(_Rule, extra="allow"):
         Raises:
             ValueError: if it cannot be imported or does not take these settings.
         """
-        rule, settings = import_function(self.target, f"lr_rule.{OWN}"), self.model_extra or {}
-        try:
-            inspect.signature(rule).bind(at, **settings)
-        except TypeError as error:
-            given = ", ".join(sorted(settings)) or "none"
-            msg = f"lr_rule={self.name} must have valid settings; got {given}: {error}."
-            raise ValueError(msg) from error
-        return rule(at, **settings)
+        return call(self.target, at, key=f"lr_rule.{OWN}", settings=self.model_extra or {})
 
 
+_NamedRule = Annotated[
+    AdaScaleRule | LEGW | Linear | LinearCapped | NoScaling | Power | Saturating | Sqrt | Surge,
+    Field(discriminator="name"),
+]
 LRRule = Annotated[
-    Annotated[AdaScaleRule, Tag("adascale")]
-    | Annotated[LEGW, Tag("legw")]
-    | Annotated[Linear, Tag("linear")]
-    | Annotated[LinearCapped, Tag("linear_capped")]
-    | Annotated[NoScaling, Tag("none")]
-    | Annotated[Power, Tag("power")]
-    | Annotated[Saturating, Tag("saturating")]
-    | Annotated[Sqrt, Tag("sqrt")]
-    | Annotated[Surge, Tag("surge")]
-    | Annotated[OwnRule, Tag(OWN)],
-    Discriminator(tag),
+    Annotated[_NamedRule, Tag(NAMED)] | Annotated[OwnRule, Tag(OWN)], Discriminator(named_or_own)
 ]

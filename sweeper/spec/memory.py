@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeper.spec.config import RunConfig
-from sweeper.spec.identity import INCIDENTAL, INCIDENTAL_IN_GROUP
+from sweeper.spec.config import Incidental, RunConfig
+from sweeper.spec.identity import INCIDENTAL_IN_GROUP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
     changing = {
         key: _sizes(key, value)
         for key, value in resolved.items()
-        if key not in _WITHOUT_MEMORY | INCIDENTAL and value not in (None, False)
+        if key not in {*_WITHOUT_MEMORY, *Incidental.model_fields} and value not in (None, False)
     }
     about = asdict(device)
     if device.memory_gib is not None:  # what torch keeps of it depends on what it may use

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Field
 
-from sweeper.spec.values import Count, Positive, Settings, tag
+from sweeper.spec.values import Count, Positive, Settings
 
 
 class NoPerturbation(Settings):
@@ -21,6 +21,4 @@ class SAM(Settings):
     gradient_span: Count
 
 
-Perturbation = Annotated[
-    Annotated[NoPerturbation, Tag("none")] | Annotated[SAM, Tag("sam")], Discriminator(tag)
-]
+Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]

@@ -7,19 +7,20 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import import_function
+from sweeper.spec.import_path import call
 from sweeper.spec.values import (
     LARGEST,
+    NAMED,
     OWN,
     Count,
     Milestones,
     NotNegative,
+    Own,
     Positive,
     Rule,
     Settings,
-    Text,
     WholeMilestones,
-    tag,
+    named_or_own,
 )
 
 #: The factor at a position in training [epochs -> dimensionless].
@@ -193,15 +194,8 @@ class Cosine(_ToTheEnd):
         return lambda epoch: end + (1 - end) * (1 + math.cos(math.pi * progress(epoch))) / 2
 
 
-class OwnSchedule(Settings, extra="allow"):
-    """A function of the users' own: it gets a `Training` and its settings, and gives a `Decay`.
-
-    Attributes:
-        target: its dotted path.
-    """
-
-    name: Text
-    target: Text = Field(alias=OWN)
+class OwnSchedule(Own):
+    """A function that gets a `Training` and its settings, and gives a `Decay`."""
 
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training.
@@ -209,23 +203,17 @@ class OwnSchedule(Settings, extra="allow"):
         Raises:
             ValueError: if the function cannot be imported or does not take these settings.
         """
-        make, settings = import_function(self.target, f"schedule.{OWN}"), self.model_extra or {}
-        frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-        try:
-            return make(training, **frozen)
-        except TypeError as error:
-            msg = f"schedule={self.name} must have valid settings; {error}."
-            raise ValueError(msg) from error
+        settings = (self.model_extra or {}).items()
+        frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings}
+        return call(self.target, training, key=f"schedule.{OWN}", settings=frozen)
 
 
+_NamedSchedule = Annotated[
+    Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial, Field(discriminator="name")
+]
 Schedule = Annotated[
-    Annotated[Constant, Tag("constant")]
-    | Annotated[Cosine, Tag("cosine")]
-    | Annotated[GrowingBatch, Tag("growing_batch")]
-    | Annotated[PeriodicDecay, Tag("periodic_decay")]
-    | Annotated[Polynomial, Tag("polynomial")]
-    | Annotated[OwnSchedule, Tag(OWN)],
-    Discriminator(tag),
+    Annotated[_NamedSchedule, Tag(NAMED)] | Annotated[OwnSchedule, Tag(OWN)],
+    Discriminator(named_or_own),
 ]
 
 

@@ -2,12 +2,12 @@
 
 import difflib
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from sweeper.spec.values import LARGEST, OWN, Rule
+from sweeper.spec.values import LARGEST, NAMED, OWN, Rule
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -36,9 +36,9 @@ def _sentences(
     """A sentence for each key that was refused, in the order of the model."""
     found: dict[str, str] = {}
     for error in refused.errors(include_url=False, include_context=False):
-        key, annotation = _field(error["loc"], model)
+        key, holder, annotation = _place(error["loc"], given, model)
         if error["type"] == "extra_forbidden":
-            sentence = _unknown(error["loc"], given, model)
+            sentence = _unknown(key, given, holder)
         elif error["type"] == "missing":
             sentence = f"{key} must be given; write {key}=VALUE."
         else:
@@ -48,10 +48,10 @@ def _sentences(
 
 
 def _wrong(key: str, value: Any, annotation: Any) -> str:
-    if variants := _variants(annotation):
+    if len(models := models_of(annotation)) > 1:
         value = value.get("name") if isinstance(value, Mapping) else value
-        text, choices = _one_of(sorted(set(variants) - {OWN})), list(variants)
-        remedy = f" Name a function of your own with {key}.{OWN}." if OWN in variants else ""
+        text, choices = _one_of(sorted(set(models) - {OWN})), list(models)
+        remedy = f" Name a function of your own with {key}.{OWN}." if OWN in models else ""
     else:
         rule, choices = _rule(annotation), _choices(annotation)
         text, remedy = rule.text, f" {rule.remedy}" if rule.remedy else ""
@@ -62,50 +62,43 @@ def _wrong(key: str, value: Any, annotation: Any) -> str:
     return f"{key} must be {text}; got {key}={_as_typed(value)}.{hint}{remedy}"
 
 
-def _unknown(loc: Sequence[int | str], given: Mapping[str, Any], model: type[BaseModel]) -> str:
-    *outer, name = loc
-    group, inside = (model, "") if not outer else (_model(outer, model), f"{outer[0]}.")
-    known = [field.alias or name for name, field in group.model_fields.items()]
+def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str:
+    group, dot, name = key.rpartition(".")
+    known = [field.alias or name for name, field in holder.model_fields.items()]
     known = [name for name in known if name != "name"]
-    choice = f" of {outer[0]}={_value(given, str(outer[0])).get('name')}" if outer else ""
-    if close := _close(str(name), known):
-        hint = f"Did you mean {inside}{close}?"
+    what = f"a setting of {group}={given[group].get('name')}" if group else "a config key"
+    if close := _close(name, known):
+        hint = f"Did you mean {group}{dot}{close}?"
     else:
         hint = f"Its settings: {', '.join(known)}." if known else "It has no settings."
-    key = f"{inside}{name}"
-    what = f"a setting{choice}" if outer else "a config key"
     return f"{key} must be {what}; got {key}={_as_typed(_value(given, key))}. {hint}"
 
 
-def _field(loc: Sequence[int | str], model: type[BaseModel]) -> tuple[str, Any]:
-    """The key as users write it, and the annotation of its field, if it has one."""
+def _place(
+    loc: Sequence[int | str], given: Mapping[str, Any], model: type[BaseModel]
+) -> tuple[str, type[BaseModel], Any]:
+    """The key as users write it, the model that it is in, and the annotation of its field."""
+    key, *inside = [str(part) for part in loc if part != NAMED]
     hints = get_type_hints(model, include_extras=True)
-    annotation = hints.get(str(loc[0]))
-    inside = [part for part in loc[1:] if part not in _variants(annotation)]
-    if not inside or not (group := _model(loc, model)):
-        return str(loc[0]), annotation
-    aliases = {field.alias or name: name for name, field in group.model_fields.items()}
-    name = aliases.get(str(inside[0]), "")
-    return f"{loc[0]}.{inside[0]}", get_type_hints(group, include_extras=True).get(name)
+    models = models_of(hints.get(key))
+    if len(models) > 1:
+        inside = inside[1:]  # the choice
+    if not inside or not models:
+        return key, model, hints.get(key)
+    group = given[key]
+    holder = models[OWN if OWN in group or len(models) == 1 else group["name"]]
+    names = {field.alias or name: name for name, field in holder.model_fields.items()}
+    hints = get_type_hints(holder, include_extras=True)
+    return f"{key}.{inside[0]}", holder, hints.get(names.get(inside[0], ""))
 
 
-def _model(loc: Sequence[int | str], model: type[BaseModel]) -> Any:
-    """The model of the group that a location leads into."""
-    annotation = get_type_hints(model, include_extras=True).get(str(loc[0]))
-    if variants := _variants(annotation):
-        return variants.get(str(loc[1])) if len(loc) > 1 else None
-    return (
-        annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-    )
-
-
-def _variants(annotation: Any) -> dict[str, Any]:
-    """The models of a tagged union by their tags."""
+def models_of(annotation: Any) -> dict[str, type[BaseModel]]:
+    """The models that a group may be, by their names; one without a fixed name is the users'."""
+    models = [part for part in _leaves(annotation) if isinstance(part, type)]
     return {
-        part.tag: get_args(member)[0]
-        for member in _members(annotation)
-        for part in get_args(member)[1:]
-        if isinstance(part, Tag)
+        next(iter(_choices(model.__annotations__.get("name"))), OWN): model
+        for model in models
+        if issubclass(model, BaseModel)
     }
 
 
@@ -126,20 +119,14 @@ def _choices(annotation: Any) -> list[str]:
 
 def _leaves(annotation: Any) -> list[Any]:
     """The rules, words and plain types that an annotation is made of."""
-    if get_origin(annotation) is Annotated:
-        inner, *metadata = get_args(annotation)
-        return [part for part in metadata if isinstance(part, Rule)] or list(_leaves(inner))
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    members = _members(annotation)
-    return [leaf for part in members for leaf in _leaves(part)] if members else [annotation]
-
-
-def _members(annotation: Any) -> Iterable[Any]:
-    """The members of a union; none if it is not one."""
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else ()
+    parts, origin = get_args(annotation), get_origin(annotation)
+    if origin is Annotated:
+        return [part for part in parts if isinstance(part, Rule)] or _leaves(parts[0])
+    if origin is Literal:
+        return list(parts)
+    if origin in (Union, types.UnionType):
+        return [leaf for part in parts for leaf in _leaves(part)]
+    return [annotation]
 
 
 def _close(word: str, known: Sequence[str]) -> str | None:

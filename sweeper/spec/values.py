@@ -67,15 +67,25 @@ WholeMilestones = Annotated[
     ),
 ]
 
-#: The tag of a choice that is a function of the users' own.
+#: The key by which users name a function of their own.
 OWN = "_target_"
+#: The tag of the choices that go by their names; no key that users could type.
+NAMED = "(named)"
 
 
-def tag(group: Any) -> str | None:
-    """Which of its variants a group is: by its name, or a function of the users' own."""
-    if isinstance(group, Settings):  # on its way out
-        return OWN if "target" in type(group).model_fields else getattr(group, "name", None)
-    if not isinstance(group, Mapping):
-        return None
-    name = OWN if OWN in group else group.get("name")
-    return name if isinstance(name, str) else None
+def named_or_own(group: Any) -> str:
+    """Whether a group is one of the choices that go by their names, or a function of the users'."""
+    is_own = OWN in group if isinstance(group, Mapping) else hasattr(group, "target")
+    return OWN if is_own else NAMED
+
+
+class Own(Settings, extra="allow"):
+    """A function of the users' own, and its settings.
+
+    Attributes:
+        name: what tables call it.
+        target: its dotted path.
+    """
+
+    name: Text
+    target: Text = Field(alias=OWN)

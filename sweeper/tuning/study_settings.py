@@ -9,7 +9,7 @@ from typing import Any
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
-from sweeper.spec.import_path import import_function
+from sweeper.spec.import_path import call, imported
 from sweeper.tuning.objectives import Objective, check_constraints, objectives
 from sweeper.tuning.samplers import FixedSampler, GridSampler
 from sweeper.tuning.space import Space, to_json
@@ -86,10 +86,10 @@ class StudySettings:
         Args:
             number: of the trial, 0-based.
         """
-        kind, options = _target(self.sampler, "hydra.sweeper.sampler")
-        if issubclass(kind, FixedSampler):
-            return kind(**options, seed=self.sampler_seed, space=self.space)
-        return kind(**options, seed=self.seed(number))
+        kind = imported(self.sampler["_target_"], "hydra.sweeper.sampler")
+        if isinstance(kind, type) and issubclass(kind, FixedSampler):
+            return _built(self.sampler, "sampler", seed=self.sampler_seed, space=self.space)
+        return _built(self.sampler, "sampler", seed=self.seed(number))
 
     def seed(self, number: int) -> int:
         """The seed of a trial's sampler."""
@@ -97,8 +97,7 @@ class StudySettings:
 
     def new_pruner(self) -> BasePruner:
         """The pruner."""
-        kind, options = _target(self.pruner, "hydra.sweeper.pruner")
-        return kind(**options)
+        return _built(self.pruner, "pruner")
 
     def record(self) -> dict[str, str]:
         """Each setting as JSON, under the name that users know it by."""
@@ -114,9 +113,9 @@ class StudySettings:
         return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 
-def _target(node: Mapping[str, Any], key: str) -> tuple[Any, dict[str, Any]]:
-    options = {str(name): value for name, value in node.items() if name != "_target_"}
-    return import_function(node["_target_"], key), options
+def _built(node: Mapping[str, Any], name: str, **more: Any) -> Any:
+    options = {str(key): value for key, value in node.items() if key != "_target_"}
+    return call(node["_target_"], key=f"hydra.sweeper.{name}", settings={**options, **more})
 
 
 def _check_prunable(several: Sequence[Objective]) -> None:

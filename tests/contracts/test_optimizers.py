@@ -9,7 +9,6 @@ import torch
 import yaml
 
 from lightning_modules.callbacks.variance_reduction import WeighGradients
-from lightning_modules.instantiate import build
 from sweeper.spec.config import Component
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
@@ -69,7 +68,7 @@ class Method:
 def make(name, weights, *, lr, adapt=True, **changes):
     node = {**yaml.safe_load((CONF / f"{name}.yaml").read_text()), "lr": lr, **changes}
     assert node.pop("name") == name  # what tables call it
-    return Method(build(Component(**node), [{"params": weights, "adapt": adapt}]), weights)
+    return Method(Component(**node).build([{"params": weights, "adapt": adapt}]), weights)
 
 
 def parameter(*values):

@@ -15,7 +15,6 @@ from lightning_modules.data.augment import (
     random_resized_crop,
 )
 from lightning_modules.data.streaming import workers_for
-from lightning_modules.instantiate import build
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 
@@ -36,7 +35,7 @@ SETTINGS = {
 
 
 def opened(root, **changes):
-    return build(Component(**{**SETTINGS, "root": str(root), **changes}))
+    return Component(**{**SETTINGS, "root": str(root), **changes}).build()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import yaml
 from pictures import encoded, noise_image
 
 from lightning_modules.data.augment import shifted_and_flipped
-from lightning_modules.instantiate import build
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 
@@ -49,7 +48,7 @@ def root(tmp_path, images, write_parquet):
 
 
 def opened(root, **changes):
-    return build(Component(**{**SETTINGS, "root": str(root), **changes}))
+    return Component(**{**SETTINGS, "root": str(root), **changes}).build()
 
 
 def test_validation_images_are_the_normalised_pixels(root, images):
@@ -278,14 +277,14 @@ def test_each_configured_set_says_what_is_missing(name, tmp_path):
 
     for source in ("parquet", "torchvision"):
         with pytest.raises(ValueError, match=r"data\.root must hold"):
-            build(Component(**{**node, "root": str(tmp_path), "source": source}))
+            Component(**{**node, "root": str(tmp_path), "source": source}).build()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CIFAR10.is_dir(), reason="needs CIFAR-10 in ../shared/data/cifar10")
 def test_cifar_10_has_the_mean_and_deviation_that_its_config_states():
     node = yaml.safe_load((CONFIG_FOLDER / "data/cifar10.yaml").read_text())
-    data = build(Component(**{**node, "root": str(CIFAR10), "padding": 0, "flip": False}))
+    data = Component(**{**node, "root": str(CIFAR10), "padding": 0, "flip": False}).build()
     data.set_epoch(0, 0)
 
     inputs, labels = data.train_examples(torch.arange(50_000))

@@ -7,7 +7,6 @@ import torch
 import yaml
 from torch import nn
 
-from lightning_modules.instantiate import build
 from lightning_modules.models.byte_transformer import ByteTransformer
 from lightning_modules.modules.loss import score
 from sweeper import CONFIG_FOLDER
@@ -18,7 +17,7 @@ CIFAR, IMAGENET, MNIST = (3, 32, 32), (3, 224, 224), (1, 28, 28)
 
 def model(config, input_shape, num_classes=10, **changes):
     node = yaml.safe_load((CONFIG_FOLDER / "model" / f"{config}.yaml").read_text())
-    return build(Component(**{**node, **changes}), input_shape, num_classes)
+    return Component(**{**node, **changes}).build(input_shape, num_classes)
 
 
 def num_parameters(module):

@@ -157,9 +157,9 @@ def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
         ),
         (
             {"name": "mine", "_target_": "math.nothing"},
-            "lr_rule._target_ must name a function that can be imported; got "
+            "lr_rule._target_ must name something that can be imported; got "
             "lr_rule._target_='math.nothing': module 'math' has no attribute 'nothing'. "
-            "Put its folder on PYTHONPATH.",
+            "Install its package or put its folder on PYTHONPATH.",
         ),
     ],
     ids=str,
@@ -169,6 +169,35 @@ def test_a_wrong_rule_is_refused_in_the_users_words(config, rule, message):
         run_spec(config(lr_rule=rule))
 
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("group", ["lr_rule", "schedule"])
+def test_settings_that_a_function_of_the_users_own_does_not_take_are_refused(
+    config, group, tmp_path, monkeypatch
+):
+    (tmp_path / "strict.py").write_text("def strict(at, *, strength):\n    return strength\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {"name": "mine", "_target_": "strict.strict", "force": 2}
+
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the whole text is compared
+        run_spec(config(**{group: own}))
+
+    assert str(refused.value) == (
+        f"{group}._target_=strict.strict must accept the settings in its config; got force: "
+        "missing a required argument: 'strength'."
+    )
+
+
+@pytest.mark.parametrize("group", ["lr_rule", "schedule"])
+def test_a_fault_inside_a_function_of_the_users_own_is_not_taken_for_wrong_settings(
+    config, group, tmp_path, monkeypatch
+):
+    (tmp_path / "faulty.py").write_text("def faulty(at, *, strength):\n    return strength + at\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = {"name": "mine", "_target_": "faulty.faulty", "strength": 2}
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        run_spec(config(**{group: own}))
 
 
 def test_a_rule_that_gives_no_rate_is_refused(tmp_path, monkeypatch):
