@@ -36,11 +36,7 @@ def curve_points(
 
 
 def draw_per_epoch(compared: ComparableRuns, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Validation accuracy after each epoch; the loss where there is no accuracy.
-
-    Returns:
-        The figure, and the frame that it draws.
-    """
+    """Validation accuracy after each epoch; the loss where there is no accuracy."""
     measure = style.measure_of(compared.runs)
     frame = curve_points(compared.runs, curves, measure)
     batches = sorted(compared.runs["global_batch"].unique())

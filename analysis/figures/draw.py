@@ -13,11 +13,7 @@ from analysis.tables.comparable_runs import group_comparable
 
 
 def draw_all(runs: pd.DataFrame, curves: pd.DataFrame, folder: Path) -> Iterator[Path]:
-    """Draw the figures of every group of comparable runs.
-
-    Yields:
-        The files, as they are written.
-    """
+    """Draw the figures of every group of comparable runs."""
     for compared in group_comparable(runs):
         ending = f"-{compared.name}" if compared.name else ""
         word = style.WORDS[style.measure_of(compared.runs)].lower()

@@ -13,11 +13,7 @@ from analysis.tables.comparable_runs import ComparableRuns
 
 
 def draw_against_batch(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
-    """Accuracy after the last epoch against the global batch, a line per warmup and lr rule.
-
-    Returns:
-        The figure, and the frame that it draws.
-    """
+    """Accuracy after the last epoch against the global batch, a line per warmup and lr rule."""
     figure, axes, frame = _draw(compared, "batch", "global_batch", "warmup_epochs", "epochs warmup")
     style.batch_axis(axes, sorted(frame["global_batch"].unique()))
     return figure, frame

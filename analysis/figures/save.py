@@ -12,9 +12,6 @@ def save(figure: Figure, frame: pd.DataFrame, folder: Path, name: str) -> list[P
     """Write a figure in every format, and its frame beside it as CSV.
 
     The folder is made if absent.
-
-    Returns:
-        The files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in FORMATS]

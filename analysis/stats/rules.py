@@ -58,9 +58,6 @@ def compare_rules(optima: Optima) -> RuleComparison:
 
     Rules of two parameters need five batches or more.
 
-    Returns:
-        The comparison.
-
     Source:
         Burnham & Anderson 2002, Model Selection, section 6.6 (frequencies).
     """

@@ -26,9 +26,6 @@ def draw_tuned(
     """Draw the figures that the studies can give.
 
     Without a target, an accuracy or a loss as was tuned, there is no figure of steps to it.
-
-    Yields:
-        The files, as they are written.
     """
     if "base_lr" in tuned.numbers():
         yield from save(*draw_trials(tuned), folder, "tuned_trials")
@@ -41,11 +38,7 @@ def draw_tuned(
 
 
 def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
-    """Every trial's result against its peak learning rate, a colour per batch; best ones ringed.
-
-    Returns:
-        The figure, and the frame that it draws.
-    """
+    """Every trial's result against its peak learning rate, a colour per batch; best ones ringed."""
     frame = _with_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
     figure, (axes,) = style.new_figure()
     batches = sorted(frame["global_batch"].dropna().unique())
@@ -75,11 +68,7 @@ def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
 
 
 def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
-    """The tuned peak learning rate against the batch, with what each rule makes of the first.
-
-    Returns:
-        The figure, and the frame that it draws: a row per batch.
-    """
+    """The tuned peak learning rate against the batch, with what each rule makes of the first."""
     optima = tuned_optima(tuned, "peak_lr", np.random.default_rng(_SEED))
     frame = joint_table(optima, log=tuned.is_log("peak_lr"))
     for rule, exponent in FIXED.items():
@@ -127,9 +116,6 @@ def _bars(frame: pd.DataFrame, which: str) -> Array:
 def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     """Where the trials of each batch lie in two tuned numbers, and which were best.
 
-    Returns:
-        The figure, and the frame that it draws.
-
     Source:
         The scatter plots of Shallue et al. 2019, arXiv:1811.03600, by which they check that the
         best trials lie inside the search space.
@@ -163,11 +149,7 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
 
 
 def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
-    """Fewest steps to the target against the batch, and what perfect scaling would be.
-
-    Returns:
-        The figure, and the frame that it draws: a row per batch.
-    """
+    """Fewest steps to the target against the batch, and what perfect scaling would be."""
     done = reached[reached["reached_target"]]
     frame = done.groupby("global_batch", as_index=False)["steps_to_target"].agg(
         ["mean", "min", "max", "count"]

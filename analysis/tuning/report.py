@@ -17,11 +17,7 @@ _FEWEST_BATCHES = 3
 
 
 def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
-    """Everything that the studies can answer.
-
-    Yields:
-        Paragraphs.
-    """
+    """Everything that the studies can answer."""
     rng = np.random.default_rng(_SEED)
     best = best_trials(tuned)
     counts = tuned.trials["outcome"].value_counts()

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from sweeper.commands.plan import plan_grid
 from sweeper.commands.refusals import refuse
-from sweeper.console.text import text_console
+from sweeper.console.text import text_console, text_table
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import plan, tasks
@@ -38,6 +37,11 @@ LAYOUTS = "1x1,1x8,2x4,4x1"
 #: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
 BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
 BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
+
+_COLUMNS = (
+    "precision", "ranks", "micro", "acc", "steps", "lr", "val loss", "difference", "allowed",
+    "verdict",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,11 +231,7 @@ def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
 
 
 def _show(rows: Sequence[Trained], console: Console) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("precision", "ranks", "micro", "acc", "steps", "lr", "val loss"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("difference", "allowed", "verdict"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = text_table(*_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for row in rows:
         table.add_row(
             row.precision,

@@ -10,13 +10,12 @@ from typing import Any
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
-from rich.table import Table
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LAYOUT, duration
-from sweeper.console.text import say, text_console
+from sweeper.console.text import say, text_console, text_table
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE
@@ -26,6 +25,11 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.row import planned_columns
 
 Line = dict[str, Any]
+
+_COLUMNS = (
+    "batch", "warmup", "rule", "seed", "layout", "peak lr", "steps/\nepoch", "steps",
+    "warmup\nsteps", "time", "ledger",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,11 +118,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     """Print a plan as a table, with its warnings."""
     to_be_probed = any(line["micro_batch_from"] == "to be probed" for line in lines)
     caption = LAYOUT + "; ?: at most, to be probed" * to_be_probed
-    table = Table(box=None, padding=(0, 1), pad_edge=False, caption=caption)
-    for name in ("batch", "warmup", "rule", "seed", "layout", "peak lr"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("steps/\nepoch", "steps", "warmup\nsteps", "time", "ledger"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = text_table(*_COLUMNS, box=None, padding=(0, 1), pad_edge=False, caption=caption)
     for line in lines:
         table.add_row(
             f"{line['global_batch']:,}",

@@ -10,11 +10,7 @@ from sweeper.spec.exit_codes import BAD_INPUT
 
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
-    """Print why nothing was started.
-
-    Returns:
-        The exit code.
-    """
+    """Print why nothing was started; return the exit code."""
     sys.stderr.write(f"{heading}\n{sentence(str(error))}\n")
     return BAD_INPUT
 

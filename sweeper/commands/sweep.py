@@ -105,11 +105,7 @@ def run_sweep(
 
 
 def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
-    """Follow runs to the end; say in a sentence why that ended early.
-
-    Returns:
-        The exit code.
-    """
+    """Follow runs to the end, or say why that ended early; return the exit code."""
     try:
         return follow()
     except KeyboardInterrupt:

@@ -148,11 +148,7 @@ def _check_budget(options: Mapping[str, Any], settings: StudySettings) -> None:
 def _check_space(
     points: Sequence[Sequence[str]], space: Space, configs_of: ConfigsOf, ledger: Ledger
 ) -> Sequence[str]:
-    """Check every corner of the space at every point, before anything starts.
-
-    Returns:
-        Warnings.
-    """
+    """Check every corner of the space at every point, before anything starts."""
     corners = [ends(key, distribution) for key, distribution in space.items()]
     configs = (config for point in points for config in configs_of([*point, *corners]))
     try:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from sweeper.console.text import text_table
 from sweeper.planning.tasks import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -72,9 +73,9 @@ class RunState:
 
 def runs_table(states: Iterable[RunState], *, title: str) -> Table:
     """One line per run."""
-    table = Table(title=title, title_justify="left", caption=LAYOUT, box=SIMPLE_HEAD)
-    for name in _COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+    table = text_table(
+        *_COLUMNS, title=title, title_justify="left", caption=LAYOUT, box=SIMPLE_HEAD
+    )
     for state in states:
         config, split = state.spec.config, state.spec.split
         table.add_row(

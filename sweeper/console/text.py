@@ -2,10 +2,11 @@
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def say(text: str) -> None:
@@ -23,3 +24,10 @@ def text_console(*, quiet: bool = False) -> "Console":
     from rich.console import Console  # not for the help
 
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
+
+
+def text_table(*columns: str, **settings: Any) -> "Table":
+    """An empty table whose columns stand on the right and never wrap."""
+    from rich.table import Column, Table
+
+    return Table(*(Column(name, justify="right", no_wrap=True) for name in columns), **settings)
