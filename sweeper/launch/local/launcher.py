@@ -114,7 +114,6 @@ class _Runs:
         self._waiting: deque[Task] = deque()
         self._running: list[Running] = []
         self._elsewhere: list[Task] = []
-        self._refused: list[tuple[Attempt, End]] = []
         self._ledger, self._where, self._slots = ledger, where, where.slots
         self._why_stopped, self._may_start = why_stopped, may_start
         self._oom_retry = OomRetry()
@@ -126,12 +125,13 @@ class _Runs:
     def are_left(self) -> bool:
         """Whether any run has not ended."""
         is_busy = self._waiting or self._running or self._elsewhere or self._prober.holds_runs
-        return bool(is_busy or self._refused or not self._source_is_empty)
+        return bool(is_busy or not self._source_is_empty)
 
     def start(self) -> Event:
         """Start what there is room for."""
         began: list[Attempt] = []
         elsewhere: list[Attempt] = []
+        ended: dict[str, End] = {}
         self._refill()
         while (
             self._waiting
@@ -143,15 +143,18 @@ class _Runs:
             if fit.to_probe is not None:
                 if not self._prober.start(task, fit.to_probe, slot):
                     self._slots.give_back(task.spec.run_id)
-            elif attempt := self._begin(task, fit, slot):
+            elif attempt := Attempt.begin(
+                fit.spec, self._ledger, task.number, from_scratch=task.from_scratch
+            ):
                 began.append(attempt)
+                ended |= self._start_ranks(attempt, fit, slot)
             else:
                 self._slots.give_back(task.spec.run_id)
                 self._elsewhere.append(task)
                 if other := Attempt.load(self._ledger, task.spec.run_id, task.number):
                     elsewhere.append(other)
             self._refill()
-        return Event(began=began, elsewhere=elsewhere)
+        return Event(began=began, elsewhere=elsewhere, ended=ended)
 
     def _refill(self) -> None:
         """Take the next task of the source, if there is one and room for it."""
@@ -166,30 +169,25 @@ class _Runs:
             self._where.ranks.check(task.spec)
             self._waiting.append(task)
 
-    def _begin(self, task: Task, fit: Fit, slot: Mapping[str, str]) -> Attempt | None:
-        """Claim an attempt and start its ranks; None if another process has claimed it."""
-        attempt = Attempt.begin(fit.spec, self._ledger, task.number, from_scratch=task.from_scratch)
-        if attempt is None:
-            return None
-        if fit.refusal:
-            end = End(outcome=Outcome.OUT_OF_MEMORY, reason=fit.refusal)
-            self._refused.append((attempt, end))
-            return attempt
-        environment = {"SWEEPER_SHARED": str(self._where.shared), **slot}
-        try:
-            run = self._where.ranks.start(attempt, self._where.context, environment)
-        except ValueError as error:
-            end = End(outcome=Outcome.FAILED, reason=str(error))
-            self._refused.append((attempt, end))
-        else:
-            self._running.append(run)
-        return attempt
+    def _start_ranks(self, attempt: Attempt, fit: Fit, slot: Mapping[str, str]) -> dict[str, End]:
+        """Start the ranks of an attempt, or publish why they cannot be started."""
+        outcome, reason = Outcome.OUT_OF_MEMORY, fit.refusal
+        if not reason:
+            environment = {"SWEEPER_SHARED": str(self._where.shared), **slot}
+            try:
+                run = self._where.ranks.start(attempt, self._where.context, environment)
+            except ValueError as error:
+                outcome, reason = Outcome.FAILED, str(error)
+            else:
+                self._running.append(run)
+                return {}
+        self._slots.give_back(attempt.spec.run_id)
+        return self._publish(attempt, End(outcome=outcome, reason=reason))
 
     def wait(self) -> None:
         """Wait until a process ends, but not for long."""
-        if not self._refused:
-            processes = [process for run in self._running for process in run.processes]
-            wait_for_exit([*processes, *self._prober.processes])
+        processes = [process for run in self._running for process in run.processes]
+        wait_for_exit([*processes, *self._prober.processes])
 
     def end(self) -> Event:
         """Publish what has ended here, and read what other processes published."""
@@ -199,10 +197,6 @@ class _Runs:
             self._drop_taken_over()
             ended |= self._end_cancelled()
             ended |= self._end_elsewhere()
-        refused, self._refused = self._refused, []
-        for attempt, end in refused:
-            self._slots.give_back(attempt.spec.run_id)
-            ended |= self._publish(attempt, end)
         for run in list(self._running):
             if end := end_of(run, self._why_stopped):
                 self._drop(run)
@@ -217,7 +211,7 @@ class _Runs:
             return {}
         return published
 
-    def _publish(self, attempt: Attempt, end: End) -> Mapping[str, End]:
+    def _publish(self, attempt: Attempt, end: End) -> dict[str, End]:
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
         attempt.end(end, self._ledger)
