@@ -98,7 +98,7 @@ def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(tmp
     for devices in (1, 2):
         results = tmp_path / f"on-{devices}"
         command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, f"devices={devices}"]
-        command += ["precision=64-true", "data.num_train_examples=15360", f"results={results}"]
+        command += ["precision=64-true", "data.num_train_examples=7680", f"results={results}"]
         subprocess.run(command, check=True, timeout=300)
         curves.append(pd.read_parquet(results / "curves").sort_values("epoch"))
 
@@ -113,7 +113,7 @@ def test_one_local_step_is_plain_data_parallelism(tmp_path):
     curves = []
     for name, words in (("plain", []), ("local", [*local, "comm_hook.local_steps=1"])):
         command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, "devices=2"]
-        command += ["precision=64-true", "data.num_train_examples=15360"]
+        command += ["precision=64-true", "data.num_train_examples=7680"]
         subprocess.run([*command, f"results={tmp_path / name}"], check=True, timeout=300)
         curves.append(pd.read_parquet(tmp_path / name / "curves").sort_values("epoch"))
 

@@ -139,8 +139,8 @@ def test_the_median_of_40_studies_is_the_truth_and_intervals_hold_it(simulate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("simulate", TRUTHS, ids=lambda s: s.__name__)
-def test_intervals_hold_the_truth_in_90_to_98_percent_of_500_studies(simulate):
-    held, median = coverage(simulate, TRUTHS[simulate], studies=500, draws=1000)
+def test_intervals_hold_the_truth_in_90_to_98_percent_of_300_studies(simulate):
+    held, median = coverage(simulate, TRUTHS[simulate], studies=300, draws=500)
 
     assert 0.90 <= held <= 0.98
     assert median == pytest.approx(TRUTHS[simulate], rel=0.05)
