@@ -130,6 +130,6 @@ SLURM_TEXTS = (
     "maxsubmit",
     "maxwall",
 )
-SLURM_TEXTS_IN = "sweeper/launch/slurm/refusals.py"
+SLURM_TEXTS_IN = "sweeper/launch/slurm/submit.py"
 SLURM_NOTES = ("CANCELLED AT", "DUE TO")
 SLURM_NOTES_IN = "sweeper/launch/slurm/commands.py"

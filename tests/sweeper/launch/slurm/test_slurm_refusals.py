@@ -2,7 +2,7 @@
 
 import pytest
 
-from sweeper.launch.slurm.refusals import in_words
+from sweeper.launch.slurm.submit import in_words
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
