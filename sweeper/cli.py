@@ -1,6 +1,5 @@
 """The command `sweeper`: its subcommands and its help; anything else is a sweep."""
 
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -83,8 +82,9 @@ def _version() -> str:
 
 
 def _unknown(word: str) -> str:
-    close = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"Did you mean {close[0]}?" if close else "See sweeper --help."
+    from sweeper.spec.sentences import did_you_mean  # pydantic, which the help does not wait for
+
+    hint = did_you_mean(word, list(COMMANDS)) or "See sweeper --help."
     return f"A command must be one of {', '.join(COMMANDS)}; got {word}. {hint}"
 
 

@@ -57,9 +57,8 @@ def _wrong(key: str, value: Any, annotation: Any) -> str:
         text, remedy = rule.text, f" {rule.remedy}" if rule.remedy else ""
     if isinstance(value, int) and abs(value) > LARGEST:
         text += f", and at most {LARGEST}, the largest that a table holds"
-    close = _close(str(value), choices)
-    hint = f" Did you mean {key}={close}?" if close and value not in choices else ""
-    return f"{key} must be {text}; got {key}={_as_typed(value)}.{hint}{remedy}"
+    hint = "" if value in choices else did_you_mean(str(value), choices, f"{key}=")
+    return f"{key} must be {text}; got {key}={_as_typed(value)}.{hint and f' {hint}'}{remedy}"
 
 
 def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str:
@@ -67,10 +66,8 @@ def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str
     known = [field.alias or name for name, field in holder.model_fields.items()]
     known = [name for name in known if name != "name"]
     what = f"a setting of {group}={given[group].get('name')}" if group else "a config key"
-    if close := _close(name, known):
-        hint = f"Did you mean {group}{dot}{close}?"
-    else:
-        hint = f"Its settings: {', '.join(known)}." if known else "It has no settings."
+    settings = f"Its settings: {', '.join(known)}." if known else "It has no settings."
+    hint = did_you_mean(name, known, f"{group}{dot}") or settings
     return f"{key} must be {what}; got {key}={_as_typed(_value(given, key))}. {hint}"
 
 
@@ -129,10 +126,11 @@ def _leaves(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _close(word: str, known: Sequence[str]) -> str | None:
-    """The known word that was perhaps meant: one that begins so, or looks like it."""
+def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
+    """A question naming a known word that begins so, or looks like it; empty if none does."""
     begin_so = [other for other in known if other.startswith(word)]
-    return next(iter(begin_so or difflib.get_close_matches(word, known, n=1)), None)
+    meant = begin_so or difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {before}{meant[0]}?" if meant else ""
 
 
 def _one_of(words: Sequence[str]) -> str:
