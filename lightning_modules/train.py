@@ -25,13 +25,11 @@ from lightning_modules.callbacks.distance import DistanceFromStart
 from lightning_modules.callbacks.divergence import Diverged, divergence
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.evaluation import Evaluation
-from lightning_modules.callbacks.gradient_exchange import GradientExchange
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import local_sgd
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
-from lightning_modules.callbacks.ordered_sum import OrderedSum
 from lightning_modules.callbacks.random_draws import NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
@@ -39,8 +37,8 @@ from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, MicroBatches, Settled
-from lightning_modules.gradients.comm_hooks import build_comm_hook, ddp_settings
-from lightning_modules.gradients.ordered_sum import OrderedGradients, use_deterministic_algorithms
+from lightning_modules.gradients.comm_hooks import ddp_settings, gradient_exchange
+from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
@@ -169,13 +167,7 @@ def _callbacks(
     config, metrics = spec.config, TrainingMetrics(module.metrics)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
     local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)
-    ordered = (
-        OrderedGradients(
-            module, position=position, bn_span=plan.bn_span, rank=plan.rank, split=spec.split
-        )
-        if config.reproducible
-        else None
-    )
+    ordered = OrderedSum(module, plan, position) if config.reproducible else None
     average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
     span = noise_span(config)
     noise = None if span is None else GradientNoise(plan, span=span)
@@ -198,8 +190,7 @@ def _callbacks(
         NoStrayDraws(),
         Position(plan, position),
         sam(config.perturbation),  # passes over the micro-batch, so its position must be known
-        local or GradientExchange(ordered or build_comm_hook(config.comm_hook)),
-        ordered and OrderedSum(plan, ordered),
+        local or ordered or gradient_exchange(config.comm_hook),
         metrics,  # as measured by SAM
         noise,  # as it is before gradients are weighed
         divergence(  # before anything is made of a gradient or a loss

@@ -13,8 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 
-from lightning_modules.callbacks.steps import took_step
-from lightning_modules.gradients.comm_hooks import ddp_of
+from lightning_modules.callbacks.steps import ddp_of, took_step
 from lightning_modules.gradients.rank_states import gather_states
 from sweeper.spec import comm_hooks
 

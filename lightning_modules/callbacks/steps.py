@@ -6,6 +6,7 @@ import torch
 from pytorch_lightning import Trainer
 from pytorch_lightning.utilities.data import extract_batch_size
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 def took_step(trainer: Trainer, batch_idx: int) -> bool:
@@ -22,6 +23,13 @@ def examples_in(batch: Any) -> int:
 def current_lr(trainer: Trainer) -> float:
     """The learning rate that the optimizer uses, read back from it."""
     return trainer.optimizers[0].param_groups[0]["lr"]
+
+
+def ddp_of(trainer: Trainer) -> DistributedDataParallel:
+    """The wrapper of the trained module."""
+    wrapped = trainer.strategy.model
+    assert isinstance(wrapped, DistributedDataParallel)
+    return wrapped
 
 
 def gradient_norm(module: nn.Module) -> float:

@@ -41,7 +41,9 @@ class Hierarchy:
         """The mean over ranks, in place."""
         rank, world_size = dist.get_rank(), dist.get_world_size()
         if self._groups is None:
-            self._groups = self._made_groups(rank, world_size)
+            size = min(self._ranks_per_node, world_size)
+            firsts = dist.new_group([*range(0, world_size, size)])
+            self._groups = dist.new_subgroups(size)[0], firsts
         node, leaders = self._groups
         leader = rank - rank % self._ranks_per_node
         tensor.div_(world_size)
@@ -50,10 +52,3 @@ class Hierarchy:
             dist.all_reduce(tensor, group=leaders)
         dist.broadcast(tensor, src=leader, group=node)
         return tensor
-
-    def _made_groups(self, rank: int, world_size: int) -> tuple[Any, Any]:
-        """This rank's node and the group of first ranks; every rank makes all groups, in order."""
-        size = min(self._ranks_per_node, world_size)
-        firsts = range(0, world_size, size)
-        nodes = [dist.new_group(list(range(first, first + size))) for first in firsts]
-        return nodes[rank // size], dist.new_group(list(firsts))

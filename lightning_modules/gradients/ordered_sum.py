@@ -4,63 +4,89 @@
 # pyright: reportPrivateUsage=false
 
 import os
+from typing import Any
 
 import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.futures import Future
-from torch.nn.parallel import DistributedDataParallel
 
+from lightning_modules.callbacks.steps import ddp_of
 from lightning_modules.gradients.tree_sum import TreeSum, held_nodes, sum_over_ranks
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.rank_plan import micro_batch_indices
+from lightning_modules.rank_plan import RankPlan, micro_batch_indices
 from sweeper.spec.batch import BatchSplit
 
 
-class OrderedGradients:
+class OrderedSum(Callback):
     """The mean gradient of a step, and its BatchNorm statistics, as one fixed sum.
 
     The gradient of each micro-batch's own undivided loss is a leaf of one tree over the step's
     micro-batches in the step's order; the root is divided by their number, once.
 
     Args:
-        model: whose gradients; DDP must leave them as they are.
-        position: of the micro-batch; moved on by a callback.
-        bn_span: examples normalised together [examples].
-        rank: this process among the ranks.
-        split: of the run's first step.
+        model: whose gradients; DDP leaves each rank its own.
+        plan: of the run's batches.
+        position: of the micro-batch; moved on before this callback's turn.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        position: StepPosition,
-        bn_span: int,
-        rank: int,
-        split: BatchSplit,
-    ) -> None:
+    def __init__(self, model: nn.Module, plan: RankPlan, position: StepPosition) -> None:
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._norms = list(ghost_batchnorms(model))
-        self._position, self._bn_span, self._rank = position, bn_span, rank
-        self.lay_out(split)
+        self._plan, self._position = plan, position
+        self._bn_span, self._rank = plan.bn_span, plan.rank
+        self._lay_out(plan.split(0))
 
-    def register(self, model: DistributedDataParallel) -> None:
-        """Make DDP leave each rank its own gradients; before the first backward pass."""
-        model.register_comm_hook(None, _keep)
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Also lay out an epoch resumed in the middle, which Lightning does not start again."""
+        ddp_of(trainer).register_comm_hook(None, _keep)
+        self.on_train_epoch_start(trainer, pl_module)
 
-    def state(self) -> dict[str, int]:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Sum over the steps of this epoch's batch."""
+        self._lay_out(self._plan.split(trainer.current_epoch))
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
+    ) -> None:
+        """Undo Lightning's division of the loss by the accumulation steps, which rounds.
+
+        The slope that reaches the undivided loss is n / n: one, exactly.
+        """
+        steps = trainer.accumulate_grad_batches
+
+        def undivide(slope: Tensor) -> Tensor:
+            return slope * steps
+
+        loss.register_hook(undivide)
+
+    @torch.no_grad()
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the gradients of a micro-batch; after a step's last, they become the step's."""
+        split, position = self._split, self._position
+        index = position.first_example // split.micro_batch - position.step * self._num
+        is_last = index == self._indices[self._rank][-1]
+        self._sum.add((index, index + 1), self._leaf())
+        if is_last:
+            self._set(sum_over_ranks(self._sum.take(), self._held, self._rank))
+
+    def state_dict(self) -> dict[str, Any]:
         """What must be the same when a run resumes from a checkpoint."""
         return {"micro_batch": self._split.micro_batch}
 
-    def load_state(self, state: dict[str, int] | None) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Refuse to resume from a checkpoint with other sums.
 
         Raises:
             ValueError: if the checkpoint's weights are those of another micro-batch.
         """
-        if state != self.state():
+        state = checkpoint["callbacks"].get(self.state_key)
+        if state != self.state_dict():
             before = f"micro_batch={state['micro_batch']}" if state else "reproducible=false"
             msg = (
                 "with reproducible=true a run must resume with the settings it started with; its "
@@ -69,26 +95,12 @@ class OrderedGradients:
             )
             raise ValueError(msg)
 
-    def lay_out(self, split: BatchSplit) -> None:
-        """Go to a layout of the optimizer steps."""
+    def _lay_out(self, split: BatchSplit) -> None:
         self._split = split
         self._indices = micro_batch_indices(split, self._bn_span)
         self._num = split.world_size * split.accumulation_steps
         self._held = held_nodes(self._indices)
         self._sum = TreeSum(self._num)
-
-    @torch.no_grad()
-    def add(self) -> None:
-        """Take the gradients of a micro-batch; after a step's last, they become those of the step.
-
-        To be called after each backward pass.
-        """
-        split, position = self._split, self._position
-        index = position.first_example // split.micro_batch - position.step * self._num
-        is_last = index == self._indices[self._rank][-1]
-        self._sum.add((index, index + 1), self._leaf())
-        if is_last:
-            self._set(sum_over_ranks(self._sum.take(), self._held, self._rank))
 
     def _leaf(self) -> list[Tensor]:
         """Gradients and running terms of one micro-batch; the next begins with none."""

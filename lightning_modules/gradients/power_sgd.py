@@ -4,10 +4,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
 
+from lightning_modules.callbacks.steps import ddp_of
 from lightning_modules.gradients.rank_states import gather_states
 
 #: DDP rebuilds its buckets after the first step of a process, unless it looks for unused
@@ -15,7 +17,7 @@ from lightning_modules.gradients.rank_states import gather_states
 DDP_SETTINGS = {"find_unused_parameters": True}
 
 
-class PowerSGD:
+class PowerSGD(Callback):
     """torch's PowerSGD, resumable.
 
     Each rank feeds back what its own gradient lost. On the ranks that it was saved on, a run goes
@@ -38,13 +40,13 @@ class PowerSGD:
         )
         self._loaded: dict[str, Any] | None = None
 
-    def register(self, model: DistributedDataParallel) -> None:
-        """Make DDP exchange gradients this way; before the first backward pass."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Register the hook; before the first backward pass."""
         if self._loaded is not None:
-            self._restore(self._loaded, next(model.parameters()).device)
-        model.register_comm_hook(self._hook_state, powerSGD_hook.powerSGD_hook)
+            self._restore(self._loaded, pl_module.device)
+        ddp_of(trainer).register_comm_hook(self._hook_state, powerSGD_hook.powerSGD_hook)
 
-    def state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
         return {
             "errors_of_ranks": gather_states(self._hook_state.error_dict),
@@ -53,9 +55,9 @@ class PowerSGD:
             "steps": self._hook_state.iter,
         }
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned, once the model is on its device."""
-        self._loaded = state
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, once the model is on its device."""
+        self._loaded = state_dict
 
     def _restore(self, state: dict[str, Any], device: torch.device) -> None:
         errors: list[dict[int, Tensor]] = state["errors_of_ranks"]

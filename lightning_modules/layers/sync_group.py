@@ -35,9 +35,8 @@ def sync_group(split: BatchSplit, *, bn_span: int, rank: int) -> SyncGroup | Non
     count = split.ranks_per_span(bn_span)
     if count == 1:
         return None
-    firsts = range(0, split.world_size, count)
-    groups = [dist.new_group([*range(first, first + count)]) for first in firsts]
-    return SyncGroup(group=groups[rank // count], count=count, is_first=rank % count == 0)
+    group, _ = dist.new_subgroups(count)
+    return SyncGroup(group=group, count=count, is_first=rank % count == 0)
 
 
 def normalise_together(

@@ -3,45 +3,31 @@
 import pytest
 from torch.futures import Future
 
-from lightning_modules.callbacks.gradient_exchange import GradientExchange
-
-
-class Fivefold:
-    """Five times the gradient; counts its exchanges."""
-
-    def __init__(self):
-        self.exchanges = 0
-
-    def register(self, model):
-        model.register_comm_hook(None, self._exchange)
-
-    def _exchange(self, _, bucket):
-        self.exchanges += 1
-        future = Future()
-        future.set_result(bucket.buffer() * 5)
-        return future
-
-    def state(self):
-        return {"exchanges": self.exchanges}
-
-    def load_state(self, state):
-        self.exchanges = state["exchanges"]
+from lightning_modules.gradients.comm_hooks import GradientExchange
+from lightning_modules.gradients.power_sgd import PowerSGD
 
 
 def test_gradients_go_through_the_hook_once_a_step(fit, line, batches):
     """Five times a gradient of w at a rate of 0.1 halves the weight at each of two steps."""
-    module, hook = line(), Fivefold()
+    module, exchanged = line(), []
 
-    fit(module, [GradientExchange(hook)], batches(4))
+    def fivefold(state, bucket):
+        state.append(bucket)
+        future = Future()
+        future.set_result(bucket.buffer() * 5)
+        return future
+
+    fit(module, [GradientExchange(fivefold, exchanged)], batches(4))
 
     assert module.weight == pytest.approx(0.25)
-    assert hook.exchanges == 2
+    assert len(exchanged) == 2
 
 
-def test_the_hook_goes_on_with_its_state(fit, line, batches, tmp_path):
-    hook = Fivefold()
+def test_a_hook_goes_on_with_its_state(fit, line, batches, tmp_path):
+    first, resumed = (PowerSGD(rank=1, start_step=2) for _ in range(2))
 
-    fit(line(), [GradientExchange(Fivefold())], batches(4), save=tmp_path / "one.ckpt")
-    fit(line(), [GradientExchange(hook)], batches(4), epochs=2, resume=tmp_path / "one.ckpt")
+    fit(line(), [first], batches(4), save=tmp_path / "one.ckpt")
+    fit(line(), [resumed], batches(4), epochs=2, resume=tmp_path / "one.ckpt")
 
-    assert hook.exchanges == 4
+    assert first.state_dict()["steps"] == 2
+    assert resumed.state_dict()["steps"] == 4

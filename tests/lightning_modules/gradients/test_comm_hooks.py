@@ -1,6 +1,7 @@
 """Ways to exchange gradients that torch does not have, or does not resume."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from ranks import ask_ranks, hierarchical_means
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
-from lightning_modules.gradients.comm_hooks import build_comm_hook
+from lightning_modules.gradients.comm_hooks import gradient_exchange
 from lightning_modules.gradients.power_sgd import PowerSGD
 from sweeper.spec.comm_hooks import AllReduce
 
@@ -33,10 +34,12 @@ def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_gro
     }
     resumed = PowerSGD(rank=1, start_step=2)
 
-    resumed.load_state(saved)
-    resumed.register(DistributedDataParallel(torch.nn.Linear(3, 3)))
+    resumed.load_state_dict(saved)
+    wrapped = SimpleNamespace(model=DistributedDataParallel(torch.nn.Linear(3, 3)))
+    here = SimpleNamespace(device=torch.device("cpu"))
+    resumed.on_train_start(SimpleNamespace(strategy=wrapped), here)
 
-    state = resumed.state()
+    state = resumed.state_dict()
     torch.testing.assert_close(state["errors_of_ranks"], [{0: torch.full((12,), 2.0)}])
     assert state["steps"] == 7
 
@@ -54,4 +57,4 @@ def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):
     del process_group
 
     with pytest.raises(ValueError, match=r"^comm_hook\.nccl_algo must be null on CPUs, .* GPUs\.$"):
-        build_comm_hook(AllReduce(name="all_reduce", nccl_algo="ring"))
+        gradient_exchange(AllReduce(name="all_reduce", nccl_algo="ring"))

@@ -1,16 +1,19 @@
 """Ordered sums of gradients are the plain ones up to rounding; other sums are refused."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from lightning_modules.callbacks.evaluation import val_bounds
-from lightning_modules.gradients.ordered_sum import OrderedGradients
+from lightning_modules.gradients.ordered_sum import OrderedSum
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
 from sweeper.spec.batch import BatchSplit
 
 SPLIT = BatchSplit(micro_batch=8, accumulation_steps=6, world_size=1)
+PLAN = SimpleNamespace(split=lambda epoch: SPLIT, bn_span=4, rank=0)
 
 
 def trained(*, steps: int, is_ordered: bool) -> nn.Module:
@@ -19,7 +22,7 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
     position = StepPosition()
     plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
     model = fix_batchnorm_span(plain, span=4, position=position)
-    ordered = OrderedGradients(model, position=position, bn_span=4, rank=0, split=SPLIT)
+    ordered = OrderedSum(model, PLAN, position)
     for step in range(steps):
         model.zero_grad()
         for index, part in enumerate(torch.randn(48, 3).double().split(8)):
@@ -27,7 +30,7 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
             loss = model(part).square().mean()
             if is_ordered:
                 loss.backward()
-                ordered.add()
+                ordered.on_after_backward(None, None)
             else:
                 (loss / 6).backward()
     (norm,) = ghost_batchnorms(model)
@@ -44,17 +47,15 @@ def test_the_ordered_sum_is_the_mean_of_the_step_and_keeps_the_running_statistic
 
 
 @pytest.mark.parametrize(
-    ("state", "before"),
-    [({"micro_batch": 4}, "micro_batch=4"), (None, "reproducible=false")],
+    ("saved", "before"),
+    [({"OrderedSum": {"micro_batch": 4}}, "micro_batch=4"), ({}, "reproducible=false")],
 )
-def test_a_run_does_not_go_on_with_another_sum(state, before):
-    ordered = OrderedGradients(
-        nn.Linear(1, 1), position=StepPosition(), bn_span=1, rank=0, split=SPLIT
-    )
-    ordered.load_state(ordered.state())
+def test_a_run_does_not_go_on_with_another_sum(saved, before):
+    ordered = OrderedSum(nn.Linear(1, 1), PLAN, StepPosition())
+    ordered.on_load_checkpoint(None, None, {"callbacks": {"OrderedSum": ordered.state_dict()}})
 
     with pytest.raises(ValueError, match=rf"made with {before}, now micro_batch=8\. Resume with"):
-        ordered.load_state(state)
+        ordered.on_load_checkpoint(None, None, {"callbacks": saved})
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
