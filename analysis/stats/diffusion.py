@@ -23,7 +23,7 @@ class Diffusion:
 
     Attributes:
         power: exponent p of ``a + c * step**p``.
-        table: one row per law: `law`, `num_parameters`, `rss`, `aicc`, `delta`, `frequency`.
+        table: one row per law: `law`, `num_parameters`, `aicc`, `delta`, `frequency`.
         local_exponent: ``d log distance / d log step`` in the first and last third.
         verdict: ultra-slow, power law, or inconclusive.
     """

@@ -7,8 +7,8 @@ from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.rank_plan import RankPlan
-from sweeper.spec.batch_growth import growths_allowed
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.schedules import GrowingBatch
 
 
 class BatchSize(Callback):
@@ -79,12 +79,12 @@ def measured_growth(
 ) -> MeasuredGrowth | None:
     """The growth that a run's schedule asks for; None if it is planned, or there is none."""
     schedule = spec.config.schedule
-    if getattr(schedule, "growth", None) != "measured":
+    if not isinstance(schedule, GrowingBatch) or schedule.growth != "measured":
         return None
     assert noise is not None, "planning enables the measurement where it is needed"
     return MeasuredGrowth(
         plan,
         noise,
-        growths_allowed=growths_allowed(schedule, spec.split.global_batch),
+        growths_allowed=schedule.growths_allowed(spec.split.global_batch),
         warmup_epochs=spec.schedule.warmup_epochs,
     )

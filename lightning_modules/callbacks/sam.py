@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.layers.ghost_batchnorm import track_statistics
-from sweeper.spec import perturbations
+from sweeper.spec import config
 
 
 class SAM(Callback):
@@ -64,9 +64,9 @@ class SAM(Callback):
         outputs.update(self._at_w)
 
 
-def sam(perturbation: perturbations.Perturbation) -> SAM | None:
+def sam(perturbation: config.Perturbation) -> SAM | None:
     """The callback of a perturbation; None for none."""
-    return SAM(rho=perturbation.rho) if isinstance(perturbation, perturbations.SAM) else None
+    return SAM(rho=perturbation.rho) if isinstance(perturbation, config.SAM) else None
 
 
 _TINY = 1e-30

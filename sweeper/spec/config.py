@@ -1,14 +1,13 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
-from sweeper.spec.perturbations import Perturbation
 from sweeper.spec.schedules import Schedule
 from sweeper.spec.sentences import checked
 from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settings, Switch, Text
@@ -93,6 +92,23 @@ class Optimizer(Component):
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of the constructor, but for the parameters and the rate."""
         return _arguments(self, without="name")
+
+
+class NoPerturbation(Settings):
+    """Descend on the loss as it is."""
+
+    name: Literal["none"]
+
+
+class SAM(Settings):
+    """The gradient where the loss is highest within `rho`, for each `gradient_span` examples."""
+
+    name: Literal["sam"]
+    rho: Positive
+    gradient_span: Count
+
+
+Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
 
 
 class Scientific(Settings):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
+from sweeper.spec.schedules import GrowingBatch
 
 
 def gradient_span(config: RunConfig) -> int | None:
@@ -44,6 +45,43 @@ def check_methods(config: RunConfig) -> None:
         _check_local_steps(hook, config)
     if config.reproducible:
         _check_reproducible(config)
+
+
+def check_growth(config: RunConfig, warmup_epochs: float) -> None:
+    """Refuse a growing batch that cannot be trained with a warmup of this length [epochs].
+
+    Raises:
+        ValueError: with a rule, the value and a remedy.
+    """
+    schedule = config.schedule
+    if not isinstance(schedule, GrowingBatch):
+        return
+    early = [milestone for milestone in schedule.milestones if milestone < warmup_epochs]
+    if early:
+        msg = (
+            "schedule.milestones must come after the warmup, during which the batch is constant; "
+            f"got a milestone of {early[0]}, {warmup_epochs:g} warmup epochs. Move it."
+        )
+        raise ValueError(msg)
+    size = config.data.num_train_examples
+    if not config.batch <= schedule.max_batch <= size:
+        msg = (
+            f"schedule.max_batch must be from batch={config.batch} to the epoch's {size} examples; "
+            f"got schedule.max_batch={schedule.max_batch}. Change it."
+        )
+        raise ValueError(msg)
+    if config.comm_hook.name == "post_local_sgd":
+        msg = (
+            "schedule=growing_batch needs gradients averaged over ranks at every step; got "
+            "comm_hook=post_local_sgd. Use comm_hook=all_reduce."
+        )
+        raise ValueError(msg)
+    if config.lr_rule.name == "adascale":
+        msg = (
+            "schedule=growing_batch needs a learning rate that does not follow the batch during "
+            "training; got lr_rule=adascale. Use one of the two."
+        )
+        raise ValueError(msg)
 
 
 def _check_nccl(hook: AllReduce | Hierarchical, config: RunConfig) -> None:

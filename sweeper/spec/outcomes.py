@@ -17,8 +17,3 @@ class Outcome(StrEnum):
     def is_result(self) -> bool:
         """Whether the run is settled: trained to its end, or found to diverge."""
         return self in {Outcome.FINISHED, Outcome.DIVERGED}
-
-    @property
-    def is_retryable(self) -> bool:
-        """Whether repeating the command retries the run."""
-        return self in {Outcome.OUT_OF_MEMORY, Outcome.TIMED_OUT, Outcome.PREEMPTED}

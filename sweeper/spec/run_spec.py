@@ -13,14 +13,12 @@ from sweeper.spec.batch import (
     split_global_batch,
     steps_per_epoch,
 )
-from sweeper.spec.batch_growth import check_growth, factor_of, planned_growths
 from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import RunConfig, run_config
-from sweeper.spec.method_checks import check_methods, gradient_span
-from sweeper.spec.rule_at_batch import peak_lr, warmup_epochs
-from sweeper.spec.schedule import LRSchedule
-from sweeper.spec.schedules import Training
-from sweeper.spec.warmup import warmup
+from sweeper.spec.lr_rules import LRRule, Scaling
+from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
+from sweeper.spec.schedule import LRSchedule, warmup
+from sweeper.spec.schedules import GrowingBatch, Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,10 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
     plan = _batch_plan(config)
     spec = RunSpec(config=config, batch_plan=plan, schedule=_lr_schedule(config, plan))
     check_growth(config, spec.schedule.warmup_epochs)
-    grown = planned_growths(config.schedule, config.batch)
+    schedule = config.schedule
+    if not isinstance(schedule, GrowingBatch) or schedule.growth == "measured":
+        return spec
+    grown = schedule.milestones[: schedule.growths_allowed(config.batch)]
     return with_growths(spec, grown) if grown else spec
 
 
@@ -118,6 +119,48 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
         ValueError: if micro-batches of this size do not make the batch.
     """
     return replace(run_spec(spec.config.replaced(micro_batch=micro_batch)), config=spec.config)
+
+
+def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: int) -> float:
+    """Learning rate at the end of warmup, by a rule.
+
+    Args:
+        lr_rule: the rule.
+        base_lr: learning rate tuned at ``base_batch`` [dimensionless].
+        global_batch: examples per optimizer step [examples].
+        base_batch: the reference batch [examples].
+
+    Raises:
+        ValueError: if the rule does not take these settings or gives no positive rate.
+    """
+    at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
+    peak = lr_rule.peak_lr(at)
+    if not 0 < peak < math.inf:
+        msg = (
+            f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
+            f"batch={global_batch}. Correct the rule's settings."
+        )
+        raise ValueError(msg)
+    return peak
+
+
+def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> float:
+    """Length of the warmup at this batch, ``warmup * batch_ratio**warmup_exponent`` [epochs].
+
+    A rule without `warmup_exponent` leaves the warmup as it is. LEGW's exponent is 1: the epochs
+    grow with the batch, the number of steps stays.
+
+    Args:
+        lr_rule: the rule.
+        warmup: length of the warmup at the base batch [epochs].
+        batch_ratio: ``global_batch / base_batch`` [dimensionless].
+
+    Source:
+        You et al. 2019, arXiv:1901.08256 (exponent 1).
+    """
+    if lr_rule.warmup_exponent is None:
+        return warmup
+    return warmup * batch_ratio**lr_rule.warmup_exponent
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan) -> LRSchedule:
@@ -167,7 +210,7 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         split=split,
         bn_span=micro_batch if config.bn_span == "micro" else config.bn_span,
         num_train_examples=config.data.num_train_examples,
-        factor=factor_of(config.schedule),
+        factor=config.schedule.factor if isinstance(config.schedule, GrowingBatch) else 1,
     )
 
 

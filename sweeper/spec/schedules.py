@@ -107,6 +107,13 @@ class GrowingBatch(Settings):
     growth: Literal["measured", "milestones"]
     max_batch: Count
 
+    def growths_allowed(self, global_batch: int) -> int:
+        """How often the batch may be multiplied before it would exceed `max_batch` [count]."""
+        allowed = 0
+        while global_batch * self.factor ** (allowed + 1) <= self.max_batch:
+            allowed += 1
+        return allowed
+
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training."""
 

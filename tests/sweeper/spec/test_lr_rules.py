@@ -7,18 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from sweeper.spec import lr_rules, rule_at_batch
+from sweeper.spec import lr_rules
+from sweeper.spec import run_spec as runs
 from sweeper.spec.run_spec import run_spec
 
 READ = TypeAdapter(lr_rules.LRRule)
 
 
 def peak_lr(rule, **batches):
-    return rule_at_batch.peak_lr(READ.validate_python(rule), **batches)
+    return runs.peak_lr(READ.validate_python(rule), **batches)
 
 
 def warmup_epochs(rule, **lengths):
-    return rule_at_batch.warmup_epochs(READ.validate_python(rule), **lengths)
+    return runs.warmup_epochs(READ.validate_python(rule), **lengths)
 
 
 # Goyal et al.'s reference: 0.1 at 256. Each row: the rule, the peak at 7,680 and at 30,720.

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from sweeper.spec.run_spec import run_spec
-from sweeper.spec.schedule import LRSchedule
+from sweeper.spec.schedule import LRSchedule, warmup
 from sweeper.spec.schedules import Schedule, Training, silent_milestones
-from sweeper.spec.warmup import warmup
 
 IMAGENET = 1_281_167
 read = TypeAdapter(Schedule).validate_python
@@ -49,7 +48,7 @@ def test_goyals_warmup_adds_the_same_amount_each_of_782_steps():
     """Batch 8,192: from 0.1 to 3.2 in 782 steps, 0.0039642 a step."""
     goyal = schedule(warmup_epochs=5, steps_per_epoch=782 / 5)
 
-    rates = list(goyal.series(784))
+    rates = [goyal.lr(step) for step in range(784)]
 
     increments = [after - before for before, after in itertools.pairwise(rates[:783])]
     assert rates[0] == 0.1
