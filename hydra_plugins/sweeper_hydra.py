@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class RunLauncher(Launcher):
     """A place to run.
 
-    Args:
-        settings: its file in conf/hydra/launcher.
+    The settings are its file in conf/hydra/launcher.
     """
 
     _refusal: ClassVar[str]
@@ -90,9 +89,7 @@ class SlurmLauncher(RunLauncher):
 class RunSweeper(Sweeper):
     """Knows which runs to make.
 
-    Args:
-        params: overrides of a preset by key, which those of the command line replace.
-        settings: all other settings of the sweeper.
+    `params` are overrides of a preset by key, which those of the command line replace.
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None, **settings: Any) -> None:

@@ -48,15 +48,9 @@ _COLUMNS = (
 class Trained:
     """One layout after its epoch.
 
-    Attributes:
-        split: ranks, micro-batch and accumulation steps.
-        precision: of the arithmetic.
-        difference: largest relative difference of any tensor from the first layout's.
-        same_lr: whether every step's learning rate was that of the first layout.
-        steps: optimizer steps [steps].
-        val_loss: after the epoch [nats per example].
-        has_batchnorm: whether the model has running statistics.
-        is_reproducible: whether the sums were to be made in one fixed order.
+    `difference` is the largest relative one of any tensor from the first layout's, `val_loss`
+    in nats per example, `same_lr` whether every step's learning rate was that of the first
+    layout.
     """
 
     split: BatchSplit

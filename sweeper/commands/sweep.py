@@ -84,10 +84,7 @@ def run_sweep(
 ) -> int:
     """Run a grid.
 
-    Args:
-        configs: the resolved config of every point.
-        settings: `results`, `retry` and `rerun` of the command.
-        launch: makes attempts at some place.
+    The settings are `results`, `retry` and `rerun` of the command.
 
     Returns:
         The exit code: 0 if every run has a result, 1 if any has none.

@@ -32,13 +32,9 @@ def run_tuning(
 ) -> int:
     """Tune at every point.
 
-    Args:
-        points: the compared overrides of each study.
-        settings: how trials are chosen and judged.
-        options: `results`, `retry`, `n_trials` of the command; `storage`, `study_name`,
-            `max_concurrent` and `max_attempts` of `hydra.sweeper`.
-        configs_of: the runs that overrides ask for.
-        launch: makes attempts at some place.
+    Each point is the compared overrides of a study. The options are `results`, `retry`,
+    `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
+    `hydra.sweeper`.
 
     Returns:
         The exit code: 0 if every trial has a result, 1 if any has none.

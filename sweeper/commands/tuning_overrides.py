@@ -24,11 +24,8 @@ _TAGS = {"tune", "log", "mean"}
 class TuningOverrides:
     """The overrides of a tuned sweep, by what is done with them.
 
-    Attributes:
-        fixed: with one value.
-        compared: of each key that is compared, one for each of its values.
-        averaged: over whose values each trial is a mean.
-        space: what is tuned.
+    `fixed` have one value; `compared` has, of each key, one for each of its values; each trial
+    is a mean over the values of `averaged`.
     """
 
     fixed: Sequence[str]
@@ -82,10 +79,6 @@ def _distribution(override: Override) -> BaseDistribution:
 
     Numbers are whole if the ends of the range, and its step, are; with the tag log they are chosen
     evenly in their logarithm.
-
-    Raises:
-        ValueError: if there are fewer than two values, one comes twice, or the logarithm cannot be
-            had.
     """
     sweep, log = override.value(), "log" in _tags(override)
     if isinstance(sweep, ChoiceSweep):
@@ -127,11 +120,7 @@ def _require(holds: bool, override: Override, rule: str) -> None:  # noqa: FBT00
 
 
 def _tags(override: Override) -> set[str]:
-    """The tags of an override.
-
-    Raises:
-        ValueError: if one is unknown, or two contradict each other.
-    """
+    """The tags of an override, of which none may contradict another."""
     sweep = override.value()
     tags = set(sweep.tags) if isinstance(sweep, IntervalSweep | RangeSweep | ChoiceSweep) else set()
     if unknown := sorted(tags - _TAGS):

@@ -40,14 +40,9 @@ _STYLE = {
 class RunState:
     """What is known about one run.
 
-    Attributes:
-        spec: the run.
-        status: waiting, running, elsewhere, or an outcome.
-        epoch: epochs completed.
-        accuracy: on the validation set after the latest epoch.
-        seconds: of training and validation so far.
-        attempt: the latest one, if it was made now.
-        reason: why it ended.
+    `status` is waiting, running, elsewhere, or an outcome; `accuracy` that after the latest
+    epoch; `seconds` those of training and validation so far; `attempt` the latest one, if it
+    was made now.
     """
 
     spec: RunSpec

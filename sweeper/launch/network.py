@@ -12,11 +12,7 @@ _ANY_PORT = 9  # of a datagram that is never sent
 def interface_towards(address: str) -> dict[str, str]:
     """The variable that names the interface to another machine: gloo's own guess may be loopback.
 
-    Args:
-        address: of the other machine, or its name.
-
-    Returns:
-        Nothing if the variable is set already or no interface leads there.
+    Nothing if the variable is set already or no interface leads there.
     """
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return {}

@@ -55,11 +55,8 @@ class RankProcess(Protocol):
 class Running:
     """A run whose ranks are running.
 
-    Attributes:
-        attempt: the attempt, held by this process.
-        processes: of its ranks.
-        deadline: when it is timed out, on the monotonic clock; None for never.
-        failure: the end of a run by the exit codes of its processes, some of which are not 0.
+    `deadline` is when it is timed out, on the monotonic clock; None for never. `failure` is its
+    end by the exit codes of its processes, some of which are not 0.
     """
 
     attempt: Attempt
@@ -89,20 +86,12 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalRanks:
-    """All ranks on this machine, one process each.
-
-    Attributes:
-        target: first function of each process.
-    """
+    """All ranks on this machine, one process each."""
 
     target: "Callable[[WorkerArgs], None]" = field(default_factory=lambda: train_rank)
 
     def check(self, spec: RunSpec) -> None:
-        """Refuse a run that needs more than this machine.
-
-        Raises:
-            ValueError: if it needs more nodes.
-        """
+        """Refuse a run that needs more nodes than this machine."""
         if (nodes := spec.config.num_nodes) > 1:
             msg = (
                 f"num_nodes must be 1 with hydra/launcher=local; got num_nodes={nodes}. "
@@ -180,12 +169,7 @@ def wait_for_exit(processes: Sequence[RankProcess], timeout_s: float = _TICK_S) 
 
 
 def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
-    """How a run ended, or None while it has not; a failing rank ends the others.
-
-    Args:
-        run: running until now.
-        why_stopped: the reason if it was stopped gracefully.
-    """
+    """How a run ended, or None while it has not; a failing rank ends the others."""
     codes = run.codes
     if any(codes):
         end = run.failure(run, why_stopped)

@@ -21,12 +21,10 @@ from sweeper.store.standing import Open, recover, standing, tidy
 class Plan:
     """The plan of a grid.
 
-    Attributes:
-        specs: every distinct run of the grid, in its order.
-        ended: the current rows that the ledger has of them.
-        repeats: points that are the same run as another; they differ only in where they run.
-        warnings: what is allowed but probably not meant, by the id of the run that it concerns.
-        fits: what is known of the micro-batches, by run id; empty if not read.
+    `ended` are the current rows that the ledger has of its runs; `repeats` points that are the
+    same run as another and differ only in where they run; `warnings`, by run id, what is
+    allowed but probably not meant; `fits`, by run id, what is known of the micro-batches, empty
+    if not read.
     """
 
     specs: Sequence[RunSpec]
@@ -46,11 +44,8 @@ def plan(
 ) -> Plan:
     """Check every point of a grid and find its runs in the ledger; changes nothing.
 
-    Args:
-        configs: the resolved config of every point.
-        ledger: where its runs may stand.
-        device: what they will train on, to find the micro-batches known to fit;
-            None to leave that to the launcher.
+    The device is what they will train on, to find the micro-batches known to fit; None leaves
+    that to the launcher.
 
     Raises:
         ValueError: with one line per distinct mistake, if any point is impossible.
@@ -86,12 +81,6 @@ def tasks(planned: Plan, ledger: Ledger, *, retry: str | None, rerun: str | None
 
     Finished and diverged runs are settled; failed ones are tried again only on request; those
     that were cut off, timed out or out of memory are tried again.
-
-    Args:
-        planned: the grid.
-        ledger: where its runs stand.
-        retry: failed, or None.
-        rerun: all, or None.
     """
     tidy(ledger)
     if rerun:
@@ -130,13 +119,6 @@ def _with_measured_noise(config: RunConfig, ledger: Ledger) -> RunConfig:
     """The config with the number in place of ``lr_rule.noise_scale=measured``.
 
     The number belongs to the run's identity; where it comes from does not.
-
-    Args:
-        config: of a run.
-        ledger: of the runs; `lr_rule.measured_in` is one of them.
-
-    Raises:
-        ValueError: if that run is not named, not there or measured nothing.
     """
     rule = config.lr_rule
     is_known = isinstance(rule, Saturating | Surge | OwnRule)

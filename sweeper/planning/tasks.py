@@ -11,10 +11,8 @@ from sweeper.store.attempt import Attempt, End
 class Task:
     """A run to be made.
 
-    Attributes:
-        spec: the run.
-        number: the attempt to make of it, 1-based.
-        from_scratch: whether to ignore an earlier attempt's checkpoint.
+    `number` is that of the attempt to make, 1-based; `from_scratch` ignores an earlier
+    attempt's checkpoint.
     """
 
     spec: RunSpec
@@ -31,13 +29,10 @@ Tasks = Iterable[Task | None]
 class Event:
     """What happened since the last event.
 
-    Attributes:
-        began: attempts that started here.
-        elsewhere: attempts found to be running in another process.
-        ended: how attempts ended, here or elsewhere, by run id.
-        queued: ids of runs that wait in a queue.
-        said: sentences for the user.
-        is_detached: whether the runs continue without this process.
+    `began` are attempts that started here, `elsewhere` those found running in another process;
+    `ended` says by run id how attempts ended, here or there; `queued` are ids of runs that wait
+    in a queue, `said` sentences for the user; `is_detached` if the runs continue without this
+    process.
     """
 
     began: Sequence[Attempt] = ()

@@ -24,12 +24,7 @@ _CANCEL = "cancel.txt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """How an attempt ended.
-
-    Attributes:
-        outcome: how.
-        reason: explanation of the outcome.
-    """
+    """How an attempt ended."""
 
     outcome: Outcome
     reason: str
@@ -39,13 +34,9 @@ class End:
 class Attempt:
     """An attempt at a run: its number is its claim, because only one process can make its folder.
 
-    Attributes:
-        spec: the run, laid out as this attempt trains it.
-        number: 1-based.
-        folder: config.json, lease.json while it is held, released.json after that, and what the
-            worker leaves: log, progress, record.
-        checkpoint: the run's checkpoint, shared by its attempts.
-        started_at: UTC.
+    `spec` is laid out as this attempt trains it; `number` is 1-based; `folder` has config.json,
+    lease.json while it is held, released.json after that, and what the worker leaves: log,
+    progress, record. Attempts share their run's checkpoint; `started_at` is in UTC.
     """
 
     spec: RunSpec

@@ -30,13 +30,9 @@ EXPIRES_S = 60.0
 class Holder:
     """A process.
 
-    Attributes:
-        host: name of its machine.
-        boot: of the machine, and the namespace of its process ids (containers of one machine may
-            share its name, but not its processes), where they are known.
-        pid: process id.
-        born: start time of the process in clock ticks since boot, where it is known; guards
-            against a reused process id.
+    `boot` is that of the machine, and the namespace of its process ids (containers of one
+    machine may share its name, but not its processes); `born` the process's start in clock
+    ticks since boot, which guards against a reused process id; both where they are known.
     """
 
     host: str

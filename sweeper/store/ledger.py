@@ -23,8 +23,7 @@ from sweeper.store.row_file import COMPACT_PREFIX, RowFile
 class Ledger:
     """A results folder.
 
-    Args:
-        results: the folder; made when the first run starts.
+    The folder is made when the first run starts.
     """
 
     def __init__(self, results: Path) -> None:
@@ -132,9 +131,8 @@ class Ledger:
 
         The row appears last and at once, so a run either has a complete row or none.
 
-        Args:
-            row: the columns of the runs table.
-            curve: the columns of the curves table, one mapping per epoch.
+        The row has the columns of the runs table, the curve a mapping of those of the
+        curves table per epoch.
         """
         from sweeper.store.parquet import write_curves, write_runs  # pyarrow: 0.2 s
 

@@ -37,12 +37,9 @@ _PART_OF_LIMIT = 0.95
 class Fit:
     """What is known about a run's micro-batch before it starts.
 
-    Attributes:
-        spec: the run with its micro-batch; as planned while that is to be probed.
-        to_probe: the micro-batch to probe next; None if there is none [examples].
-        refusal: why the run cannot be made: nothing fits; empty if it can.
-        source: where the micro-batch comes from: given, limit, probed, to be probed.
-        bounds: what the probes say.
+    `spec` is the run with its micro-batch, as planned while that is to be probed; `to_probe`
+    the micro-batch to probe next, None if there is none; `refusal` why the run cannot be made,
+    empty if it can; `source` given, limit, probed or to be probed.
     """
 
     spec: RunSpec
@@ -53,12 +50,7 @@ class Fit:
 
 
 class MemoryCache:
-    """The findings of a results folder on one kind of device.
-
-    Args:
-        results: the folder.
-        device: what runs train on.
-    """
+    """The findings of a results folder on one kind of device."""
 
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "probes", device
@@ -118,11 +110,7 @@ class MemoryCache:
     def record_fit(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
         """Remember what a micro-batch took.
 
-        Args:
-            spec: the run that it was probed for.
-            micro_batch: what was probed [examples].
-            peak_gib: most memory held at once [GiB].
-            other: what else is known of it, for people.
+        `peak_gib` is the most memory held at once; `other` is for people.
         """
         content = {"peak_gib": peak_gib, "run_id": spec.run_id, **other}
         self._note(spec, f"{micro_batch}-took.json", content)
@@ -132,11 +120,7 @@ class MemoryCache:
     ) -> None:
         """Remember that a micro-batch took too much.
 
-        Args:
-            spec: the run that it was probed for.
-            micro_batch: what was probed [examples].
-            limit_gib: it took more than this; None for all that the device has [GiB].
-            other: what else is known of it, for people.
+        `limit_gib` is None for all that the device has; `other` is for people.
         """
         content = {"limit_gib": limit_gib, "run_id": spec.run_id, **other}
         self._note(spec, f"{micro_batch}-over.json", content)

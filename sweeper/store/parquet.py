@@ -48,9 +48,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
 def read_whole(path: Path, kind: str) -> pa.Table:
     """All rows of a file, every column in the type that the schema says.
 
-    Args:
-        path: the file.
-        kind: runs or curves.
+    The kind is runs or curves.
 
     Raises:
         ValueError: if the file is of another schema version, or of none.

@@ -24,9 +24,7 @@ _PREFIX = ".pending-"
 class PendingRuns:
     """The pending runs of one sweep.
 
-    Attributes:
-        holder: the sweep's process.
-        runs: what is known of each run before it starts, with columns of the runs table.
+    Each run has what is known of it before it starts, with columns of the runs table.
     """
 
     holder: Holder
@@ -37,9 +35,7 @@ class PendingRuns:
 def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Generator[None]:
     """List the pending runs of a sweep while the block runs.
 
-    Args:
-        attempts: the runs that it has to make, and the number of the attempt at each.
-        results: the results folder.
+    The numbers are those of the attempts at the runs.
     """
     for path, listed in _read_all(results):
         if listed.holder.is_alive() is False:

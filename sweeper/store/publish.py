@@ -12,11 +12,8 @@ from typing import Any
 def publishing(path: Path) -> Generator[Path]:
     """Publish a file at the end of the block, unless the block fails.
 
-    Args:
-        path: the file; another one of that name is replaced.
-
-    Yields:
-        Where to write it: in the same folder, under a name that readers ignore.
+    It is written in the same folder under a name that readers ignore, and replaces another file
+    of its name.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

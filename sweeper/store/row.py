@@ -46,9 +46,8 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
 def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict[str, Any]:
     """The measurements of an attempt.
 
-    Args:
-        record: what rank 0 left at its end; empty if it did not come to that.
-        curve: one mapping per completed epoch.
+    The record is what rank 0 left at its end, empty if it did not come to that; the curve has
+    one mapping per completed epoch.
     """
     last = curve[-1] if curve else {}
     train_s = record.get("train_s")

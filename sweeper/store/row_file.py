@@ -10,13 +10,7 @@ COMPACT_PREFIX = "compact-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFile:
-    """The current row of a run, as its file name says.
-
-    Attributes:
-        run_id: hash of the scientific configuration.
-        attempt: 1-based.
-        outcome: how the attempt ended.
-    """
+    """The current row of a run, as its file name says."""
 
     run_id: str
     attempt: int

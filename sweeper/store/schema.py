@@ -101,9 +101,6 @@ def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:
 def check_version(metadata: Mapping[bytes, bytes] | None) -> None:
     """Refuse a file of another schema version: what its columns mean cannot be known.
 
-    Args:
-        metadata: of the file's schema.
-
     Raises:
         ValueError: if it states another version, or none.
     """

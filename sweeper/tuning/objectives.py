@@ -12,11 +12,8 @@ Direction = Literal["maximize", "minimize"]
 class Objective:
     """A column that says how good a trial is.
 
-    Attributes:
-        column: of the runs table.
-        direction: maximize or minimize.
-        worst: value of a trial that diverged.
-        curve: the same quantity per epoch, a column of the curves table; None if there is none.
+    `worst` is the value of a trial that diverged; `curve` the same quantity per epoch, a column
+    of the curves table, or None.
     """
 
     column: str
@@ -82,9 +79,7 @@ def violations(
 ) -> dict[str, float]:
     """By how much each bound is exceeded; zero or less where it is satisfied.
 
-    Args:
-        constraints: bounds, by column.
-        row: the measured columns, means over the runs of a trial.
+    The row has the measured columns, means over the runs of a trial.
     """
     found: dict[str, float] = {}
     for column, bounds in constraints.items():

@@ -24,12 +24,7 @@ from sweeper.tuning.space import Space
 
 
 class FixedSampler(RandomSampler):
-    """A fixed list of points.
-
-    Args:
-        space: what is tuned.
-        seed: of the points.
-    """
+    """A fixed list of points."""
 
     def __init__(self, space: Space, seed: int) -> None:
         super().__init__(seed)
@@ -54,8 +49,7 @@ class FixedSampler(RandomSampler):
 class QuasiRandomSampler(FixedSampler):
     """Scrambled Halton points.
 
-    Source:
-        Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy.
+    Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy.
     """
 
     def point(self, number: int) -> dict[str, Any]:
@@ -72,10 +66,7 @@ class QuasiRandomSampler(FixedSampler):
 class GridSampler(FixedSampler):
     """Every combination of the values, in order; intervals are cut into levels.
 
-    Args:
-        space: what is tuned.
-        seed: does not matter here.
-        levels: of an interval [count].
+    The seed does not matter here.
     """
 
     def __init__(self, space: Space, seed: int, levels: int) -> None:

@@ -43,13 +43,7 @@ def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
 
     A choice has no edge, and a range that begins at 0 cannot sensibly be widened below it.
 
-    Args:
-        key: config key.
-        value: the best value found.
-        distribution: the range.
-
-    Returns:
-        A sentence, or None if the value is inside.
+    None if the value is inside.
     """
     if not isinstance(distribution, FloatDistribution | IntDistribution):
         return None

@@ -16,10 +16,8 @@ JOURNAL = "tuning.journal"
 def open_storage(storage: str | None, results: Path) -> BaseStorage:
     """The storage of a command.
 
-    Args:
-        storage: a URL such as sqlite:///tuning.db, the path of a journal file, or None for the
-            journal in the results folder.
-        results: the results folder.
+    It is a URL such as sqlite:///tuning.db, the path of a journal file, or None for the journal
+    in the results folder.
 
     Raises:
         ValueError: if it cannot be opened.

@@ -29,11 +29,7 @@ _CHOOSING = ("optuna", "numpy", "scipy", "cmaes", "torch")
 class PointStudy:
     """The study of one compared point.
 
-    Args:
-        name: of the study, the same whenever the same point is tuned.
-        point: its overrides, as typed.
-        settings: how trials are chosen and judged.
-        storage: where it is kept; made there if it is new.
+    The name is the same whenever the same point is tuned; the point is its overrides, as typed.
 
     Raises:
         ValueError: if the storage has a study of this name with other settings.
@@ -64,11 +60,7 @@ class PointStudy:
         return len(self.trials()) - len(self.trials(TrialState.WAITING))
 
     def budget(self, n_trials: int) -> int:
-        """Trials that the study may start: those requested, or all that are queued for a retry.
-
-        Args:
-            n_trials: requested [count].
-        """
+        """Trials that the study may start: those requested, or all that are queued for a retry."""
         return max(n_trials, len(self.trials()) if self.trials(TrialState.WAITING) else 0)
 
     def retry_failed(self) -> int:
@@ -119,9 +111,7 @@ class PointStudy:
     def tell(self, trial: optuna.Trial, rows: Sequence[Mapping[str, Any]]) -> None:
         """Give a trial the result of its runs: means, or the worst if one diverged.
 
-        Args:
-            trial: the trial.
-            rows: of the runs table, all finished or diverged.
+        The rows, of the runs table, are all finished or diverged.
         """
         objectives, constraints = self.settings.objectives, self.settings.constraints
         diverged = [row for row in rows if row["outcome"] == "diverged"]

@@ -19,14 +19,8 @@ from sweeper.tuning.space import Space, to_json
 class StudySettings:
     """How studies choose and judge their trials.
 
-    Attributes:
-        space: what is tuned.
-        objectives: what a trial is judged by.
-        constraints: bounds on columns of the runs table.
-        sampler: `_target_` and options of the sampler.
-        sampler_seed: its seed.
-        pruner: `_target_` and options of the pruner.
-        averaged: overrides over whose values each trial is a mean.
+    Sampler and pruner are `_target_` and options; each trial is a mean over the values of
+    `averaged`; constraints are bounds on columns of the runs table.
     """
 
     space: Space
@@ -82,9 +76,6 @@ class StudySettings:
         """The sampler of a trial, which depends only on the seed and the trials before it.
 
         An interrupted study thus resumes as if it had not been interrupted.
-
-        Args:
-            number: of the trial, 0-based.
         """
         kind = imported(self.sampler["_target_"], "hydra.sweeper.sampler")
         if isinstance(kind, type) and issubclass(kind, FixedSampler):

@@ -27,12 +27,8 @@ Expect = Callable[[RunSpec, str], None]
 class _RunningTrial:
     """A trial whose runs have not all ended.
 
-    Attributes:
-        study: where it belongs.
-        trial: the trial.
-        specs: its runs, by id; several if it is a mean.
-        reported: epochs that the pruner has seen.
-        pruned: why it is being stopped; None while it may continue.
+    It has several runs if it is a mean. `reported` are the epochs that the pruner has seen,
+    `pruned` why it is being stopped.
     """
 
     study: PointStudy
@@ -46,15 +42,10 @@ class _RunningTrial:
 class Tuner:
     """The studies of one command.
 
-    Attributes:
-        studies: one for each compared point.
-        n_trials: of each.
-        max_concurrent: trials of a study that may run at a time [count].
-        max_attempts: at a run without a result, in one command [count].
-        configs_of: the runs that overrides ask for.
-        ledger: what is known of runs.
-        expect: called with each run of a trial, and its outcome so far.
-        say: called with a line about each trial that ends.
+    `n_trials`, `max_concurrent` (trials at a time) are of each study; `max_attempts` at a run
+    without a result are made in one command. `configs_of` knows the runs that overrides ask
+    for; `expect` is called with each run of a trial and its outcome so far, `say` with a line
+    about each trial that ends.
     """
 
     studies: Sequence[PointStudy]
@@ -74,8 +65,7 @@ class Tuner:
     def tasks(self) -> Iterator[Task | None]:
         """Runs to start: those of interrupted trials first, then of new ones.
 
-        Yields:
-            A task; or None while the next trial must wait for the end of others.
+        None while the next trial must wait for the end of others.
         """
         for study in self.studies:
             for frozen in study.trials(TrialState.RUNNING):

@@ -16,11 +16,7 @@ class Severity(StrEnum):
 class Check:
     """One thing that was looked at.
 
-    Attributes:
-        severity: how bad it is.
-        what: was looked at.
-        found: in a few words.
-        do: what to do about it; empty if nothing.
+    `do` says what to do about it; empty if nothing.
     """
 
     severity: Severity

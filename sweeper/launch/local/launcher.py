@@ -48,13 +48,8 @@ def run_here(
 
     A run that another process is making is waited for, and taken over if that process dies.
 
-    Args:
-        tasks: what to run, in this order; taken as room appears.
-        ledger: where the rows go.
-        machine: what the runs may use.
-        why_stopped: the reason of runs that are stopped before their end.
-        may_start: whether runs that wait may begin.
-        ranks: where the ranks of runs are; None for this machine.
+    `may_start` says whether runs that wait may begin, `why_stopped` the reason of those that
+    are stopped before their end; without `ranks` they are on this machine.
 
     Yields:
         An event when a run ends, and several times a second, empty when nothing happened, so that

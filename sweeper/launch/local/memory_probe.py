@@ -39,10 +39,8 @@ class _Probe:
 class Findings:
     """New findings of the probes since the last call.
 
-    Attributes:
-        free: runs whose probe has ended: their slots are free.
-        ready: runs to be looked at again, the free ones first.
-        said: sentences for the user.
+    `free` are runs whose probe has ended: their slots are free. `ready` are runs to be looked
+    at again, the free ones first; `said` are sentences for the user.
     """
 
     free: Sequence[Task] = ()
@@ -56,10 +54,6 @@ class MemoryProber:
 
     A probe does not share its data with the runs: of a shared array it would touch, and so count, a
     part only.
-
-    Attributes:
-        memory: what is known already.
-        context: where processes come from.
     """
 
     memory: MemoryCache
@@ -90,10 +84,7 @@ class MemoryProber:
     def start(self, task: Task, micro_batch: int, slot: Mapping[str, str]) -> bool:
         """Probe a micro-batch in a run's slot; False if the run is to wait for another probe.
 
-        Args:
-            task: the run.
-            micro_batch: what to probe [examples].
-            slot: variables that say which devices are the run's.
+        `slot` has the variables that say which devices are the run's.
         """
         spec = task.spec
         if self._is_probed(spec) or not self.memory.claim(spec):
@@ -196,11 +187,7 @@ class MemoryProber:
 
 
 def _measured(probe: _Probe, folder: Path) -> dict[str, Any]:
-    """The measurement of a probe; nothing if it exceeded the limit.
-
-    Raises:
-        _Inconclusive: if it ended for another reason.
-    """
+    """The measurement of a probe; nothing if it exceeded the limit."""
     code = probe.process.exitcode
     is_over = probe.deadline is not None and time.monotonic() >= probe.deadline
     if code in {OVER_MEMORY_EXIT, -signal.SIGKILL} and not is_over:

@@ -15,9 +15,7 @@ from sweeper.spec.values import Count, Settings
 class LocalSettings(Settings):
     """conf/hydra/launcher/local.yaml.
 
-    Attributes:
-        jobs: runs at a time, or auto: as many as cores or GPUs carry.
-        runs_per_gpu: runs that share a GPU [count].
+    `jobs` are runs at a time, or auto: as many as cores or GPUs carry.
     """
 
     jobs: Count | Literal["auto"]
@@ -28,12 +26,7 @@ class LocalSettings(Settings):
 class Machine:
     """The resources to share.
 
-    Attributes:
-        cores: that this process may use [count].
-        gpus: names for CUDA_VISIBLE_DEVICES; empty without any.
-        jobs: runs at a time, or auto: as many as cores or GPUs carry.
-        runs_per_gpu: runs that share a GPU [count].
-        device: what runs train on.
+    `gpus` are names for CUDA_VISIBLE_DEVICES, empty without any.
     """
 
     cores: int
@@ -45,11 +38,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Slots:
-    """The slots of a machine; runs take one and return it.
-
-    Attributes:
-        machine: what there is to share.
-    """
+    """The slots of a machine; runs take one and return it."""
 
     machine: Machine
     _taken: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
@@ -104,11 +93,7 @@ def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
 
 
 def this_device(*, runs: int) -> Device:
-    """The device that runs on this machine train on: the first GPU, or the CPU without one.
-
-    Args:
-        runs: that share a GPU [count].
-    """
+    """The device that runs on this machine train on: the first GPU, or the CPU without one."""
     for line in _nvidia_smi("name,memory.total"):
         kind, _, memory_mib = line.rpartition(",")
         known = memory_mib.strip().isdecimal()

@@ -18,12 +18,8 @@ _SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
 class Queued:
     """An element of a job array in the queue, or a single job.
 
-    Attributes:
-        job: number of the array.
-        index: in the array; 0 for a single job.
-        state: SLURM's short word: PD, R, CG, ...
-        reason: why it waits.
-        comment: as submitted.
+    `index` is 0 for a single job, `state` SLURM's short word (PD, R, CG, ...), `reason` why it
+    waits.
     """
 
     job: str
@@ -57,11 +53,8 @@ def ask(
 ) -> str | None:
     """The output of one of SLURM's programs, or None if it is not available.
 
-    Args:
-        program: its name.
-        arguments: its words.
-        environment: None for this process's own.
-        succeeds: whether what it prints counts only if it ends with 0.
+    The environment is None for this process's own. With `succeeds` what it prints counts only
+    if it ends with 0.
     """
     try:
         done = subprocess.run(

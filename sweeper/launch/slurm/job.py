@@ -54,11 +54,6 @@ class JobPolicy(Settings):
 def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
     """A job's whole life; submitit calls it on the first node of the job.
 
-    Args:
-        results: the results folder.
-        run_ids: the job's runs; each has a ticket unless it has ended.
-        policy: what to do when its time is up.
-
     Raises:
         SystemExit: always, with the job's exit code.
     """

@@ -44,10 +44,8 @@ _HOPELESS = {
 def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
     """Submit what has no job yet, then follow all runs until they have ended.
 
-    Args:
-        tasks: what to run; those that are there are submitted together.
-        ledger: where the rows go; nodes must see its folder under the same path.
-        request: what to ask SLURM for.
+    Tasks that are there are submitted together; nodes must see the ledger's folder under the
+    same path.
 
     Yields:
         An event per tick, empty when nothing happened.

@@ -91,12 +91,7 @@ def request_of(settings: Mapping[str, Any]) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Runs that become one job array.
-
-    Attributes:
-        name: of the submission.
-        elements: the runs of each job.
-    """
+    """Runs that become one job array."""
 
     name: str
     elements: Sequence[Sequence[Task]]
@@ -129,11 +124,8 @@ def _pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
     """Submit one job array.
 
-    Args:
-        array: what to submit; every run has its ticket already.
-        request: what to ask for.
-        results: the results folder, shared with the nodes.
-        folder: the submission's own, for submitit's files.
+    Every run has its ticket already. `results` is shared with the nodes; `folder` is the
+    submission's own, for submitit's files.
 
     Returns:
         The array's number.
@@ -213,11 +205,7 @@ def _values(values: Iterable[float]) -> str:
 
 
 def in_words(error: str) -> str:
-    """A refusal in a sentence of SLURM's and one of ours.
-
-    Args:
-        error: all that sbatch printed.
-    """
+    """A refusal in a sentence of SLURM's and one of ours."""
     said = [line.partition("error:")[2].strip() for line in error.splitlines() if "error:" in line]
     reason = ". ".join(dict.fromkeys(line.rstrip(".") for line in said)) or error.strip()
     return f"SLURM must accept the jobs; sbatch says: {reason}. {_advice(reason.lower())}"

@@ -32,13 +32,8 @@ MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
 class Ticket:
     """A run in the queue.
 
-    Attributes:
-        run_id: of the run.
-        config: its resolved config.
-        number: the first attempt that its job is to make.
-        from_scratch: whether to ignore an earlier attempt's checkpoint.
-        submission: name of the submission.
-        index: of its job in the submission's array.
+    `number` is the first attempt that its job is to make; `index` that of its job in the
+    submission's array.
     """
 
     run_id: str
@@ -75,11 +70,7 @@ class Ticket:
 
 
 class Tickets:
-    """The tickets of a results folder.
-
-    Args:
-        ledger: of the results folder.
-    """
+    """The tickets of a results folder."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.folder = ledger.results / "slurm"
@@ -181,12 +172,7 @@ class Tickets:
 
 
 class Jobs:
-    """Which tickets have a job, from one look at the queue.
-
-    Args:
-        queue: what waits or runs.
-        tickets: of the results folder.
-    """
+    """Which tickets have a job, from one look at the queue."""
 
     def __init__(self, queue: Sequence[Queued], tickets: Tickets) -> None:
         self._tickets = tickets

@@ -15,13 +15,8 @@ _TICK_S = 0.05
 class Group:
     """The processes that torchrun started together.
 
-    Attributes:
-        rank: this process among them.
-        local_rank: this process among those of its machine.
-        node_rank: this machine among the machines.
-        world_size: processes [count].
-        devices: processes on each machine [count].
-        master: the machine of rank 0.
+    `rank` counts among all of them, `local_rank` and `devices` on their machine, `node_rank`
+    the machines; `master` is the machine of rank 0.
     """
 
     rank: int

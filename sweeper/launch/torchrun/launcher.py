@@ -57,11 +57,7 @@ def with_layout(words: Sequence[str], group: Group) -> list[str]:
 
 
 def lead_or_follow(command: Callable[[], None]) -> None:
-    """Run the command in the process of rank 0, train in the others; exit with its code.
-
-    Args:
-        command: parses the command line; exits with a code.
-    """
+    """Run the command in the process of rank 0, train in the others; exit with its code."""
     group = torchrun_group()
     assert group is not None, "torchrun started this process"
     if group.rank:
@@ -81,10 +77,7 @@ def lead_or_follow(command: Callable[[], None]) -> None:
 def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
     """Make runs one after the other, each with a rank in every process of the group.
 
-    Args:
-        tasks: what to run, in this order; taken one by one.
-        ledger: where the rows go; all machines must see its folder under the same path.
-        group: the group that this process leads.
+    All machines must see the ledger's folder under the same path.
 
     Yields:
         An event per tick, empty when nothing happened.
