@@ -44,10 +44,10 @@ from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.layers.zero_init import zero_last_norms
-from lightning_modules.memory import device_kind, peak_memory_gib
 from lightning_modules.modules.classifier import Classifier
 from lightning_modules.optimizers.parameter_groups import parameter_groups
-from lightning_modules.quiet import quieten
+from lightning_modules.process.memory import device_kind, peak_memory_gib
+from lightning_modules.process.quiet import quieten
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome

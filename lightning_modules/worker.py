@@ -16,8 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from lightning_modules.memory import peak_of_process_gib
-from lightning_modules.memory_probe import brief
+from lightning_modules.process.memory import peak_of_process_gib
+from lightning_modules.process.memory_probe import brief
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.config import run_config

@@ -13,12 +13,9 @@ DRAWERS = {"utils", "util", "helpers", "common", "misc", "tools", "base"}
 #: The straight line; everything else lives in a room.
 FLAT = {
     "sweeper": {"__init__", "__main__", "cli"},
-    "lightning_modules": {
-        "__init__", "train", "worker", "rank_plan", "memory", "memory_probe",
-        "checkpoint_diff", "torchrun_store", "quiet",
-    },
+    "lightning_modules": {"__init__", "train", "worker", "rank_plan"},
     "analysis": {"__init__", "__main__", "cli"},
-}  # fmt: skip
+}
 
 #: Words of an earlier dialect, and what the field says instead.
 SAY_INSTEAD = {

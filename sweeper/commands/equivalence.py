@@ -181,7 +181,7 @@ def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]
 
 
 def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
-    from lightning_modules.checkpoint_diff import has_batchnorm, relative_differences
+    from lightning_modules.modules.checkpoint_diff import has_batchnorm, relative_differences
 
     return relative_differences(checkpoints), has_batchnorm(checkpoints[0])
 

@@ -86,7 +86,8 @@ class Messages:
 @cache
 def open_messages() -> Messages:
     """Meet the others in the store of torchrun's own agents."""
-    from lightning_modules.torchrun_store import open_store  # imports torch, as torchrun has
+    # Imports torch, as torchrun itself has.
+    from lightning_modules.process.torchrun_store import open_store
 
     group = torchrun_group()
     assert group is not None, "torchrun started this process"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_modules.checkpoint_diff import relative_differences
+from lightning_modules.modules.checkpoint_diff import relative_differences
 from sweeper.planning.plan import plan
 from sweeper.spec.memory import CPU
 from sweeper.spec.run_spec import run_spec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightning_modules.memory_probe import brief
+from lightning_modules.process.memory_probe import brief
 from sweeper.spec.config import run_config
 from sweeper.spec.memory import CPU, memory_part
 
