@@ -17,7 +17,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from sweeper.planning.tasks import Event, Tasks
+    from sweeper.planning.plan import Event, Tasks
     from sweeper.store.ledger import Ledger
 
 

@@ -18,8 +18,7 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import CONFIG_NAME, plain
 from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LiveTable, live_table
-from sweeper.planning.plan import Plan, plan, tasks
-from sweeper.planning.tasks import Event, Task, Tasks
+from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
 from sweeper.spec import exit_codes
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending

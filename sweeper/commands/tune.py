@@ -17,9 +17,8 @@ from sweeper.spec.identity import scientific_part
 from sweeper.store.ledger import Ledger
 from sweeper.tuning.space import Space, ends
 from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
-from sweeper.tuning.study import PointStudy
+from sweeper.tuning.study import PointStudy, summarize
 from sweeper.tuning.study_settings import StudySettings
-from sweeper.tuning.summary import summarize
 from sweeper.tuning.tuner import ConfigsOf, Tuner
 
 
@@ -74,11 +73,7 @@ def _studies(
     configs_of: ConfigsOf,
     storage: BaseStorage,
 ) -> list[PointStudy]:
-    """The studies of these points, new or resumed.
-
-    Raises:
-        ValueError: if one cannot be stored, or had other settings when it began.
-    """
+    """The studies of these points, new or resumed."""
     try:
         known = optuna.get_all_study_names(storage)
         names = [_name(point, settings, study_name, configs_of, known) for point in points]
@@ -109,7 +104,11 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
     if retry == "failed":
         repeated = sum(study.retry_failed() for study in tuner.studies)
         table.say(f"{repeated} failed trials are retried.")
-    _say_budgets(tuner.studies, tuner.n_trials, table)
+    table.say(f"{len(tuner.studies)} studies of {tuner.n_trials} trials each.")
+    for study in tuner.studies:
+        if begun := study.num_begun:
+            of = f"{begun} of {tuner.n_trials} trials"
+            table.say(f"{study.name} resumes: {of} were started before.")
     for event in launch(tuner.tasks(), tuner.ledger):
         table.update(event)
         tuner.handle(event)
@@ -117,13 +116,6 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
         table.say(summarize(study))
     all_have_results = not any(study.failed() for study in tuner.studies)
     return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
-
-
-def _say_budgets(studies: Sequence[PointStudy], n_trials: int, table: LiveTable) -> None:
-    table.say(f"{len(studies)} studies of {n_trials} trials each.")
-    for study in studies:
-        if begun := study.num_begun:
-            table.say(f"{study.name} resumes: {begun} of {n_trials} trials were started before.")
 
 
 def _check_budget(options: Mapping[str, Any], settings: StudySettings) -> None:

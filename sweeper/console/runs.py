@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweeper.console.text import text_table
-from sweeper.planning.tasks import Event
+from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt

@@ -1,19 +1,18 @@
-"""The plan of a grid: every distinct run, its status in the ledger, what is left to do."""
+"""The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.planning.tasks import Task
 from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
-from sweeper.store.ledger import Ledger
+from sweeper.store.attempt import Attempt, End
+from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.memory_cache import Fit, MemoryCache
-from sweeper.store.row_file import RowFile
 from sweeper.store.standing import Open, recover, standing, tidy
 
 
@@ -37,6 +36,42 @@ class Plan:
     def distinct_warnings(self) -> list[str]:
         """Each warning once."""
         return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A run to be made.
+
+    `number` is that of the attempt to make, 1-based; `from_scratch` ignores an earlier
+    attempt's checkpoint.
+    """
+
+    spec: RunSpec
+    number: int
+    from_scratch: bool = False
+
+
+#: What a place to run is given: tasks in their order, taken one by one as room appears. None means
+#: that there is no task just now: what has ended is reported first, then asked again.
+Tasks = Iterable[Task | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened since the last event.
+
+    `began` are attempts that started here, `elsewhere` those found running in another process;
+    `ended` says by run id how attempts ended, here or there; `queued` are ids of runs that wait
+    in a queue, `said` sentences for the user; `is_detached` if the runs continue without this
+    process.
+    """
+
+    began: Sequence[Attempt] = ()
+    elsewhere: Sequence[Attempt] = ()
+    ended: Mapping[str, End] = field(default_factory=dict[str, End])
+    queued: Sequence[str] = ()
+    said: Sequence[str] = ()
+    is_detached: bool = False
 
 
 def plan(

@@ -15,9 +15,8 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.provenance import git_commit, versions
 from sweeper.store.publish import publish_json, publish_text
-from sweeper.store.row import measured_row, planned_row
+from sweeper.store.row import git_commit, measured_row, planned_row, versions
 
 _CANCEL = "cancel.txt"
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
+from sweeper.store.ledger import COMPACT_PREFIX, RowFile
 from sweeper.store.parquet import read_whole, write_table
-from sweeper.store.row_file import COMPACT_PREFIX, RowFile
 
 _LOCK = ".compacting"
 

@@ -13,11 +13,43 @@ Plain pandas reads runs and curves; a listing of runs alone says how each run en
 import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.row_file import COMPACT_PREFIX, RowFile
+
+#: Files with this prefix hold many rows, merged from small files.
+COMPACT_PREFIX = "compact-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFile:
+    """The current row of a run, as its file name says: a listing is enough to know."""
+
+    run_id: str
+    attempt: int
+    outcome: Outcome
+
+    @property
+    def runs_name(self) -> str:
+        """Name of the row's file in runs."""
+        return f"{self.run_id}-{self.attempt:03d}-{self.outcome}.parquet"
+
+    @property
+    def curves_name(self) -> str:
+        """Name of the file in curves."""
+        return f"{self.run_id}-{self.attempt:03d}.parquet"
+
+    @classmethod
+    def from_name(cls, name: str) -> "RowFile | None":
+        """Parse a file name in runs; None for a foreign file."""
+        parts = name.removesuffix(".parquet").split("-")
+        try:
+            run_id, attempt, outcome = parts
+            return cls(run_id=run_id, attempt=int(attempt), outcome=Outcome(outcome))
+        except ValueError:
+            return None
 
 
 class Ledger:
@@ -134,7 +166,7 @@ class Ledger:
         The row has the columns of the runs table, the curve a mapping of those of the
         curves table per epoch.
         """
-        from sweeper.store.parquet import write_curves, write_runs  # pyarrow: 0.2 s
+        from sweeper.store.parquet import write_rows  # pyarrow: 0.2 s
 
         now = RowFile(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
         others = [other for other in self._rows_of(now.run_id) if other != now]
@@ -146,8 +178,8 @@ class Ledger:
             for other in others:
                 self._supersede(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
-        write_curves([{**keys, **epoch} for epoch in curve], root / "curves" / now.curves_name)
-        write_runs([row], root / "runs" / now.runs_name)
+        write_rows([{**keys, **epoch} for epoch in curve], root / "curves" / now.curves_name)
+        write_rows([row], root / "runs" / now.runs_name)
         return now
 
     def remove_partial(self, run_id: str) -> None:

@@ -60,7 +60,8 @@ class MemoryCache:
         if not self.is_probed(spec):
             is_given = spec.config.micro_batch != "auto"
             return Fit(spec=spec, source="given" if is_given else "limit")
-        usable, bounds = _usable(spec), self.bounds(spec)
+        bounds, limit = self.bounds(spec), spec.config.micro_batch_limit
+        usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
         if (to_probe := next_try(usable, bounds)) is not None:
             return Fit(spec=spec, to_probe=to_probe, source="to be probed", bounds=bounds)
         largest = largest_fitting(usable, bounds)
@@ -127,21 +128,21 @@ class MemoryCache:
 
     def claim(self, spec: RunSpec) -> bool:
         """Make this process the one that probes; False if another one is at it."""
-        return lock(self._probing(spec))
+        return lock(self.probe_folder(spec))
 
     def release(self, spec: RunSpec) -> None:
         """The probe is over."""
-        unlock(self._probing(spec))
+        unlock(self.probe_folder(spec))
 
     def probe_folder(self, spec: RunSpec) -> Path:
         """Where the probe may write; removed at the release."""
-        return self._probing(spec)
+        return self._folder / self.key(spec) / "probing"
 
     def keep_log(self, spec: RunSpec) -> Path:
         """Keep the log of the probe beyond its release; where it is."""
         kept = self._folder / self.key(spec) / "log.txt"
         with contextlib.suppress(FileNotFoundError):
-            (self._probing(spec) / "log.txt").replace(kept)
+            (self.probe_folder(spec) / "log.txt").replace(kept)
         return kept
 
     def describe(self, spec: RunSpec) -> str:
@@ -157,9 +158,6 @@ class MemoryCache:
 
     def _on_gpu(self, config: RunConfig) -> bool:
         return self._device.kind != "cpu" and config.accelerator != "cpu"
-
-    def _probing(self, spec: RunSpec) -> Path:
-        return self._folder / self.key(spec) / "probing"
 
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device if self._on_gpu(spec.config) else CPU
@@ -180,12 +178,6 @@ class MemoryCache:
             "memory, or choose a smaller model or a smaller bn_span, which changes the "
             f"experiment. The measurements are in {self._folder / self.key(spec)}."
         )
-
-
-def _usable(spec: RunSpec) -> list[int]:
-    return usable_micro_batches(
-        spec.split.rank_batch, limit=spec.config.micro_batch_limit, bn_span=spec.bn_span
-    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,17 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweeper.store.publish import publishing
-from sweeper.store.schema import CURVES, RUNS, TABLES, arrow_schema, check_version
+from sweeper.store.schema import TABLES, arrow_schema, check_version
 
 
-def write_runs(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Publish rows of the runs table; columns that a row lacks are null."""
-    write_table(pa.Table.from_pylist(list(rows), schema=arrow_schema(RUNS)), path)
-
-
-def write_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Publish rows of the curves table; columns that a row lacks are null."""
-    write_table(pa.Table.from_pylist(list(rows), schema=arrow_schema(CURVES)), path)
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Publish rows of the table in whose folder they are; columns that a row lacks are null."""
+    schema = arrow_schema(TABLES[path.parent.name])
+    write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
 
 
 def write_table(table: pa.Table, path: Path) -> None:

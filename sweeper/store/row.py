@@ -1,7 +1,13 @@
-"""The columns of a run's row: what is planned, and what an attempt measured."""
+"""The columns of a run's row: what is planned, what an attempt measured, and by which code."""
 
 import json
+import platform
+import shutil
+import subprocess
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -77,3 +83,27 @@ _FROM_RECORD = (
     "device_kind",
     "num_parameters",
 )
+
+
+@cache
+def versions() -> str:
+    """Versions of Python and the main libraries, as JSON."""
+    names = ("torch", "torchvision", "pytorch-lightning", "hydra-core", "numpy")
+    found = {name: version(name) for name in names}
+    return json.dumps({"python": platform.python_version(), **found})
+
+
+@cache
+def git_commit() -> str | None:
+    """The commit of this code, with -dirty if the checkout has changes; None if it has no git."""
+    if shutil.which("git") is None:  # as in a container
+        return None
+    root = Path(__file__).parents[2]
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return described.stdout.strip() or None if described.returncode == 0 else None

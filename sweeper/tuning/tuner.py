@@ -8,8 +8,7 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from sweeper.planning.plan import plan, tasks
-from sweeper.planning.tasks import Event, Task
+from sweeper.planning.plan import Event, Task, plan, tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.checks.check import Check, broken, good, warning
+from sweeper.launch.local.slots import nvidia_smi
 
 _GIB = 2**30
 _SMALLEST_SHM_GIB = 1.0
@@ -55,17 +56,7 @@ def ask_torch() -> dict[str, Any] | str:
 
 def driver_version() -> str | None:
     """The version of NVIDIA's driver, None without one."""
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return (done.stdout.split() or [None])[0]
+    return next(iter(nvidia_smi("driver_version")), None)
 
 
 def torch_checks(

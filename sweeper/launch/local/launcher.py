@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
-from sweeper.launch.local.memory_probe import MemoryProber
-from sweeper.launch.local.oom_retry import OomRetry
+from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
 from sweeper.launch.local.slots import Machine, Slots
 from sweeper.launch.ranks import (
     LocalRanks,
@@ -19,12 +18,12 @@ from sweeper.launch.ranks import (
     WhyStopped,
     end_of,
     open_fork_server,
+    shared_folder,
     stop,
     stop_gracefully,
     wait_for_exit,
 )
-from sweeper.launch.shared import shared_folder
-from sweeper.planning.tasks import Event, Task, Tasks
+from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger

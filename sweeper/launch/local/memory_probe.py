@@ -2,7 +2,7 @@
 
 A probe takes a run's slot on the machine, so that it sees the memory that the run will have; an
 out-of-memory there harms nothing. What is found is shared by all runs of a kind, also of other
-sweeps in the same results folder.
+sweeps in the same results folder. A run that exceeds its memory all the same resumes with half.
 """
 
 import json
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.launch.ranks import LOOPBACK, RankProcess, deadline_of, start_process
-from sweeper.planning.tasks import Task
+from sweeper.planning.plan import Task
+from sweeper.spec.batch import smaller_micro_batch
+from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import slow_split
 from sweeper.spec.worker_args import GPU_BUSY_EXIT, OVER_MEMORY_EXIT, ProbeArgs
 from sweeper.store.attempt import Attempt
@@ -216,3 +218,28 @@ def _probe(args: ProbeArgs) -> None:
     from lightning_modules.worker import probe_micro_batch  # imports torch
 
     probe_micro_batch(args)
+
+
+class OomRetry:
+    """Runs that resume from their checkpoint with half the micro-batch."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+
+    def note(self, run_id: str) -> str:
+        """A remark for the reason of a run's end; empty if it was not retried."""
+        return self._notes.get(run_id, "")
+
+    def retry(self, attempt: Attempt) -> Task | None:
+        """The next attempt at a run that ran out of memory; None if its micro-batch must stay."""
+        spec = attempt.spec
+        smaller = smaller_micro_batch(spec.split, spec.bn_span)
+        fixed = spec.config.bn_span == "micro" or gradient_span(spec.config) is not None
+        if smaller is None or fixed or spec.config.reproducible:
+            return None
+        self._notes[spec.run_id] = (
+            f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
+            f"micro_batch={spec.split.micro_batch}"
+        )
+        again = run_spec(spec.config.replaced(micro_batch=smaller))
+        return Task(spec=again, number=attempt.number + 1)

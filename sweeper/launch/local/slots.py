@@ -94,7 +94,7 @@ def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
 
 def this_device(*, runs: int) -> Device:
     """The device that runs on this machine train on: the first GPU, or the CPU without one."""
-    for line in _nvidia_smi("name,memory.total"):
+    for line in nvidia_smi("name,memory.total"):
         kind, _, memory_mib = line.rpartition(",")
         known = memory_mib.strip().isdecimal()
         return Device(
@@ -109,10 +109,10 @@ def _gpus() -> tuple[str, ...]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return tuple(name for name in visible.split(",") if name)
-    return tuple(_nvidia_smi("index"))
+    return tuple(nvidia_smi("index"))
 
 
-def _nvidia_smi(query: str) -> list[str]:
+def nvidia_smi(query: str) -> list[str]:
     """A line for each GPU, as the driver's own tool prints them; none without it."""
     try:
         listed = subprocess.run(

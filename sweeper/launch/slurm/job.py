@@ -19,7 +19,7 @@ from sweeper.launch.ranks import open_fork_server
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
-from sweeper.planning.tasks import Event, Task
+from sweeper.planning.plan import Event, Task
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.values import Count, NotNegative, Settings
@@ -34,13 +34,7 @@ CUT_SHORT_EXIT = 75
 class JobPolicy(Settings):
     """What a job does when its time is up, and how it shares its nodes.
 
-    Attributes:
-        warning_s: SLURM signals this long before the time limit [seconds].
-        grace_s: after that warning, wait this long for runs to save and exit [seconds].
-        term_grace_s: after SIGTERM, wait this long for runs to save and exit [seconds].
-        attempts_without_step: after this many in a row the run is timed_out [count].
-        runs_at_a_time: of the runs in one job [count].
-        runs_per_gpu: runs that share a GPU [count].
+    conf/hydra/launcher/slurm.yaml explains each key; those in `_s` are seconds.
     """
 
     warning_s: Count

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, submit
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
-from sweeper.planning.tasks import Event, Task, Tasks
+from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from sweeper.launch.slurm.job import JobPolicy, run_element
 from sweeper.launch.slurm.tickets import COMMENT
-from sweeper.planning.tasks import Task
+from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import checked
 from sweeper.spec.values import Count, Index, Positive, Rule, Switch, Text
@@ -27,25 +27,7 @@ _Name = Annotated[str | int, Rule("a name")]  # an account may be a number
 
 
 class Request(JobPolicy):
-    """What to request from SLURM: conf/hydra/launcher/slurm.yaml.
-
-    Attributes:
-        detach: return when all is submitted.
-        poll_s: look at the queue this often [seconds].
-        partition: or None for the cluster's default; so too account, qos and constraint.
-        account: whom to charge.
-        qos: quality of service.
-        constraint: features that nodes must have.
-        time_min: time limit of a job [minutes]; longer runs resume in the next job.
-        memory_gib: memory on each node; None for the cluster's default.
-        gpus_per_node: count, or auto: one for each rank if accelerator=gpu.
-        cpus_per_rank: count, or auto: as many as the rank has threads.
-        setup: shell lines before Python starts.
-        python: command that starts Python in a job; None for this one.
-        parameters: further options of sbatch by name.
-        throttle: jobs of an array that run at once; None for any number.
-        runs_per_job: short runs packed into one job [count].
-    """
+    """What to request from SLURM: conf/hydra/launcher/slurm.yaml, which explains each key."""
 
     detach: Switch
     poll_s: Positive

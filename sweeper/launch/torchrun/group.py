@@ -50,17 +50,9 @@ def torchrun_group() -> Group | None:
 class _Store(Protocol):
     """Torch's store: values by key, shared by all processes; it outlives their restart."""
 
-    def set(self, key: str, value: str) -> None:
-        """Write a value."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """Wait for a value."""
-        ...
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether there are values."""
-        ...
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def check(self, keys: list[str]) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

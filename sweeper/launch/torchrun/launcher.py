@@ -26,13 +26,13 @@ from sweeper.launch.ranks import (
     WhyStopped,
     deadline_of,
     open_fork_server,
+    shared_folder,
     start_process,
     train_rank,
     worker_failure,
 )
-from sweeper.launch.shared import shared_folder
 from sweeper.launch.torchrun.group import Group, Messages, open_messages, torchrun_group
-from sweeper.planning.tasks import Event, Tasks
+from sweeper.planning.plan import Event, Tasks
 from sweeper.spec import exit_codes
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.worker_args import WorkerArgs

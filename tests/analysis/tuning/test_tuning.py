@@ -17,7 +17,7 @@ from analysis.stats.rules import compare_rules
 from analysis.tuning.figures import draw_rates, draw_space, draw_steps, draw_trials
 from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.rates import regret, tuned_optima
-from sweeper.store.parquet import write_curves, write_runs
+from sweeper.store.parquet import write_rows
 from sweeper.tuning.objectives import objectives
 from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
@@ -77,8 +77,8 @@ def store(tuned: Tuned, results) -> None:
                 {"run_id": row["run_id"], "attempt": 1, "epoch": epoch, "step": 10 * epoch,
                  "val_loss": row["loss"] + 3 - epoch} for epoch in (1, 2, 3)
             ]  # fmt: skip
-    write_runs(rows.to_dict("records"), results / "runs" / "compact-1.parquet")
-    write_curves(curves, results / "curves" / "compact-1.parquet")
+    write_rows(rows.to_dict("records"), results / "runs" / "compact-1.parquet")
+    write_rows(curves, results / "curves" / "compact-1.parquet")
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ import pytest
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import Running, stop_gracefully, worker_failure
-from sweeper.planning.plan import plan, tasks
-from sweeper.planning.tasks import Task
+from sweeper.planning.plan import Task, plan, tasks
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
