@@ -9,10 +9,6 @@ class RankPlan:
 
     All of it follows from the spec, except what a run decides on its way: when its batch grows
     (`grow`), and where in an epoch it resumes (`resume`).
-
-    Args:
-        spec: the run as planned.
-        rank: this process among the ranks.
     """
 
     def __init__(self, spec: RunSpec, *, rank: int) -> None:
@@ -64,13 +60,6 @@ def micro_batch_indices(split: BatchSplit, bn_span: int) -> list[range]:
 
     A rank has consecutive ones. Where ranks normalise together, they take turns in what is
     consecutive, so that a span is in work at the same time on all of them.
-
-    Args:
-        split: layout of one optimizer step.
-        bn_span: examples normalised together [examples].
-
-    Returns:
-        One range per rank.
     """
     together, steps = split.ranks_per_span(bn_span), split.accumulation_steps
     firsts = (

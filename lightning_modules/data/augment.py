@@ -22,14 +22,8 @@ def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bo
 
     Works on whichever device the images are, all of them at once.
 
-    Args:
-        images: shape (n, height, width, channels).
-        draws: uniform in [0, 1): for top, left and mirroring, shape (n, 3), on the CPU.
-        padding: added on each side before the window is taken [pixels].
-        flip: whether images are mirrored at all.
-
-    Returns:
-        Shape (n, height, width, channels).
+    Images are of shape (n, height, width, channels), as is the result. Draws are uniform in [0, 1),
+    for top, left and mirroring: shape (n, 3), on the CPU. The padding is on each side [pixels].
 
     Source:
         He et al. 2015, arXiv:1512.03385, section 4.2, with a padding of 4.
@@ -55,13 +49,8 @@ def random_resized_crop(image: Tensor, draws: npt.NDArray[np.float64], *, size: 
     The part covers 8 to 100 % of the area at 3/4 to 4/3 of the aspect ratio; after ten tries that
     do not fit, the largest central part within these ratios.
 
-    Args:
-        image: shape (channels, height, width), uint8.
-        draws: uniform in [0, 1), shape (RESIZED_CROP_DRAWS,).
-        size: of the result [pixels].
-
-    Returns:
-        Shape (channels, size, size), uint8.
+    The image is uint8 of shape (channels, height, width), the result (channels, size, size); draws
+    are uniform in [0, 1), shape (RESIZED_CROP_DRAWS,).
 
     Source:
         Szegedy et al. 2014, arXiv:1409.4842, section 6; as torchvision's RandomResizedCrop.
@@ -77,10 +66,7 @@ def random_resized_crop(image: Tensor, draws: npt.NDArray[np.float64], *, size: 
 def central_crop(image: Tensor, *, resize: int, size: int) -> Tensor:
     """The centre of an image whose shorter side was resized: the standard view for evaluation.
 
-    Args:
-        image: shape (channels, height, width), uint8.
-        resize: length of the shorter side before the crop [pixels].
-        size: of the result [pixels].
+    The image is uint8 of shape (channels, height, width); sizes are in pixels.
     """
     return transforms.center_crop(transforms.resize(image, [resize], antialias=True), [size, size])
 

@@ -14,10 +14,7 @@ _MODES = {1: "L", 3: "RGB"}
 def decoded(encoded: bytes, *, channels: int, name: Callable[[], str]) -> Tensor:
     """Pixels of one encoded image, shape (channels, height, width), uint8, channels last.
 
-    Args:
-        encoded: the bytes of a JPEG, PNG or any other image file.
-        channels: 1 for grey, 3 for RGB; other images are converted [count].
-        name: says where the bytes come from, for the error.
+    One channel is grey, three are RGB; other images are converted. The name is for the error.
 
     Raises:
         ValueError: if the bytes are no whole image.

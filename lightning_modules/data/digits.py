@@ -27,11 +27,7 @@ class Digits:
 
     View ``i`` of an epoch shows training image ``i % 1437`` under a rotation, shift, scaling and
     shear that are functions of (seed, epoch, i). Shapes: images (n, 1, 8, 8), labels (n,).
-
-    Args:
-        num_train_examples: views per epoch [examples].
-        num_val_examples: held-out images; checked [examples].
-        validation_fold: which fifth of the images is held out, 0 to 4.
+    An epoch has `num_train_examples` views; `validation_fold` says which fifth is held out, 0 to 4.
 
     Raises:
         ValueError: if the fold does not exist or does not hold num_val_examples images.

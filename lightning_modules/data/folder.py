@@ -11,13 +11,7 @@ _ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 class FolderImages:
     """The images of one split: ``root/split/class/.../image``; classes are numbered by their names.
 
-    Args:
-        root: holds the folders train and val.
-        split: train or val; val must have the classes of train.
-        num_classes: folders that there must be [count].
-
-    Attributes:
-        labels: class of each image, shape (n,).
+    The root holds train and val, with the same classes. Labels are of shape (n,).
 
     Raises:
         ValueError: if the folder is missing, or has other classes than it should, or an empty one.

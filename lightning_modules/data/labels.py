@@ -7,12 +7,7 @@ _SHOWN = 10
 
 
 def check_labels(labels: npt.NDArray[np.int64], *, num_classes: int, where: str) -> None:
-    """Refuse labels outside of 0 to num_classes - 1.
-
-    Args:
-        labels: shape (n,).
-        num_classes: classes of the data set [count].
-        where: the file or folder, for the error.
+    """Refuse labels, shape (n,), outside of 0 to num_classes - 1.
 
     Raises:
         ValueError: naming the place, the first wrong row and its label.

@@ -19,11 +19,7 @@ from lightning_modules.data.streaming import Batch, Stream, workers_for
 
 
 class EncodedImages(Protocol):
-    """The encoded images of a split.
-
-    Attributes:
-        labels: class of each image, shape (n,).
-    """
+    """The encoded images of a split, and the class of each: labels of shape (n,)."""
 
     labels: npt.NDArray[np.int64]
 
@@ -43,16 +39,9 @@ class LargeImages:
     of (seed, epoch, example); validation images are central parts. Workers send bytes; they become
     numbers on the device that trains. Shapes: images (n, 3, size, size), labels (n,).
 
-    Args:
-        name: which data set this is; part of a run's identity, as the folder is not.
-        root: folder of the files.
-        source: folder (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet.
-        num_workers: processes of each rank that decode, or auto.
-        size: of the images as trained on [pixels].
-        resize: shorter side of a validation image before its centre is taken [pixels].
-        num_classes: classes to tell apart; checked [count].
-        num_train_examples: checked [examples].
-        num_val_examples: checked [examples].
+    The name is part of a run's identity, as the folder is not; `source` is folder
+    (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet; `num_workers` decode for each rank,
+    or auto; `resize` is the shorter side of a validation image before its centre is taken [pixels].
 
     Raises:
         ValueError: if the files are missing or are not what the settings say.
@@ -138,12 +127,9 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class ViewMaker:
-    """Makes the views of images that are trained and evaluated on; lives in the workers.
+    """Makes views of `size` pixels to train on and to evaluate; lives in the workers.
 
-    Args:
-        splits: encoded images by split.
-        size: of a view [pixels].
-        resize: shorter side of a validation image before its centre is taken [pixels].
+    The shorter side of a validation image is `resize` pixels before its centre is taken.
     """
 
     def __init__(self, splits: dict[str, EncodedImages], *, size: int, resize: int) -> None:

@@ -23,12 +23,7 @@ class ParquetImages:
     A column of structs ``{bytes, path}`` called image or img, and a column of class numbers called
     label or fine_label.
 
-    Args:
-        files: parquet files, read in this order.
-        num_classes: labels are 0 to num_classes - 1, and each occurs [count].
-
-    Attributes:
-        labels: class of each row, shape (n,).
+    Labels, shape (n,), are 0 to num_classes - 1.
 
     Raises:
         ValueError: if a file is not of this layout, or its labels are wrong; the file is named.
@@ -94,9 +89,8 @@ class ParquetImages:
 def split_files(root: Path, split: str) -> list[Path]:
     """The parquet files of a split below a folder, by the beginnings of their names.
 
-    Args:
-        root: the folder; files may lie deeper, as in ``data/train-00000-of-00002.parquet``.
-        split: train or val; val takes the first there is of validation, val and test.
+    They may lie deeper, as in ``data/train-00000-of-00002.parquet``; val takes the first there is
+    of validation, val and test.
     """
     for beginning in _SPLITS[split]:
         if files := sorted(root.rglob(f"{beginning}*.parquet")):

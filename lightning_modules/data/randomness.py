@@ -19,33 +19,14 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def epoch_order(seed: int, epoch: int, num_examples: int) -> npt.NDArray[np.int64]:
-    """The order of the examples in an epoch: a permutation from (seed, epoch).
-
-    Args:
-        seed: the run's seed.
-        epoch: 0-based epoch.
-        num_examples: examples in the epoch [examples].
-
-    Returns:
-        Shape (num_examples,).
-    """
+    """Order of the examples of a 0-based epoch, shape (n,): a permutation from (seed, epoch)."""
     return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_examples)
 
 
 def example_uniforms(
     seed: int, epoch: int, examples: npt.NDArray[np.int64], num_draws: int
 ) -> npt.NDArray[np.float64]:
-    """Uniform draws in [0, 1) for each example.
-
-    Args:
-        seed: the run's seed.
-        epoch: 0-based epoch.
-        examples: positions of the examples in the data set, shape (n,).
-        num_draws: draws per example [count].
-
-    Returns:
-        Shape (n, num_draws).
-    """
+    """Uniform draws in [0, 1) for n examples of a 0-based epoch, shape (n, num_draws)."""
     with np.errstate(over="ignore"):
         stream = _mix(_mix(np.uint64(seed) + _GOLDEN) + np.uint64(epoch))
         counters = examples.astype(np.uint64)[:, None] * np.uint64(num_draws)
@@ -64,17 +45,7 @@ def stream_of(*key: int) -> int:
 
 
 def counter_bits(stream: int, first: int, num: int, device: torch.device) -> Tensor:
-    """Random 64-bit words of consecutive counters, made on a device.
-
-    Args:
-        stream: made by `stream_of`.
-        first: the first counter.
-        num: words [count].
-        device: where they are made.
-
-    Returns:
-        Type int64, shape (num,).
-    """
+    """Random 64-bit words of consecutive counters of a `stream_of`: int64, shape (num,)."""
     bits = torch.arange(num, device=device).mul_(_signed(int(_GOLDEN)))
     bits.add_(_signed(stream + (first + 1) * int(_GOLDEN)))
     shifted = torch.empty_like(bits)

@@ -18,10 +18,7 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
 
     The folder is named by SWEEPER_SHARED, which the launcher sets and clears; without it, or where
     it has no room, the array is simply made. Two makers at once publish the same bytes.
-
-    Args:
-        key: names everything that `make` depends on; letters, digits and dashes.
-        make: computes the array.
+    The key names everything that `make` depends on, in letters, digits and dashes.
     """
     folder = os.environ.get("SWEEPER_SHARED")
     if not folder:

@@ -28,21 +28,10 @@ class SmallImages:
     (seed, epoch, example); validation images are untouched. On a GPU the images live there.
     Shapes: images (n, channels, height, width), labels (n,).
 
-    Args:
-        name: CIFAR10, CIFAR100, MNIST or FashionMNIST for torchvision's files; else any name.
-        root: folder of the files.
-        source: parquet or torchvision.
-        download: whether torchvision may fetch its files.
-        shape: channels, height, width of an image.
-        num_classes: classes to tell apart; checked [count].
-        num_train_examples: checked [examples].
-        num_val_examples: checked [examples].
-        drawn_from: training images in the files, where `num_train_examples` of them are drawn: once
-            and at random, the same for every seed; None: all [examples].
-        padding: of the random shift [pixels].
-        flip: whether half of the images are mirrored.
-        mean: of each channel, as a fraction of full brightness.
-        std: of each channel, as a fraction of full brightness.
+    For torchvision's files the name is CIFAR10, CIFAR100, MNIST or FashionMNIST; `shape` is
+    channels, height, width; `padding` is of the random shift [pixels]; mean and std are of each
+    channel, as fractions of full brightness. `drawn_from`: training images in the files, where
+    `num_train_examples` of them are drawn, once and at random, the same for every seed; None: all.
 
     Raises:
         ValueError: if the files are missing or are not what the settings say.

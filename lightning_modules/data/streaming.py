@@ -29,10 +29,7 @@ class Stream:
     A batch's contents depend only on the requested examples, so the number of workers changes
     nothing but speed. A batch is made in parts, by several workers at a time.
 
-    Args:
-        make: makes examples; travels to the workers.
-        num_workers: processes; 0 makes the examples in this one [count].
-        device: where batches are wanted.
+    With `num_workers` 0 the examples are made in this process; `make` travels to the workers.
     """
 
     def __init__(self, make: Make, *, num_workers: int, device: torch.device) -> None:
@@ -81,11 +78,8 @@ class Stream:
 def workers_for(stated: int | str, *, ranks_on_node: int, device: torch.device) -> int:
     """Worker processes of one rank [count].
 
-    Args:
-        stated: a number, or auto: the cores of this machine shared by its ranks; where the ranks
-            train on these cores too, one less than that, but at least one.
-        ranks_on_node: ranks that share this machine [count].
-        device: what this rank trains on.
+    Auto is the cores of this machine shared by its ranks; where the ranks train on these cores too,
+    one less than that, but at least one.
 
     Raises:
         ValueError: if stated is neither auto nor a number, 0 or more.

@@ -15,13 +15,6 @@ class RandomImages:
 
     Example ``i`` shows example ``i % distinct``. Inputs are standard normal, shape (n, *shape);
     labels are ``i % distinct % num_classes``, shape (n,).
-
-    Args:
-        shape: of one input.
-        num_classes: classes to tell apart [count].
-        num_train_examples: examples per epoch [examples].
-        num_val_examples: of the validation set, the same inputs again [examples].
-        distinct: different inputs [count].
     """
 
     def __init__(
@@ -63,10 +56,6 @@ class GaussianNoise:
     """Independent standard normal vectors, new in each epoch: examples for theory.
 
     Labels are zeros, shape (n,); the validation set is one vector of zeros.
-
-    Args:
-        length: of a vector [count].
-        num_train_examples: examples per epoch [examples].
     """
 
     num_classes = 1

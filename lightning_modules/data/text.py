@@ -16,12 +16,8 @@ class TextBytes:
     further. Shapes: inputs and labels (n, length). Bytes after the last whole sequence are not
     used.
 
-    Args:
-        name: which text this is; part of a run's identity, as its path is not.
-        root: path of the file.
-        length: of a sequence [bytes].
-        num_train_examples: sequences to train on; checked [examples].
-        num_val_examples: sequences at the end of the file, for validation [examples].
+    The name is part of a run's identity, as the path is not. The length is in bytes,
+    `num_train_examples` and `num_val_examples` are in sequences; the first is checked.
 
     Raises:
         ValueError: if there is no such file, or it does not hold this many sequences.

@@ -31,13 +31,8 @@ def torchvision_images(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Images, shape (n, height, width, channels), and labels, shape (n,), of a split.
 
-    Args:
-        name: torchvision's name of the data set.
-        root: torchvision's root, the folder that holds the data set's own folder.
-        split: train or val; val is what torchvision calls test.
-        shape: channels, height, width that an image must have.
-        num_classes: labels must be 0 to num_classes - 1 [count].
-        download: whether files that are missing are fetched.
+    The root holds the data set's own folder; val is what torchvision calls test; the expected shape
+    is channels, height, width.
 
     Raises:
         ValueError: if the files are missing or are not of this shape.

@@ -23,10 +23,6 @@ class GradientExchange(Callback):
 
     Lightning registers hooks on GPUs only, and says nothing elsewhere. Hooks act on a single rank
     as well, so that compression rounds on every layout.
-
-    Args:
-        hook: DDP's communication hook.
-        hook_state: the hook's first argument.
     """
 
     def __init__(self, hook: Any, hook_state: Any = None) -> None:

@@ -18,9 +18,7 @@ class Hierarchy:
 
     Groups are made at the first exchange, by all ranks together.
 
-    Args:
-        ranks_per_node: ranks whose numbers follow each other and that are near to each other; on
-            fewer ranks there is one node of all of them [count].
+    The numbers of a node's ranks follow each other; fewer ranks than `ranks_per_node` are one node.
 
     Source:
         Jia et al. 2018, arXiv:1807.11205, section 4.2 (three phases; its third is the broadcast).

@@ -31,9 +31,6 @@ class MicroGradients:
     Autograd hands over each micro-batch's gradient on its way into ``.grad``, before accumulation
     and before ranks exchange anything; gradients that go elsewhere, as SAM's, are not seen. All
     parameters' sums are exchanged in one all-reduce.
-
-    Args:
-        statistic: what to average.
     """
 
     def __init__(self, statistic: Statistic) -> None:
@@ -53,11 +50,8 @@ class MicroGradients:
     ) -> None:
         """Look at every gradient of these parameters from now on.
 
-        Args:
-            parameters: of the model; their losses are divided by `accumulation_steps`, as
-                Lightning does.
-            accumulation_steps: micro-batches per rank per optimizer step, at the moment [count].
-            loss_scale: what losses are multiplied by at the moment (16-mixed); else 1.
+        Both functions are asked at each use: micro-batches per rank per step, by which Lightning
+        divides losses, and what losses are multiplied by (16-mixed; else 1).
         """
         self._accumulation_steps, self._loss_scale = accumulation_steps, loss_scale
         for parameter in parameters:

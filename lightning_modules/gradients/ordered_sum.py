@@ -27,10 +27,7 @@ class OrderedSum(Callback):
     The gradient of each micro-batch's own undivided loss is a leaf of one tree over the step's
     micro-batches in the step's order; the root is divided by their number, once.
 
-    Args:
-        model: whose gradients; DDP leaves each rank its own.
-        plan: of the run's batches.
-        position: of the micro-batch; moved on before this callback's turn.
+    DDP leaves each rank its own gradients. The position is moved on before this callback's turn.
     """
 
     def __init__(self, model: nn.Module, plan: RankPlan, position: StepPosition) -> None:

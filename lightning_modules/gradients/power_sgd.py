@@ -24,9 +24,7 @@ class PowerSGD(Callback):
     on with the same errors; on another number of ranks each takes the mean of all errors, so their
     mean, which is what the next exchange adds, stays the same.
 
-    Args:
-        rank: of the approximation of each layer's gradient [count].
-        start_step: steps of plain all-reduce before [steps].
+    Up to `start_step` [steps] gradients are exchanged uncompressed; `rank` is of the approximation.
 
     Source:
         Vogels et al. 2019, arXiv:1905.13727.

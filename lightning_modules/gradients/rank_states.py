@@ -22,9 +22,7 @@ def own_state(states: Sequence[State], add: Callable[[Sequence[State], int], Sta
     On as many ranks as before each has its own. On another number rank 0 has the sum over all and
     the others have nothing, so that sums over ranks stay the same.
 
-    Args:
-        states: by rank.
-        add: the sum of states, times 1 or 0.
+    `states` are by rank; `add` sums states, times 1 or 0.
     """
     rank = dist.get_rank()
     if len(states) == dist.get_world_size():

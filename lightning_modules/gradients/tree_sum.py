@@ -20,11 +20,7 @@ class TreeSum:
     The tree halves the leaves until single ones are left. Only sums that wait for their sibling are
     kept: of `n` leaves that come in order, at most ``log2(n) + 1``.
 
-    Args:
-        num_leaves: of the tree [count].
-
-    Attributes:
-        partial: the sums so far; only the root when all leaves have been added.
+    `partial` has the sums so far; only the root when all leaves have been added.
     """
 
     def __init__(self, num_leaves: int) -> None:
@@ -70,10 +66,7 @@ def sum_over_ranks(
     Each rank gets one part of all ranks' sums, adds it up and hands it round: about the traffic of
     an all-reduce where each rank holds one sum.
 
-    Args:
-        partial: this rank's sums.
-        held: which nodes each rank has.
-        rank: this process among the ranks.
+    `partial` are this rank's sums; `held` says which nodes each rank has.
     """
     if len(held) == 1:
         (root,) = partial.values()

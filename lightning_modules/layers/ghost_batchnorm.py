@@ -73,11 +73,8 @@ class GhostBatchNorm(nn.Module):
     def take_terms(self, end: int) -> Tensor:
         """Terms of the spans since the last call, weighed for a later span; forgets them.
 
-        Args:
-            end: index in the epoch of the span to weigh for.
-
-        Returns:
-            Means, then variances, shape (2 x channels,).
+        They are means, then variances, shape (2 x channels,); `end` is the later span's index in
+        the epoch.
         """
         self._decay_to(end)
         terms = torch.cat([self._mean_terms, self._var_terms])
@@ -85,12 +82,7 @@ class GhostBatchNorm(nn.Module):
         return terms
 
     def add_terms(self, terms: Tensor, spans: int) -> None:
-        """Move the running statistics on.
-
-        Args:
-            terms: what `take_terms` of all micro-batches of a step sums to.
-            spans: of the step [count].
-        """
+        """Move the running statistics on by a step's sum of what `take_terms` returns."""
         keep = (1 - self.momentum) ** spans
         mean, var = terms.chunk(2)
         self.running_mean.mul_(keep).add_(mean)
@@ -101,8 +93,8 @@ class GhostBatchNorm(nn.Module):
 
         Does nothing if all terms have been taken already.
 
-        Args:
-            spans_in_epoch: spans that all ranks together saw since the last merge [count].
+        Does nothing if all terms have been taken already. `spans_in_epoch` are those that all ranks
+        together saw since the last merge.
         """
         if not self._spans_counted:
             return
@@ -161,14 +153,8 @@ def fix_batchnorm_span(
 ) -> nn.Module:
     """Replace every BatchNorm of a model, in place where it can be, by one with a fixed span.
 
-    Args:
-        model: any torch module.
-        span: examples normalised together [examples].
-        position: shared by all layers and moved on by a callback.
-        together: the ranks whose micro-batches make a span; None if a micro-batch holds spans.
-
-    Returns:
-        The model; a new layer if the model is itself a BatchNorm.
+    All layers share the position, which a callback moves on. A model that is itself a BatchNorm
+    gives a new layer.
     """
     if isinstance(model, PlainBatchNorm):
         return GhostBatchNorm(model, span=span, position=position, together=together)

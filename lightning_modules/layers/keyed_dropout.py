@@ -28,14 +28,9 @@ class Unit(Enum):
 class KeyedDropout(nn.Module):
     """Sets parts of the activations to a floor, by draws of their own examples.
 
-    Args:
-        p: probability of dropping, to a resolution of ``2 ** -32``.
-        unit: what is dropped as a whole.
-        stream: key of the draws: the run's seed and the index of the layer.
-        position: of the micro-batch; moved on by a callback.
-        floor: what dropped values become: 0, or SELU's floor for alpha dropout.
-        is_rescaled: whether the result is scaled to the mean (and, with a floor, the variance) of
-            the input.
+    The probability has a resolution of ``2 ** -32``. `stream` is the run's seed and the index of
+    the layer. Dropped values become `floor`: 0, or SELU's for alpha dropout. Rescaling keeps the
+    mean (and, with a floor, the variance) of the input.
 
     Source:
         Srivastava et al. 2014, JMLR 15, for values; Tompson et al. 2015, arXiv:1411.4280, for
@@ -72,7 +67,6 @@ class KeyedDropout(nn.Module):
         return scaled + self._shift if self._shift else scaled
 
     def _kept(self, x: Tensor, drawn: torch.Size) -> Tensor:
-        """Whether to keep each unit."""
         position = self._position
         if self._unit is Unit.STEP:
             owners, per_owner, first = 1, 1, position.step
@@ -105,15 +99,8 @@ def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Mo
     """Replace every dropout layer of a model, in place where it can be, by a keyed one.
 
     Layers that drop nothing stay; so does what is not known here, which `StrayDraws` finds
-    out.
-
-    Args:
-        model: any torch module.
-        seed: the run's seed.
-        position: shared by all layers and moved on by a callback.
-
-    Returns:
-        The model; a new layer if the model is itself a dropout layer.
+    out. All layers share the position, which a callback moves on. A model that is itself a dropout
+    layer gives a new layer.
     """
     layers = count()
 
@@ -131,11 +118,7 @@ def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Mo
 
 
 class StrayDraws:
-    """Finds out draws from torch's own generator, which depend on the layout.
-
-    Args:
-        device: whose generator; looked at now and again later.
-    """
+    """Detects later draws from torch's own generator, which depend on the layout."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._before = device, _generator_state(device)

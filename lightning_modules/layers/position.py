@@ -4,12 +4,8 @@
 class StepPosition:
     """Moved on before each training pass; shared by the layers of one model.
 
-    Attributes:
-        epoch: 0-based epoch.
-        step: 0-based optimizer step of the epoch.
-        first_example: place in the epoch's order of the micro-batch's first example.
-        examples: examples of the micro-batch, which follow each other in that order [examples].
-        moves: micro-batches seen so far [count].
+    Epoch and step of the epoch are 0-based; `first_example` is the micro-batch's place in the
+    epoch's order, in which its `examples` follow each other; `moves` counts micro-batches so far.
     """
 
     def __init__(self) -> None:

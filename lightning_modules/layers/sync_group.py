@@ -14,13 +14,7 @@ from sweeper.spec.batch import BatchSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """The ranks whose micro-batches make one span, in the step's order.
-
-    Attributes:
-        group: of these ranks, this one among them.
-        count: of ranks [count].
-        is_first: whether this rank has the beginning of the span.
-    """
+    """Ranks whose micro-batches make one span, in the step's order; the first has its beginning."""
 
     group: Any
     count: int

@@ -9,9 +9,6 @@ def zero_last_norms(model: nn.Module) -> None:
 
     Blocks are torchvision's, and all modules with a method `zero_init_last`, as timm's have.
 
-    Args:
-        model: any torch module.
-
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 5.1.
 

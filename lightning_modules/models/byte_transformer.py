@@ -8,12 +8,7 @@ from torch.nn import functional
 class ByteTransformer(nn.Module):
     """A decoder-only transformer with normalisation before each layer, learned positions.
 
-    Args:
-        input_shape: the length of a sequence.
-        num_classes: symbols; 256 for bytes [count].
-        width: of the embeddings [count].
-        depth: layers [count].
-        heads: attention heads of a layer; divides width [count].
+    `input_shape` is the length of a sequence; the number of heads divides the width of embeddings.
 
     Source:
         Radford et al. 2019, "Language models are unsupervised multitask learners" (GPT-2).

@@ -23,15 +23,11 @@ def torchvision_model(
 ) -> nn.Module:
     """A torchvision model with new weights.
 
-    Args:
-        input_shape: channels, height, width of an image.
-        num_classes: classes to tell apart [count].
-        name: torchvision's name of the model, such as resnet50 or vit_b_16.
-        stem: how a ResNet begins: imagenet (7x7 convolution of stride 2, pooling), small (3x3 of
-            stride 1, no pooling), or auto: small for images of up to 64 pixels.
-        head_std: standard deviation of a ResNet's initial last layer (0.01 in Goyal et al. 2017),
-            or null for torchvision's own initialisation.
-        settings: further arguments of the model, such as width_per_group.
+    `input_shape` is channels, height, width. `stem` is how a ResNet begins: imagenet (7x7
+    convolution of stride 2, pooling), small (3x3 of stride 1, no pooling), or auto: small for
+    images of up to 64 pixels. `head_std` is the standard deviation of its initial last layer (0.01
+    in Goyal et al. 2017); None: torchvision's own. `settings` are further arguments of the model,
+    such as width_per_group.
 
     Raises:
         ValueError: if there is no such model, or it does not fit the images.
@@ -63,11 +59,8 @@ def timm_model(
 ) -> nn.Module:
     """A timm model with new weights; needs the package timm.
 
-    Args:
-        input_shape: channels, height, width of an image.
-        num_classes: classes to tell apart [count].
-        name: timm's name of the model.
-        settings: further arguments of the model, such as img_size or patch_size.
+    `input_shape` is channels, height, width. `settings` are further arguments of the model, such as
+    img_size or patch_size.
 
     Raises:
         ValueError: if timm is not installed or has no such model.

@@ -15,11 +15,8 @@ class NoisyQuadratic(nn.Module):
     step at a global batch of `noise_scale` gains half of what the best step of full gradients
     gains. Weights start at 1. Evaluation is free of noise.
 
-    Args:
-        input_shape: the number of weights.
-        num_classes: does not matter here.
-        decay: exponent of the curvatures; 0 for equal ones.
-        noise_scale: at the start of training [examples].
+    `input_shape` is the number of weights; `num_classes` does not matter; `noise_scale` is in
+    examples.
 
     Source:
         Zhang et al. 2019, arXiv:1907.04164, section 3, with ``h_i = 1 / i`` and ``c_i = h_i``

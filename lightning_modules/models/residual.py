@@ -12,13 +12,8 @@ class SmallResNet(nn.Module):
     Differs from the paper: shortcuts that change the shape are 1x1 convolutions with BatchNorm, as
     in ResNet-50, and the first convolution may halve the image for speed.
 
-    Args:
-        input_shape: channels, height, width of an image.
-        num_classes: classes to tell apart [count].
-        name: what tables call it.
-        blocks: residual blocks of each stage [count].
-        channels: of each stage; each but the first halves height and width [count].
-        stem_stride: of the first convolution; 2 halves the image, for a quarter of the work.
+    `input_shape` is channels, height, width; `blocks` are per stage; each stage but the first
+    halves height and width. The name is what tables call it.
 
     Source:
         He et al. 2015, arXiv:1512.03385, section 4.2.

@@ -8,11 +8,8 @@ from torch import Tensor, nn
 class SmallCNN(nn.Module):
     """Strided 3x3 convolutions and two dense layers, all with BatchNorm.
 
-    Args:
-        input_shape: channels, height, width of an image.
-        num_classes: classes to tell apart [count].
-        channels: of each convolution; each halves height and width [count].
-        hidden: width of the dense layer [count].
+    `input_shape` is channels, height, width. Each convolution halves height and width; `hidden` is
+    the width of the dense layer.
     """
 
     def __init__(

@@ -17,13 +17,7 @@ class Classifier(pl.LightningModule):
     Steps return `sums`, of each metric over the examples of a micro-batch, so that callbacks can
     average over all examples of all ranks.
 
-    Args:
-        model: logits from inputs.
-        make_optimizer: the optimizer of a model's parameters.
-        label_smoothing: fraction of the target spread over all classes, in training only.
-
-    Attributes:
-        metrics: names of the sums.
+    `label_smoothing` is the fraction of the target spread over all classes, in training only.
     """
 
     metrics = ("loss", "accuracy")

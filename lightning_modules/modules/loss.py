@@ -24,11 +24,8 @@ def score(
     loss and its share right are means over its positions, which every sequence has equally many
     of, so that the mean over all positions is the mean over examples.
 
-    Args:
-        model: what made the outputs.
-        outputs: logits, shape (n, classes), or (n, length, classes) for sequences.
-        labels: classes, shape (n,), or (n, length).
-        label_smoothing: fraction of the target spread over all classes, in training only.
+    Outputs are logits, shape (n, classes) for labels of shape (n,), or (n, length, classes) for
+    sequences, (n, length). Label smoothing is the fraction of the target spread over all classes.
 
     Raises:
         ValueError: if label smoothing is set for a model with its own loss.

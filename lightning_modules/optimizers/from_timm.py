@@ -41,7 +41,6 @@ def lamb(
 
 
 def _groups(parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups with timm's keys."""
     return [
         {
             **{key: value for key, value in group.items() if key != "adapt"},

@@ -24,13 +24,6 @@ class LANS(Optimizer):
 
     Without the norms of `w`, `r` and `c` where one is zero and in groups with `adapt` false.
 
-    Args:
-        parameters: tensors or groups of them.
-        lr: learning rate [dimensionless].
-        betas: decay of the moments per step [dimensionless].
-        eps: added to the root of the second moment [dimensionless].
-        weight_decay: inside the trust ratio, as in LAMB [dimensionless].
-
     Source:
         Zheng et al. 2020, arXiv:2006.13484; formula as in MXNet's optimizer/lans.py.
     """
@@ -78,7 +71,6 @@ class LANS(Optimizer):
         torch._foreach_add_(weights, current, alpha=-group["lr"] * (1 - beta1))
 
     def _buffers(self, weights: list[Tensor], *names: str) -> list[list[Tensor]]:
-        """State tensors of each weight, zero at first."""
         for state, weight in ((self.state[weight], weight) for weight in weights):
             if not state:
                 state.update({name: torch.zeros_like(weight) for name in names})

@@ -6,15 +6,10 @@ from torch import nn
 
 
 def parameter_groups(model: nn.Module, *, exempt_norm_and_bias: bool) -> list[dict[str, Any]]:
-    """A model's parameters in groups for an optimizer.
+    """A model's parameters in groups for an optimizer, each with `adapt`.
 
-    Args:
-        model: any torch module.
-        exempt_norm_and_bias: put biases, and parameters of at most one dimension (the scales of
-            norms), into a group of their own without weight decay and without a trust ratio.
-
-    Returns:
-        Groups, each with `adapt`; the exempt one with `weight_decay` 0.
+    The exempt ones, biases and parameters of at most one dimension (the scales of norms), are a
+    group of their own with `weight_decay` 0 and without a trust ratio.
 
     Source:
         Goyal et al. 2017, section 5.3 (no decay of BatchNorm's parameters); Jia et al. 2018 and

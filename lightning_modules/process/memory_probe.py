@@ -25,10 +25,6 @@ def brief(config: RunConfig, micro_batch: int) -> RunSpec:
     It has all that takes memory: the data set, two or more epochs with their evaluation and
     checkpoint, accumulated gradients (whether or not this run accumulates: others of its kind may),
     the optimizer's state. The learning rate is zero, so that nothing diverges.
-
-    Args:
-        config: of the run.
-        micro_batch: examples per forward/backward [examples].
     """
     examples = config.data.num_train_examples
     batch = micro_batch * min(_ACCUMULATION_STEPS, examples // micro_batch)
