@@ -114,6 +114,16 @@ def test_a_run_that_is_at_its_end_is_not_stopped(saving, fit, line, batches):
     assert steps_in(path) == 2
 
 
+def test_a_run_that_ends_early_is_at_its_end_as_well(saving, fit, line, batches, noting):
+    """Another callback ends it in the first of 3 epochs, at whose end a stop is requested."""
+    callbacks, path = saving(is_requested=True, can_stop=False)
+    ending = noting("on_train_epoch_end", lambda trainer, _: setattr(trainer, "should_stop", True))
+
+    fit(line(), [ending, *callbacks], batches(4), epochs=3)
+
+    assert steps_in(path) == 2
+
+
 def test_all_ranks_stop_after_the_same_step_and_only_the_first_is_asked(tmp_path):
     """Rank 0 is asked to stop at every third poll; rank 1 always, but nobody polls it."""
     (polled, steps), other = ask_ranks(stops, tmp_path / "rendezvous", world_size=2)

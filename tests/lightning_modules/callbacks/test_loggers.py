@@ -7,6 +7,9 @@ import time
 
 import pandas as pd
 import pytest
+import yaml
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 
 from lightning_modules.callbacks.loggers import Mirror
 from sweeper.launch.local.launcher import run_here
@@ -87,6 +90,27 @@ def test_a_row_is_mirrored_at_its_step_without_what_was_not_measured(mirror):
 
     assert set(rows.columns) == {"epoch", "step", "val_accuracy"}
     assert list(zip(rows.step, rows.val_accuracy, strict=True)) == [(16, 0.5), (32, 0.75)]
+
+
+def test_the_config_of_the_run_is_mirrored(mirror):
+    settings = yaml.safe_load((mirror("csv") / "csv" / "hparams.yaml").read_text())
+
+    assert (settings["batch"], settings["optimizer"]["name"]) == (3840, "sgd")
+
+
+@pytest.mark.parametrize(("outcome", "status"), [("finished", "success"), ("diverged", "failed")])
+def test_a_tool_gets_the_outcome_and_its_own_run_is_then_finished(
+    grid, tmp_path, monkeypatch, outcome, status
+):
+    """W&B's runs have a method `finish`, without which a worker may exit before it has written."""
+    ended = []
+    monkeypatch.setattr(CSVLogger, "finalize", lambda _, status: ended.append(status))
+    monkeypatch.setattr(ExperimentWriter, "finish", lambda _: ended.append("run"), raising=False)
+    (config,) = grid("batch=3840", "logger=csv")
+
+    Mirror(run_spec(config), tmp_path, rank=0).close(outcome)
+
+    assert ended == [status, "run"]
 
 
 def test_a_mirror_that_breaks_is_disabled_once(grid, tmp_path, capsys):
