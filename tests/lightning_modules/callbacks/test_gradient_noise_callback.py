@@ -5,8 +5,10 @@ mean of 25, so a signal of 2 * 25 - 41 = 9 and a variance of (41 - 25) * 2 * 2 =
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 
@@ -57,3 +59,32 @@ def test_an_epoch_goes_on_with_the_steps_it_has_had(fit, line, noise, batches):
 
     assert noise.columns["noise_scale"] == pytest.approx(64 / 10)
     assert noise.state_dict()["weight"] == 0
+
+
+@pytest.mark.parametrize(
+    ("epoch", "values", "loss_scale", "signal", "variance"),
+    [
+        (0, (1, 3), 1, 9, 64),
+        (0, (1, 3), 4, 9, 64),
+        (1, (1, 1, 3, 3), 1, (8 * 25 - 2 * 41) / (8 - 2), (41 - 25) / (1 / 2 - 1 / 8)),
+    ],
+    ids=["plain", "losses scaled as with 16-mixed", "grown batch"],
+)
+def test_a_step_counts_its_own_batch_and_its_unscaled_gradients(
+    plan, growing, line, epoch, values, loss_scale, signal, variance
+):
+    module, noise = line(), GradientNoise(plan(schedule=growing(1)), span=2)
+    trainer = SimpleNamespace(
+        current_epoch=epoch,
+        accumulate_grad_batches=len(values),
+        precision_plugin=SimpleNamespace(scaler=SimpleNamespace(get_scale=lambda: loss_scale)),
+    )
+    noise.on_train_start(trainer, module)
+    for value in values:
+        outputs = module.layers(torch.full((2, 1), value).double())
+        (outputs.square().mean() / 2 * loss_scale / len(values)).backward()
+    module.layers[0].weight.grad /= loss_scale
+
+    noise.on_before_optimizer_step(trainer, module, None)
+
+    assert (noise.of_step.signal, noise.of_step.variance) == pytest.approx((signal, variance))

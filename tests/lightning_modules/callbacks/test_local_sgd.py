@@ -6,7 +6,8 @@ import pytest
 import torch
 from ranks import ask_ranks, local_steps
 
-from lightning_modules.callbacks.local_sgd import PostLocalSGD, average_weights
+from lightning_modules.callbacks.local_sgd import PostLocalSGD, average_weights, local_sgd
+from sweeper.spec import comm_hooks
 
 
 def test_two_ranks_average_their_weights_after_local_steps_and_at_the_epochs_end(tmp_path):
@@ -20,6 +21,17 @@ def test_two_ranks_average_their_weights_after_local_steps_and_at_the_epochs_end
     assert weight == pytest.approx(0.75 * (0.9**2 + 0.6**2) / 2 * (0.9 + 0.6) / 2, rel=1e-12)
     assert agreed == [True, False, True, False]
     assert other == (weight, agreed)
+
+
+def test_local_steps_begin_with_the_first_whole_step_of_their_start(fit, line, batches, noting):
+    """Half of an epoch of 3 steps: after the second."""
+    hook = comm_hooks.PostLocalSGD(name="post_local_sgd", workers=1, local_steps=2, start_epoch=0.5)
+    local = local_sgd(hook, steps_per_epoch=3)
+    are_local = noting("on_train_batch_end", lambda *_: local.is_local)
+
+    fit(line(), [local, are_local], batches(3), accumulate=1)
+
+    assert are_local.noted == [False, True, True]
 
 
 def test_each_rank_goes_on_with_its_own_momentum():
