@@ -24,6 +24,7 @@ from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
+    CHECKPOINT,
     GPU_BUSY_EXIT,
     GRACEFUL_STOP,
     OVER_MEMORY_EXIT,
@@ -54,7 +55,7 @@ def work(rank: WorkerArgs) -> None:
     context = RankContext(
         rank=rank.rank,
         folder=folder,
-        checkpoint=Path(rank.checkpoint),
+        checkpoint=folder.parent / CHECKPOINT,
         on_epoch=lambda rows: _append(progress, rows),
         stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
@@ -80,10 +81,8 @@ def probe_micro_batch(args: ProbeArgs) -> None:
     _redirect_output(folder / "log.txt")
     _die_with_parent()
     _be_the_first_to_go()
-    checkpoint = folder / "checkpoint.ckpt"
     rank = WorkerArgs(
         folder=args.folder,
-        checkpoint=str(checkpoint),
         rank=0,
         local_rank=0,
         node_rank=0,
@@ -96,7 +95,7 @@ def probe_micro_batch(args: ProbeArgs) -> None:
     context = RankContext(
         rank=0,
         folder=folder,
-        checkpoint=checkpoint,
+        checkpoint=folder / CHECKPOINT,
         on_epoch=lambda rows: None,
         val_examples=args.micro_batch,
     )

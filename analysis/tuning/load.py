@@ -13,7 +13,6 @@ from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.study import Study
 
 from analysis.tables.load import load_runs
-from sweeper.tuning.objectives import OBJECTIVES
 from sweeper.tuning.space import Space, edge, from_json
 from sweeper.tuning.storage import JOURNAL, close_storage, open_storage
 from sweeper.tuning.study import (
@@ -24,6 +23,7 @@ from sweeper.tuning.study import (
     SETTINGS_KEY,
     SPACE_KEY,
 )
+from sweeper.tuning.study_settings import OBJECTIVES
 
 #: Studies that differ only in these keys are replicates of each other.
 REPLICATES = ("seed",)

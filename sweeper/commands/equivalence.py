@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.plan import overrides_parser, plan_grid
 from sweeper.commands.refusals import refuse
 from sweeper.console.text import text_console, text_table
 from sweeper.launch.local.launcher import run_here
@@ -29,6 +29,7 @@ from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
 
 #: Ranks and accumulation steps.
@@ -116,18 +117,12 @@ def compare(
         ValueError: if a layout did not train to the end.
     """
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
-        specs: list[RunSpec] = []
-        rows: list[dict[str, Any]] = []
-        for index, layout in enumerate(layouts):
-            results = Path(folder) / str(index)
-            changes = {**layout, "precision": precision, "keep_checkpoint": True}
-            spec, row = _train(config.replaced(**changes), results)
-            specs.append(spec)
-            rows.append(row)
-        checkpoints = [
-            Ledger(Path(folder) / str(i)).run_folder(spec.run_id) / "checkpoint.ckpt"
-            for i, spec in enumerate(specs)
+        changes = {"precision": precision, "keep_checkpoint": True}
+        trained = [
+            _train(config.replaced(**layout, **changes), Ledger(Path(folder) / str(index)))
+            for index, layout in enumerate(layouts)
         ]
+        specs, rows, checkpoints = zip(*trained, strict=True)
         differences, has_batchnorm = differences_between(checkpoints)
         for spec, row, difference in zip(specs, rows, differences, strict=True):
             yield Trained(
@@ -144,8 +139,7 @@ def compare(
             )
 
 
-def _train(config: RunConfig, results: Path) -> tuple[RunSpec, dict[str, Any]]:
-    ledger = Ledger(results)
+def _train(config: RunConfig, ledger: Ledger) -> tuple[RunSpec, dict[str, Any], Path]:
     ledger.prepare()
     planned = plan([config.resolved], ledger)
     (spec,) = planned.specs
@@ -157,7 +151,7 @@ def _train(config: RunConfig, results: Path) -> tuple[RunSpec, dict[str, Any]]:
     if row["outcome"] != "finished":
         msg = f"every layout must finish training; {spec.point} {row['outcome']}: {row['reason']}"
         raise ValueError(msg)
-    return spec, row
+    return spec, row, ledger.run_folder(spec.run_id) / CHECKPOINT
 
 
 def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
@@ -248,11 +242,9 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sweeper equivalence", description=__doc__)
-    parser.add_argument("overrides", nargs="*", help="one point, as for `sweeper -m`")
+    parser = overrides_parser("equivalence", __doc__)
     parser.add_argument(
         "--layouts", default=LAYOUTS, help="ranks x accumulation steps, comma-separated"
     )
     parser.add_argument("--precision", default="64-true,32-true", help="by commas")
-    parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     return parser

@@ -172,12 +172,18 @@ def _layout(line: Line) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sweeper plan", description=__doc__)
-    parser.add_argument("overrides", nargs="*", help="the same as after `sweeper -m`")
+    parser = overrides_parser("plan", __doc__)
     parser.add_argument("-m", "--multirun", action="store_true", help="accepted and ignored")
     parser.add_argument("--json", action="store_true", help="print one JSON list, for scripts")
-    parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     parser.add_argument(
         "--schedule-plot", help="plot the learning rates to this file, such as lr.png"
     )
+    return parser
+
+
+def overrides_parser(command: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of a subcommand that takes the overrides of a sweep."""
+    parser = argparse.ArgumentParser(prog=f"sweeper {command}", description=about)
+    parser.add_argument("overrides", nargs="*", help="the same as after `sweeper -m`")
+    parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     return parser

@@ -105,7 +105,6 @@ class LocalRanks:
         spec = attempt.spec
         first = WorkerArgs(
             folder=str(attempt.folder),
-            checkpoint=str(attempt.checkpoint),
             rank=0,
             local_rank=0,
             node_rank=0,

@@ -7,6 +7,8 @@ from typing import Any
 
 #: A file in the attempt's folder: the ranks save after the step they are in, and exit.
 GRACEFUL_STOP = "graceful-stop"
+#: A file beside the folders of a run's attempts, which share it.
+CHECKPOINT = "checkpoint.ckpt"
 #: Exit code of a memory probe that needed more than it may use.
 OVER_MEMORY_EXIT = 3
 #: Exit code of one that ran out of memory on a GPU that others use: it says nothing.
@@ -26,20 +28,12 @@ def signals_of_launcher() -> tuple[signal.Signals, ...]:
 class WorkerArgs:
     """One rank of one run.
 
-    Attributes:
-        folder: the attempt's folder; holds config.json.
-        checkpoint: the run's checkpoint.
-        rank: this process among the ranks.
-        local_rank: this process among the ranks of its node.
-        node_rank: this node among the nodes.
-        world_size: ranks of the run.
-        threads: of this process on a CPU.
-        environment: variables to set before training.
-        master: address of rank 0's node if the run spans nodes.
+    `folder` is the attempt's and holds config.json; the run's checkpoint lies beside it.
+    `local_rank` counts on its node; `environment` are variables to set before training, and
+    `master` is the address of rank 0's node if the run spans nodes.
     """
 
     folder: str
-    checkpoint: str
     rank: int
     local_rank: int
     node_rank: int
@@ -53,14 +47,8 @@ class WorkerArgs:
 class ProbeArgs:
     """A micro-batch to be probed.
 
-    Attributes:
-        config: of the run whose micro-batch is sought.
-        micro_batch: what to probe [examples].
-        folder: for what the probe writes: its log, and measured.json.
-        threads: of the process on a CPU.
-        environment: variables to set before training.
-        limit_gib: the memory that the process may use, on a GPU the tensors; None for any [GiB].
-        share_of_gpu: the part of the GPU that may be used; None on a CPU.
+    The probe writes its log and measured.json to `folder`. `limit_gib` is the memory that it may
+    use, on a GPU the tensors, None for any; `share_of_gpu` is None on a CPU.
     """
 
     config: dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
-from sweeper.spec.worker_args import GRACEFUL_STOP
+from sweeper.spec.worker_args import CHECKPOINT, GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json, publish_text
@@ -41,7 +41,6 @@ class Attempt:
     spec: RunSpec
     number: int
     folder: Path
-    checkpoint: Path
     started_at: datetime
 
     @classmethod
@@ -55,7 +54,7 @@ class Attempt:
         ledger.mark_active(spec.run_id, number)
         config = {**spec.config.resolved, "micro_batch": spec.split.micro_batch}
         publish_json(folder / "config.json", config)
-        attempt = cls._of(spec, ledger, number, datetime.now(UTC))
+        attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         if from_scratch:
             attempt.checkpoint.unlink(missing_ok=True)
         return attempt
@@ -69,17 +68,13 @@ class Attempt:
             started = (folder / "config.json").stat().st_mtime
         except (FileNotFoundError, ValueError):
             return None
-        return cls._of(spec, ledger, number, datetime.fromtimestamp(started, UTC))
+        at = datetime.fromtimestamp(started, UTC)
+        return cls(spec=spec, number=number, folder=folder, started_at=at)
 
-    @classmethod
-    def _of(cls, spec: RunSpec, ledger: Ledger, number: int, started_at: datetime) -> "Attempt":
-        return cls(
-            spec=spec,
-            number=number,
-            folder=ledger.attempt_folder(spec.run_id, number),
-            checkpoint=ledger.run_folder(spec.run_id) / "checkpoint.ckpt",
-            started_at=started_at,
-        )
+    @property
+    def checkpoint(self) -> Path:
+        """The run's, which its attempts share."""
+        return self.folder.parent / CHECKPOINT
 
     @property
     def is_taken_over(self) -> bool:

@@ -13,9 +13,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeper.tuning.objectives import violations
 from sweeper.tuning.space import edge, override, short_override, to_json
-from sweeper.tuning.study_settings import StudySettings
+from sweeper.tuning.study_settings import StudySettings, violations
 
 #: User attributes of studies.
 SETTINGS_KEY, POINT_KEY, SPACE_KEY, VERSIONS_KEY = "settings", "point", "space", "versions"

@@ -3,9 +3,9 @@
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -63,8 +63,17 @@ def run_here(
         ranks.check(task.spec)
     context = open_fork_server(_modules_of(known[:1]))
     with shared_folder() as shared, _terminable():
-        where = _Where(Slots(machine), ranks, context, shared)
-        runs = _Runs(tasks, ledger, where, why_stopped=why_stopped, may_start=may_start)
+        runs = _Runs(
+            source=iter(tasks),
+            ledger=ledger,
+            slots=Slots(machine),
+            ranks=ranks,
+            context=context,
+            shared=shared,
+            prober=MemoryProber(MemoryCache(ledger.results, machine.device), context),
+            why_stopped=why_stopped,
+            may_start=may_start,
+        )
         event = Event()
         try:
             while runs.are_left:
@@ -83,42 +92,30 @@ def _modules_of(tasks: Sequence[Task]) -> list[str]:
     return [group.target.rpartition(".")[0] for group in groups]
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
+@dataclass(slots=True, kw_only=True)
+class _Runs:
+    """The runs of one call: waiting, running here, or running in another process."""
+
+    source: Iterator[Task | None]
+    ledger: Ledger
     slots: Slots
     ranks: Ranks
     context: ForkServerContext
     shared: Path
-
-
-class _Runs:
-    """The runs of one call: waiting, running here, or running in another process."""
-
-    def __init__(
-        self,
-        tasks: Tasks,
-        ledger: Ledger,
-        where: _Where,
-        *,
-        why_stopped: WhyStopped,
-        may_start: Callable[[], bool],
-    ) -> None:
-        self._source = iter(tasks)
-        self._source_is_empty = False
-        self._waiting: deque[Task] = deque()
-        self._running: list[Running] = []
-        self._elsewhere: list[Task] = []
-        self._ledger, self._where, self._slots = ledger, where, where.slots
-        self._why_stopped, self._may_start = why_stopped, may_start
-        self._oom_retry = OomRetry()
-        memory = MemoryCache(ledger.results, self._slots.machine.device)
-        self._prober = MemoryProber(memory, where.context)
-        self._looked_at = time.monotonic()
+    prober: MemoryProber
+    why_stopped: WhyStopped
+    may_start: Callable[[], bool]
+    _source_is_empty: bool = False
+    _waiting: deque[Task] = field(default_factory=deque[Task])
+    _running: list[Running] = field(default_factory=list[Running])
+    _elsewhere: list[Task] = field(default_factory=list[Task])
+    _oom_retry: OomRetry = field(default_factory=OomRetry)
+    _looked_at: float = field(default_factory=time.monotonic)
 
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        is_busy = self._waiting or self._running or self._elsewhere or self._prober.holds_runs
+        is_busy = self._waiting or self._running or self._elsewhere or self.prober.holds_runs
         return bool(is_busy or not self._source_is_empty)
 
     def start(self) -> Event:
@@ -129,59 +126,59 @@ class _Runs:
         self._refill()
         while (
             self._waiting
-            and self._may_start()
-            and (slot := self._slots.take(self._waiting[0].spec)) is not None
+            and self.may_start()
+            and (slot := self.slots.take(self._waiting[0].spec)) is not None
         ):
             task = self._waiting.popleft()
-            fit = self._prober.fit(task.spec)
+            fit = self.prober.fit(task.spec)
             if fit.to_probe is not None:
-                if not self._prober.start(task, fit.to_probe, slot):
-                    self._slots.give_back(task.spec.run_id)
+                if not self.prober.start(task, fit.to_probe, slot):
+                    self.slots.give_back(task.spec.run_id)
             elif attempt := Attempt.begin(
-                fit.spec, self._ledger, task.number, from_scratch=task.from_scratch
+                fit.spec, self.ledger, task.number, from_scratch=task.from_scratch
             ):
                 began.append(attempt)
                 ended |= self._start_ranks(attempt, fit, slot)
             else:
-                self._slots.give_back(task.spec.run_id)
+                self.slots.give_back(task.spec.run_id)
                 self._elsewhere.append(task)
-                if other := Attempt.load(self._ledger, task.spec.run_id, task.number):
+                if other := Attempt.load(self.ledger, task.spec.run_id, task.number):
                     elsewhere.append(other)
             self._refill()
         return Event(began=began, elsewhere=elsewhere, ended=ended)
 
     def _refill(self) -> None:
         """Take the next task of the source, if there is one and room for it."""
-        if self._waiting or self._source_is_empty or not self._slots.has_room:
+        if self._waiting or self._source_is_empty or not self.slots.has_room:
             return
         try:
-            task = next(self._source)
+            task = next(self.source)
         except StopIteration:
             self._source_is_empty = True
             return
         if task:
-            self._where.ranks.check(task.spec)
+            self.ranks.check(task.spec)
             self._waiting.append(task)
 
     def _start_ranks(self, attempt: Attempt, fit: Fit, slot: Mapping[str, str]) -> dict[str, End]:
         """Start the ranks of an attempt, or publish why they cannot be started."""
         outcome, reason = Outcome.OUT_OF_MEMORY, fit.refusal
         if not reason:
-            environment = {"SWEEPER_SHARED": str(self._where.shared), **slot}
+            environment = {"SWEEPER_SHARED": str(self.shared), **slot}
             try:
-                run = self._where.ranks.start(attempt, self._where.context, environment)
+                run = self.ranks.start(attempt, self.context, environment)
             except ValueError as error:
                 outcome, reason = Outcome.FAILED, str(error)
             else:
                 self._running.append(run)
                 return {}
-        self._slots.give_back(attempt.spec.run_id)
+        self.slots.give_back(attempt.spec.run_id)
         return self._publish(attempt, End(outcome=outcome, reason=reason))
 
     def wait(self) -> None:
         """Wait until a process ends, but not for long."""
         processes = [process for run in self._running for process in run.processes]
-        wait_for_exit([*processes, *self._prober.processes])
+        wait_for_exit([*processes, *self.prober.processes])
 
     def end(self) -> Event:
         """Publish what has ended here, and read what other processes published."""
@@ -192,14 +189,14 @@ class _Runs:
             ended |= self._end_cancelled()
             ended |= self._end_elsewhere()
         for run in list(self._running):
-            if end := end_of(run, self._why_stopped):
+            if end := end_of(run, self.why_stopped):
                 self._drop(run)
                 ended |= self._publish_or_retry(run.attempt, end)
         return Event(ended=ended, said=self._take_back_probed())
 
     def _publish_or_retry(self, attempt: Attempt, end: End) -> Mapping[str, End]:
         published = self._publish(attempt, end)
-        self._prober.learn(attempt, end.outcome)
+        self.prober.learn(attempt, end.outcome)
         if end.outcome == Outcome.OUT_OF_MEMORY and (again := self._oom_retry.retry(attempt)):
             self._waiting.appendleft(again)
             return {}
@@ -208,14 +205,14 @@ class _Runs:
     def _publish(self, attempt: Attempt, end: End) -> dict[str, End]:
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
-        attempt.end(end, self._ledger)
+        attempt.end(end, self.ledger)
         return {run_id: end}
 
     def _take_back_probed(self) -> Sequence[str]:
         """Take back the runs whose micro-batch has been probed; what to say of it."""
-        found = self._prober.look()
+        found = self.prober.look()
         for task in found.free:
-            self._slots.give_back(task.spec.run_id)
+            self.slots.give_back(task.spec.run_id)
         self._waiting.extendleft(reversed(found.ready))
         return found.said
 
@@ -241,33 +238,33 @@ class _Runs:
 
     def _drop(self, run: Running) -> None:
         self._running.remove(run)
-        self._slots.give_back(run.attempt.spec.run_id)
+        self.slots.give_back(run.attempt.spec.run_id)
 
     def _end_elsewhere(self) -> Mapping[str, End]:
         """The ends of runs that other processes have made; what they abandoned is ours."""
         ended: dict[str, End] = {}
         for task in list(self._elsewhere):
             run_id = task.spec.run_id
-            stands = standing(self._ledger, run_id, task.number)
+            stands = standing(self.ledger, run_id, task.number)
             if stands is Open.HELD:
                 continue
             self._elsewhere.remove(task)
             if isinstance(stands, End):
                 ended[run_id] = stands
             else:
-                recover(self._ledger, run_id, task.number)
+                recover(self.ledger, run_id, task.number)
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
         return ended
 
     def stop(self) -> None:
         """Stop what is running; it resumes from its checkpoint when the command is repeated."""
-        self._prober.stop()
+        self.prober.stop()
         stop_gracefully(self._running)
         for run in self._running:
             has_ended = any(code is not None for code in run.codes)
-            end = end_of(run, self._why_stopped) if has_ended else None
+            end = end_of(run, self.why_stopped) if has_ended else None
             stop([run])
-            self._publish(run.attempt, end or run.attempt.end_of_stopped(self._why_stopped))
+            self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))
 
 
 @contextmanager

@@ -66,8 +66,7 @@ class _Srun:
             f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', config.threads)}",
             "--distribution=block",
             "--kill-on-bad-exit=1",
-            *(sys.executable, "-m", "sweeper.launch.slurm.rank"),
-            *(str(attempt.folder), str(attempt.checkpoint)),
+            *(sys.executable, "-m", "sweeper.launch.slurm.rank", str(attempt.folder)),
         ]
         self._folder = attempt.folder
         with _log(attempt).open("wb") as log:

@@ -24,7 +24,7 @@ _LOOK_S = 1.0
 
 def main(arguments: Sequence[str]) -> None:
     """Take the place that srun has given and train."""
-    folder, checkpoint = arguments
+    (folder,) = arguments
     _heed_sigterm_later(Path(folder))
     config = run_config(json.loads((Path(folder) / "config.json").read_text()))
     world_size = config.world_size
@@ -41,7 +41,6 @@ def main(arguments: Sequence[str]) -> None:
     master = os.environ["SLURM_LAUNCH_NODE_IPADDR"]
     rank = WorkerArgs(
         folder=folder,
-        checkpoint=checkpoint,
         rank=number,
         local_rank=int(os.environ["SLURM_LOCALID"]),
         node_rank=int(os.environ["SLURM_NODEID"]),

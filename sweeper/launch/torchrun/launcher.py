@@ -113,11 +113,7 @@ class _Ranks:
         self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
     ) -> Running:
         number = next(self._numbers)
-        run = {
-            "folder": str(attempt.folder),
-            "checkpoint": str(attempt.checkpoint),
-            "threads": attempt.spec.config.threads,
-        }
+        run = {"folder": str(attempt.folder), "threads": attempt.spec.config.threads}
         self._messages.set(str(number), json.dumps(run))
         own = start_process(train_rank, _worker_args(self._group, run, environment), context)
         others = [
@@ -212,13 +208,11 @@ def _worker_args(
     spans = group.num_nodes > 1
     interface = interface_towards(group.master) if spans else {"GLOO_SOCKET_IFNAME": LOOPBACK}
     return WorkerArgs(
-        folder=run["folder"],
-        checkpoint=run["checkpoint"],
+        **run,
         rank=group.rank,
         local_rank=group.local_rank,
         node_rank=group.node_rank,
         world_size=group.world_size,
-        threads=run["threads"],
         environment={**interface, **environment},
         master=group.master if spans else None,
     )

@@ -18,11 +18,10 @@ from analysis.tuning.figures import draw_rates, draw_space, draw_steps, draw_tri
 from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.rates import regret, tuned_optima
 from sweeper.store.parquet import write_rows
-from sweeper.tuning.objectives import objectives
 from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import RUNS_KEY, PointStudy
-from sweeper.tuning.study_settings import StudySettings
+from sweeper.tuning.study_settings import StudySettings, objectives
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 10, log=True), "warmup": IntDistribution(0, 20)}
 BATCHES, BEND, RULE_FACTOR = (256, 512, 1024, 2048, 4096), 1024, 2.0

@@ -27,7 +27,6 @@ def exchanges(config, tmp_path):
         for number in range(ranks):
             rank = WorkerArgs(
                 folder=str(folder),
-                checkpoint="",
                 rank=number,
                 local_rank=number,
                 node_rank=0,

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from optuna.distributions import FloatDistribution
 
-from sweeper.tuning.objectives import objectives
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
-from sweeper.tuning.study_settings import StudySettings
+from sweeper.tuning.study_settings import StudySettings, objectives
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 1, log=True)}
 
