@@ -105,11 +105,7 @@ class RunSweeper(Sweeper):
         )
 
     def _launch(self) -> Any:
-        """The launcher's way to make runs.
-
-        Raises:
-            ValueError: if it is one of Hydra's own, which know jobs, not runs.
-        """
+        """The launcher's way to make runs; ValueError for Hydra's own, which know only jobs."""
         if isinstance(self._launcher, RunLauncher):
             return self._launcher.launch_runs
         msg = (

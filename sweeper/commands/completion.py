@@ -12,10 +12,7 @@ _TAKE_OVERRIDES = ("plan", "equivalence")
 
 
 def complete(line: str, commands: Sequence[str]) -> None:
-    """Print what the last word of a line may become.
-
-    The line is as typed so far, the name of the program first.
-    """
+    """Print what the last word of a line, as typed so far, may become."""
     _, *words = line.split(" ")
     last = words[-1] if words else ""
     if len(words) < 2:

@@ -40,10 +40,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examine(results: Path, *, devices: int) -> Iterator[Check]:
-    """Check the machine, the folders and the cluster.
-
-    The devices are ranks on each node.
-    """
+    """Check the machine, the folders and the cluster, for this many ranks on each node."""
     yield from machine_checks(devices=devices)
     yield from folder_checks(results)
     yield from cluster_checks(devices=devices)

@@ -111,11 +111,7 @@ def main(arguments: Sequence[str]) -> int:
 def compare(
     config: RunConfig, layouts: Sequence[dict[str, int]], precision: str
 ) -> Iterator[Trained]:
-    """Train one epoch on each layout and compare with the first.
-
-    Raises:
-        ValueError: if a layout did not train to the end.
-    """
+    """Train an epoch on each layout, compare with the first; ValueError if one does not finish."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
         changes = {"precision": precision, "keep_checkpoint": True}
         trained = [
@@ -155,13 +151,9 @@ def _train(config: RunConfig, ledger: Ledger) -> tuple[RunSpec, dict[str, Any], 
 
 
 def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
-    """How far each is from the first, found in another process: torch stays out of this one.
+    """How far each is from the first, relatively, and whether the model has BatchNorm.
 
-    Returns:
-        One relative difference for each checkpoint, and whether the model has BatchNorm.
-
-    Raises:
-        ValueError: if that process dies.
+    Found in another process: torch stays out of this one. ValueError if that process dies.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
         try:

@@ -25,8 +25,7 @@ Config = dict[str, Any]
 def plain(config: DictConfig) -> Config:
     """A composed config as resolved plain values, without Hydra's own part.
 
-    Raises:
-        ValueError: if a value is missing or an interpolation leads nowhere.
+    ValueError if a value is missing or an interpolation leads nowhere.
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
@@ -136,11 +135,7 @@ def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
-    """The overrides, read in Hydra's grammar.
-
-    Raises:
-        ValueError: if one cannot be parsed.
-    """
+    """The overrides, read in Hydra's grammar; ValueError if one cannot be parsed."""
     try:
         return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
     except HydraException as error:
@@ -148,11 +143,7 @@ def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
 
 
 def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
-    """The single-value overrides that one override of a grid expands to.
-
-    Raises:
-        ValueError: if it does not list its values.
-    """
+    """The single-value overrides that one expands to; ValueError if it does not list its values."""
     if not override.is_sweep_override():
         return [override]
     if not override.is_discrete_sweep():

@@ -54,8 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
     """The plan of a command's overrides, and the ledger it was compared with.
 
-    Raises:
-        ValueError: if an override cannot be parsed or a point is impossible.
+    ValueError if an override cannot be parsed or a point is impossible.
     """
     if config_dir:
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]

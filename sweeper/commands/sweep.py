@@ -81,15 +81,10 @@ def _launch(to_do: Tasks, ledger: Ledger) -> Iterator[Event]:
 def run_sweep(
     configs: Iterable[Mapping[str, Any]], settings: Mapping[str, Any], launch: Launch
 ) -> int:
-    """Run a grid.
+    """Run a grid; 0 if every run has a result, 1 if any has none.
 
-    The settings are `results`, `retry` and `rerun` of the command.
-
-    Returns:
-        The exit code: 0 if every run has a result, 1 if any has none.
-
-    Raises:
-        ValueError: if a point is impossible; nothing was started then.
+    The settings are `results`, `retry` and `rerun` of the command. ValueError if a point is
+    impossible; nothing was started then.
     """
     ledger = Ledger(Path(settings["results"]))
     planned = plan(configs, ledger)

@@ -29,17 +29,11 @@ def run_tuning(
     configs_of: ConfigsOf,
     launch: Launch,
 ) -> int:
-    """Tune at every point.
+    """Tune at every point; 0 if every trial has a result, 1 if any has none.
 
     Each point is the compared overrides of a study. The options are `results`, `retry`,
     `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
-    `hydra.sweeper`.
-
-    Returns:
-        The exit code: 0 if every trial has a result, 1 if any has none.
-
-    Raises:
-        ValueError: if nothing was started, for bad input.
+    `hydra.sweeper`. ValueError for bad input; nothing was started then.
     """
     ledger = Ledger(Path(options["results"]))
     _check_budget(options, settings)

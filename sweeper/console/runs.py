@@ -127,10 +127,7 @@ class LiveTable:
         return all(state.status in results for state in self._states.values())
 
     def add(self, spec: RunSpec, status: str) -> None:
-        """A run that was not in the grid from the start.
-
-        Its status is waiting, or the outcome that the ledger has of it.
-        """
+        """A run that was not in the grid: waiting, or with the ledger's outcome of it."""
         if spec.run_id not in self._states:
             self._states[spec.run_id] = state = RunState(spec)
             state.status = status

@@ -24,11 +24,7 @@ _LOCK = ".compacting"
 
 
 def compact(results: Path) -> int:
-    """Merge the small files of settled runs.
-
-    Returns:
-        How many runs were merged; 0 if another process is merging.
-    """
+    """Merge the small files of settled runs; how many, 0 if another process is merging."""
     with _locked(results) as is_ours:
         if not is_ours:
             return 0

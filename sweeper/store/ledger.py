@@ -53,10 +53,7 @@ class RowFile:
 
 
 class Ledger:
-    """A results folder.
-
-    The folder is made when the first run starts.
-    """
+    """A results folder, made when the first run starts."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -64,11 +61,7 @@ class Ledger:
         self._active = results / "active"
 
     def prepare(self) -> None:
-        """Make the folders.
-
-        Raises:
-            ValueError: if the results folder cannot be written.
-        """
+        """Make the folders; ValueError if they cannot be written."""
         try:
             for folder in (self._runs, self._curves, self._active, self.results / "attempts"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -161,10 +154,8 @@ class Ledger:
     def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> RowFile:
         """Make an attempt the current one of its run, or history if a later one was begun.
 
-        The row appears last and at once, so a run either has a complete row or none.
-
-        The row has the columns of the runs table, the curve a mapping of those of the
-        curves table per epoch.
+        The row appears last and at once, so a run either has a complete row or none. Row and curve
+        have the columns of the runs and the curves table.
         """
         from sweeper.store.parquet import write_rows  # pyarrow: 0.2 s
 

@@ -109,10 +109,7 @@ class MemoryCache:
         return None if limit is None else limit * _PART_OF_LIMIT
 
     def record_fit(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
-        """Remember what a micro-batch took.
-
-        `peak_gib` is the most memory held at once; `other` is for people.
-        """
+        """Remember what a micro-batch took: the most memory at once; `other` is for people."""
         content = {"peak_gib": peak_gib, "run_id": spec.run_id, **other}
         self._note(spec, f"{micro_batch}-took.json", content)
 

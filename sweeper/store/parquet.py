@@ -42,13 +42,10 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def read_whole(path: Path, kind: str) -> pa.Table:
-    """All rows of a file, every column in the type that the schema says.
+    """All rows of a file of runs or curves, every column in the type that the schema says.
 
-    The kind is runs or curves.
-
-    Raises:
-        ValueError: if the file is of another schema version, or of none.
-        pa.ArrowException: if a column holds something else than the schema says.
+    ValueError if the file is of another schema version or of none, pa.ArrowException if a column
+    holds something else than the schema says.
     """
     with pq.ParquetFile(path) as file:
         check_version(file.schema_arrow.metadata)

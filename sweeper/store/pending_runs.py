@@ -22,10 +22,7 @@ _PREFIX = ".pending-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRuns:
-    """The pending runs of one sweep.
-
-    Each run has what is known of it before it starts, with columns of the runs table.
-    """
+    """The pending runs of one sweep: what is known of each, with columns of the runs table."""
 
     holder: Holder
     runs: Sequence[dict[str, Any]]
@@ -33,10 +30,7 @@ class PendingRuns:
 
 @contextmanager
 def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Generator[None]:
-    """List the pending runs of a sweep while the block runs.
-
-    The numbers are those of the attempts at the runs.
-    """
+    """List the pending runs of a sweep, and the numbers of the attempts, while the block runs."""
     for path, listed in _read_all(results):
         if listed.holder.is_alive() is False:
             path.unlink(missing_ok=True)

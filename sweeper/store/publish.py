@@ -10,10 +10,9 @@ from typing import Any
 
 @contextmanager
 def publishing(path: Path) -> Generator[Path]:
-    """Publish a file at the end of the block, unless the block fails.
+    """Publish a file at the end of the block, unless the block fails; another one is replaced.
 
-    It is written in the same folder under a name that readers ignore, and replaces another file
-    of its name.
+    It is written in the same folder, under a name that readers ignore.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -99,11 +99,7 @@ def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:
 
 
 def check_version(metadata: Mapping[bytes, bytes] | None) -> None:
-    """Refuse a file of another schema version: what its columns mean cannot be known.
-
-    Raises:
-        ValueError: if it states another version, or none.
-    """
+    """ValueError for a file of another schema version: what its columns mean cannot be known."""
     stated = (metadata or {}).get(b"schema_version")
     if stated is None:
         msg = (

@@ -33,8 +33,7 @@ def standing(ledger: Ledger, run_id: str, number: int) -> Standing:
 def recover(ledger: Ledger, run_id: str, number: int) -> End | None:
     """Give an abandoned attempt its row: what its worker recorded, or that it was cut off.
 
-    Returns:
-        How it ended; None if its holder died before it had written anything.
+    None if its holder died before it had written anything.
     """
     attempt = Attempt.load(ledger, run_id, number)
     if attempt is None:

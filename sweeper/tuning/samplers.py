@@ -47,10 +47,7 @@ class FixedSampler(RandomSampler):
 
 
 class QuasiRandomSampler(FixedSampler):
-    """Scrambled Halton points.
-
-    Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy.
-    """
+    """Halton points with scrambled digits, Owen 2017, arXiv:1706.02808, by SciPy."""
 
     def point(self, number: int) -> dict[str, Any]:
         """The parameters of a trial."""
@@ -64,10 +61,7 @@ class QuasiRandomSampler(FixedSampler):
 
 
 class GridSampler(FixedSampler):
-    """Every combination of the values, in order; intervals are cut into levels.
-
-    The seed does not matter here.
-    """
+    """Every combination of the values, whatever the seed; intervals are cut into levels."""
 
     def __init__(self, space: Space, seed: int, levels: int) -> None:
         super().__init__(space, seed)

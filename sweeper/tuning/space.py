@@ -39,11 +39,9 @@ def ends(key: str, distribution: BaseDistribution) -> str:
 
 
 def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
-    """Advice to widen a range, if a value lies at its edge.
+    """Advice to widen a range whose edge a value lies at; None if the value is inside.
 
     A choice has no edge, and a range that begins at 0 cannot sensibly be widened below it.
-
-    None if the value is inside.
     """
     if not isinstance(distribution, FloatDistribution | IntDistribution):
         return None

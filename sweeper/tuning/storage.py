@@ -14,13 +14,10 @@ JOURNAL = "tuning.journal"
 
 
 def open_storage(storage: str | None, results: Path) -> BaseStorage:
-    """The storage of a command.
+    """The storage of a command; ValueError if it cannot be opened.
 
     It is a URL such as sqlite:///tuning.db, the path of a journal file, or None for the journal
     in the results folder.
-
-    Raises:
-        ValueError: if it cannot be opened.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if storage and "://" in storage:

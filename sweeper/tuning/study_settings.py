@@ -49,11 +49,7 @@ OBJECTIVES = {
 
 
 def objectives(names: Sequence[str]) -> list[Objective]:
-    """The objectives of these names.
-
-    Raises:
-        ValueError: if there is none, or one is unknown or comes twice.
-    """
+    """The objectives of these names; ValueError for none, an unknown or a repeated one."""
     known = ", ".join(sorted(OBJECTIVES))
     wrong = [name for name in names if name not in OBJECTIVES]
     if wrong or not names or len(set(names)) < len(names):
@@ -66,11 +62,7 @@ def objectives(names: Sequence[str]) -> list[Objective]:
 
 
 def check_constraints(constraints: Mapping[str, Any]) -> None:
-    """Check the bounds on columns.
-
-    Raises:
-        ValueError: if a column is unknown, or its bounds are not min and max.
-    """
+    """ValueError if a bounded column is unknown, or its bounds are not min and max."""
     for column, bounds in constraints.items():
         given = bounds if isinstance(bounds, Mapping) else {"": bounds}
         are_numbers = all(type(bound) in (int, float) for bound in given.values())
@@ -119,11 +111,7 @@ class StudySettings:
     def from_config(
         cls, config: Mapping[str, Any], space: Space, averaged: Sequence[str]
     ) -> "StudySettings":
-        """The settings that `hydra.sweeper` describes.
-
-        Raises:
-            ValueError: if a setting is wrong or settings do not fit together.
-        """
+        """The settings of `hydra.sweeper`; ValueError if one is wrong or does not fit another."""
         constraints = config["constraints"] or {}
         check_constraints(constraints)
         settings = cls(

@@ -14,10 +14,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
-
-    `do` says what to do about it; empty if nothing.
-    """
+    """One thing that was looked at, and what to do about it; empty if nothing."""
 
     severity: Severity
     what: str

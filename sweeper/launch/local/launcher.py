@@ -46,16 +46,9 @@ def run_here(
     """Make all runs, publishing each attempt's row as it ends.
 
     A run that another process is making is waited for, and taken over if that process dies.
-
-    `may_start` says whether runs that wait may begin, `why_stopped` the reason of those that
-    are stopped before their end; without `ranks` they are on this machine.
-
-    Yields:
-        An event when a run ends, and several times a second, empty when nothing happened, so that
-        a caller can draw.
-
-    Raises:
-        ValueError: if a run's layout is not available.
+    Events come several times a second, so that a caller can draw. `may_start` says whether runs
+    that wait may begin, `why_stopped` the reason of those that are stopped before their end;
+    without `ranks` they are on this machine. ValueError if a run's layout is not available.
     """
     ranks = ranks or LocalRanks()
     known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []

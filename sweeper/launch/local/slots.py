@@ -13,10 +13,7 @@ from sweeper.spec.values import Count, Settings
 
 
 class LocalSettings(Settings):
-    """conf/hydra/launcher/local.yaml.
-
-    `jobs` are runs at a time, or auto: as many as cores or GPUs carry.
-    """
+    """conf/hydra/launcher/local.yaml, which explains each key."""
 
     jobs: Count | Literal["auto"]
     runs_per_gpu: Count
@@ -24,10 +21,7 @@ class LocalSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The resources to share.
-
-    `gpus` are names for CUDA_VISIBLE_DEVICES, empty without any.
-    """
+    """The resources to share; `gpus` are names for CUDA_VISIBLE_DEVICES."""
 
     cores: int
     gpus: Sequence[str] = ()

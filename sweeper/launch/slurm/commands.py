@@ -133,11 +133,7 @@ def was_cancelled(log: Path) -> bool:
 
 
 def check_submit_host() -> None:
-    """See that jobs can be submitted from here.
-
-    Raises:
-        ValueError: if SLURM's programs are not here.
-    """
+    """ValueError if SLURM's programs are not here, so that no job can be submitted."""
     missing: Sequence[str] = [name for name in ("sbatch", "squeue") if not shutil.which(name)]
     if missing:
         msg = (

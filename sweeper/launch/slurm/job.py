@@ -46,11 +46,7 @@ class JobPolicy(Settings):
 
 
 def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
-    """A job's whole life; submitit calls it on the first node of the job.
-
-    Raises:
-        SystemExit: always, with the job's exit code.
-    """
+    """A job's whole life, on its first node; submitit calls it. SystemExit with the job's code."""
     raise SystemExit(_Job(Ledger(Path(results)), policy, _note_signals()).run(run_ids))
 
 

@@ -42,16 +42,10 @@ _HOPELESS = {
 
 
 def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
-    """Submit what has no job yet, then follow all runs until they have ended.
+    """Submit what has no job yet, then follow all runs until they have ended; an event per tick.
 
     Tasks that are there are submitted together; nodes must see the ledger's folder under the
-    same path.
-
-    Yields:
-        An event per tick, empty when nothing happened.
-
-    Raises:
-        ValueError: if this is no host to submit from, or SLURM refuses the first submission.
+    same path. ValueError if this is no host to submit from, or SLURM refuses the first submission.
     """
     commands.check_submit_host()
     source, is_open = iter(tasks), True

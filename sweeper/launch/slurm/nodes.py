@@ -28,11 +28,7 @@ class SrunRanks:
     def start(
         self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
     ) -> Running:
-        """Start srun.
-
-        Raises:
-            ValueError: if the job has fewer nodes than the run.
-        """
+        """Start srun; ValueError if the job has fewer nodes than the run."""
         del context, environment
         asked = attempt.spec.config.num_nodes
         given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))

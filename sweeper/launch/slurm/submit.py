@@ -47,11 +47,7 @@ class Request(JobPolicy):
 
 
 def request_of(settings: Mapping[str, Any]) -> Request:
-    """The request of conf/hydra/launcher/slurm.yaml's keys.
-
-    Raises:
-        ValueError: if a key is unknown or a value is impossible.
-    """
+    """The request of slurm.yaml's keys; ValueError if one is unknown or a value is impossible."""
     if unknown := sorted(set(settings) - set(Request.model_fields)):
         msg = (
             f"hydra.launcher has no key {unknown[0]}. Its keys: "
@@ -104,16 +100,10 @@ def _pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 
 
 def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
-    """Submit one job array.
+    """Submit one job array, whose runs have their tickets; its number.
 
-    Every run has its ticket already. `results` is shared with the nodes; `folder` is the
-    submission's own, for submitit's files.
-
-    Returns:
-        The array's number.
-
-    Raises:
-        Refused: if SLURM does not take it.
+    `results` is shared with the nodes; `folder` is the submission's own, for submitit's files.
+    Raises Refused if SLURM does not take it.
     """
     from submitit import AutoExecutor  # 0.3 s
     from submitit.core.utils import FailedJobError, FailedSubmissionError

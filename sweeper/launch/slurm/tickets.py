@@ -45,11 +45,7 @@ class Ticket:
 
     @property
     def spec(self) -> RunSpec:
-        """The run.
-
-        Raises:
-            ValueError: if another version of this code has submitted it and means another run.
-        """
+        """The run; ValueError if another version of this code means another run by it."""
         try:
             spec = run_spec(self.config)
         except ValueError as error:
@@ -153,11 +149,7 @@ class Tickets:
         return self._queued / f"{run_id}-{number:03d}.json"
 
     def read(self, run_id: str, number: int) -> Ticket | None:
-        """A ticket; None if its run has ended meanwhile.
-
-        Raises:
-            ValueError: if it cannot be read.
-        """
+        """A ticket; None if its run has ended meanwhile, ValueError if it cannot be read."""
         path = self._path(run_id, number)
         try:
             return Ticket(**json.loads(path.read_text()))

@@ -77,13 +77,8 @@ def lead_or_follow(command: Callable[[], None]) -> None:
 def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
     """Make runs one after the other, each with a rank in every process of the group.
 
-    All machines must see the ledger's folder under the same path.
-
-    Yields:
-        An event per tick, empty when nothing happened.
-
-    Raises:
-        ValueError: if a run has another layout than the group.
+    All machines must see the ledger's folder under the same path. ValueError if a run has another
+    layout than the group.
     """
     ledger = Ledger(ledger.results.resolve())
     device = this_machine(jobs=1, runs_per_gpu=1).device
