@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunLauncher(Launcher):
-    """A place to run.
-
-    The settings are its file in conf/hydra/launcher.
-    """
+    """A place to run, with the settings of its file in conf/hydra/launcher."""
 
     _refusal: ClassVar[str]
 

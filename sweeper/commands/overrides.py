@@ -49,9 +49,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     """The resolved config of every point of a grid, in the order of its overrides.
 
     The overrides are in Hydra's grammar, where `a,b`, `choice()`, `range()` and `glob()` sweep.
-
-    Raises:
-        ValueError: if an override cannot be parsed or its key does not exist.
+    ValueError if an override cannot be parsed or its key does not exist.
     """
     axes = [_axis(override, loader) for override in parse(overrides, loader)]
     templates: dict[tuple[str, ...], _Template] = {}

@@ -42,11 +42,8 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
     """Sort the overrides of a command.
 
     An interval is tuned, and so is a range or choice with the tag `tune`; one with the tag `mean`
-    is averaged over; every other list of values is compared.
-
-    Raises:
-        ValueError: if an override cannot be parsed, a range is bad, a key comes twice, or
-            nothing is tuned.
+    is averaged over; every other list of values is compared. ValueError if an override cannot be
+    parsed, a range is bad, a key comes twice, or nothing is tuned.
     """
     overrides = parse(given, loader)
     _check_once(overrides)

@@ -203,9 +203,6 @@ class LiveTable:
         states = list(self._states.values())
         if len(states) > _ROWS_SHOWN:
             states = [*self._running.values(), *self._latest][:_ROWS_SHOWN]
-        return Group(runs_table(states, title=self._counts()), self._bar())
-
-    def _bar(self) -> RenderableType:
         bar = Progress(
             TextColumn("epochs"),
             BarColumn(),
@@ -213,7 +210,7 @@ class LiveTable:
             TextColumn("{task.fields[left]}"),
         )
         bar.add_task("epochs", total=self._to_do, completed=self._epochs(), left=self._time_left())
-        return bar
+        return Group(runs_table(states, title=self._counts()), bar)
 
     def _epochs(self) -> int:
         return self._done + sum(state.epoch for state in self._running.values())

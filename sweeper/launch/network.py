@@ -10,10 +10,7 @@ _ANY_PORT = 9  # of a datagram that is never sent
 
 
 def interface_towards(address: str) -> dict[str, str]:
-    """The variable that names the interface to another machine: gloo's own guess may be loopback.
-
-    Nothing if the variable is set already or no interface leads there.
-    """
+    """The variable of the interface to another machine; none if it is set, or none leads there."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -80,10 +80,7 @@ def plan(
     """Check every point of a grid and find its runs in the ledger; changes nothing.
 
     The device is what they will train on, to find the micro-batches known to fit; None leaves
-    that to the launcher.
-
-    Raises:
-        ValueError: with one line per distinct mistake, if any point is impossible.
+    that to the launcher. ValueError, with a line per distinct mistake, if any point is impossible.
     """
     specs: dict[str, RunSpec] = {}
     mistakes: dict[str, int] = {}

@@ -116,10 +116,7 @@ class MemoryCache:
     def record_over(
         self, spec: RunSpec, micro_batch: int, *, limit_gib: float | None, **other: Any
     ) -> None:
-        """Remember that a micro-batch took too much.
-
-        `limit_gib` is None for all that the device has; `other` is for people.
-        """
+        """Remember that a micro-batch took more than this, or if None all that the device has."""
         content = {"limit_gib": limit_gib, "run_id": spec.run_id, **other}
         self._note(spec, f"{micro_batch}-over.json", content)
 

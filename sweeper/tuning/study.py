@@ -29,9 +29,7 @@ class PointStudy:
     """The study of one compared point.
 
     The name is the same whenever the same point is tuned; the point is its overrides, as typed.
-
-    Raises:
-        ValueError: if the storage has a study of this name with other settings.
+    ValueError if the storage has a study of this name with other settings.
     """
 
     def __init__(
@@ -108,10 +106,7 @@ class PointStudy:
             return trial.should_prune()
 
     def tell(self, trial: optuna.Trial, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Give a trial the result of its runs: means, or the worst if one diverged.
-
-        The rows, of the runs table, are all finished or diverged.
-        """
+        """Give a trial the result of its ended runs: means, or the worst if one diverged."""
         objectives, constraints = self.settings.objectives, self.settings.constraints
         diverged = [row for row in rows if row["outcome"] == "diverged"]
         means = {name: _mean(rows, name) for name in self.settings.columns}

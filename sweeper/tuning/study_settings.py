@@ -78,10 +78,7 @@ def check_constraints(constraints: Mapping[str, Any]) -> None:
 def violations(
     constraints: Mapping[str, Mapping[str, float]], row: Mapping[str, float]
 ) -> dict[str, float]:
-    """By how much each bound is exceeded; zero or less where it is satisfied.
-
-    The row has the measured columns, means over the runs of a trial.
-    """
+    """By how much each bound is exceeded by a trial's means; zero or less where satisfied."""
     found: dict[str, float] = {}
     for column, bounds in constraints.items():
         if "max" in bounds:
@@ -145,10 +142,7 @@ class StudySettings:
         return list(dict.fromkeys([*(o.column for o in self.objectives), *self.constraints]))
 
     def new_sampler(self, number: int) -> BaseSampler:
-        """The sampler of a trial, which depends only on the seed and the trials before it.
-
-        An interrupted study thus resumes as if it had not been interrupted.
-        """
+        """The sampler of a trial: by the seed and the trials before it, so that studies resume."""
         kind = imported(self.sampler["_target_"], "hydra.sweeper.sampler")
         if isinstance(kind, type) and issubclass(kind, FixedSampler):
             return _built(self.sampler, "sampler", seed=self.sampler_seed, space=self.space)

@@ -24,11 +24,7 @@ Expect = Callable[[RunSpec, str], None]
 
 @dataclass(slots=True, kw_only=True)
 class _RunningTrial:
-    """A trial whose runs have not all ended.
-
-    It has several runs if it is a mean. `reported` are the epochs that the pruner has seen,
-    `pruned` why it is being stopped.
-    """
+    """A trial whose runs have not all ended: epochs the pruner has seen, why it is stopped."""
 
     study: PointStudy
     trial: optuna.Trial
@@ -62,10 +58,7 @@ class Tuner:
     _ends_without_result: Counter[str] = field(default_factory=Counter)
 
     def tasks(self) -> Iterator[Task | None]:
-        """Runs to start: those of interrupted trials first, then of new ones.
-
-        None while the next trial must wait for the end of others.
-        """
+        """Runs to start: those of interrupted trials first; None while the next must wait."""
         for study in self.studies:
             for frozen in study.trials(TrialState.RUNNING):
                 self._begin(study, study.resume(frozen.number))

@@ -84,10 +84,7 @@ class MemoryProber:
         return fit
 
     def start(self, task: Task, micro_batch: int, slot: Mapping[str, str]) -> bool:
-        """Probe a micro-batch in a run's slot; False if the run is to wait for another probe.
-
-        `slot` has the variables that say which devices are the run's.
-        """
+        """Probe a micro-batch with a slot's variables; False if the run is to wait for another."""
         spec = task.spec
         if self._is_probed(spec) or not self.memory.claim(spec):
             self._held.append(task)
