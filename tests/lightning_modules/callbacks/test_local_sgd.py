@@ -54,15 +54,16 @@ def test_the_momentum_of_all_ranks_is_saved(process_group):
     )
 
 
-def test_a_resumed_run_is_as_many_steps_into_its_local_ones(fit, line, batches, tmp_path):
+def test_a_resumed_run_is_as_many_steps_into_its_local_ones(fit, line, batches, noting, tmp_path):
     """After step 3 of local steps from 1 on, weights were averaged last after 3; next after 5."""
     whole, resumed = (PostLocalSGD(local_steps=2, start_step=1) for _ in range(2))
 
     fit(line(), [whole], batches(6), save=tmp_path / "one.ckpt")
-    fit(line(), [resumed], batches(2), epochs=2, resume=tmp_path / "one.ckpt")
+    starts = noting("on_train_batch_start", lambda *_: resumed.is_local)
+    fit(line(), [resumed, starts], batches(2), epochs=2, resume=tmp_path / "one.ckpt")
 
     assert whole.is_agreed
-    assert resumed.is_local
+    assert starts.noted == [True, True]  # two micro-batches of step 4
     assert not resumed.is_agreed  # 4 steps are behind
 
 
