@@ -1,0 +1,255 @@
+"""Loaders of a user's own DataModule, rebuilt around the run's order of examples.
+
+A loader gives its data set, its collate function and its workers; which examples a micro-batch has
+is the plan's business. The random draws of an example belong to (seed, epoch, index): torch's,
+Python's and NumPy's generators are seeded around `dataset[index]`, in whichever process.
+"""
+
+import random
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+)
+
+from lightning_modules.data.randomness import epoch_order, stream_of
+
+_Key = tuple[int, int]  # epoch, index in the data set
+_VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
+_COLLATE = 1  # after the key of a first example: draws of the collate function
+
+
+class OwnExamples:
+    """The training examples of a loader, in the order and the micro-batches that are asked for.
+
+    Args:
+        loader: of the user's; its sampler gives the order, unless it draws without replacement.
+        seed: the run's seed.
+
+    Attributes:
+        num_train_examples: in an epoch: of the data set, or of the sampler [examples].
+    """
+
+    def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
+        check_loader(loader, "train_dataloader")
+        self._seed, self._sampler = seed, _own_sampler(loader)
+        source: Any = loader.dataset if self._sampler is None else self._sampler
+        self.num_train_examples = len(source) if self._sampler is None else _length(source)
+        self._asked = _Asked()
+        self._loader = rebuilt(loader, self._asked, seed=seed)
+        self._epoch = 0
+
+    def set_epoch(self, seed: int, epoch: int) -> None:
+        """Make the order of a 0-based epoch."""
+        del seed
+        self._epoch = epoch
+
+    def order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Indices in the data set, in the order of an epoch, shape (num_train_examples,)."""
+        if self._sampler is None:
+            return epoch_order(self._seed, epoch, self.num_train_examples)
+        with kept_generators():
+            seed_generators(self._seed, epoch)
+            return np.fromiter(_flat(self._sampler), np.int64)
+
+    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Any]:
+        """The micro-batch of each of these indices, as the user's collate function makes it."""
+        self._asked.batches = ([(self._epoch, i) for i in part.tolist()] for part in asked)
+        yield from self._loader
+
+
+class ValLoader:
+    """A rank's part of a validation loader: each example once, as many batches on every rank.
+
+    Args:
+        loader: of the user's.
+        seed: the run's seed.
+        rank: this process among the ranks.
+        world_size: ranks [count].
+
+    Attributes:
+        sizes: examples of each batch [examples].
+
+    Raises:
+        ValueError: if a rank would have no example.
+    """
+
+    def __init__(self, loader: "DataLoader[Any]", *, seed: int, rank: int, world_size: int) -> None:
+        check_loader(loader, "val_dataloader")
+        source: Any = loader.dataset
+        sampler = _own_sampler(loader)
+        indices = list(range(len(source))) if sampler is None else _sampled(sampler, seed)
+        num = len(indices)
+        if num < world_size:
+            msg = (
+                f"a validation set must have an example for each of {world_size} ranks; got {num}. "
+                "Use fewer devices, or more validation examples."
+            )
+            raise ValueError(msg)
+        at_most = loader.batch_size or _largest_batch(loader)
+        per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
+        parts = np.array_split(np.asarray(indices), per_rank * world_size)
+        mine = parts[rank * per_rank : (rank + 1) * per_rank]
+        self._asked = _Asked()
+        self._batches = [[(_VALIDATION, int(i)) for i in part] for part in mine]
+        self.sizes = [len(part) for part in mine]
+        self._loader = rebuilt(loader, self._asked, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._asked.batches = iter(self._batches)
+        return iter(self._loader)
+
+
+def rebuilt(
+    loader: "DataLoader[Any]", batches: "Iterable[list[_Key]]", *, seed: int
+) -> "DataLoader[Any]":
+    """A loader with the same data set, collate function and workers, and other batches."""
+    workers: dict[str, Any] = {}
+    if loader.num_workers:
+        workers = {
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": True,  # as they are asked for each epoch again
+            "worker_init_fn": loader.worker_init_fn,
+            "multiprocessing_context": loader.multiprocessing_context,
+            "timeout": loader.timeout,
+        }
+    return DataLoader(
+        _Keyed(loader.dataset, loader.collate_fn, seed),
+        batch_sampler=batches,  # pyright: ignore[reportArgumentType]
+        collate_fn=_as_it_is,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        generator=torch.Generator(),  # else torch draws from the default one at each epoch
+        **workers,
+    )
+
+
+def check_loader(loader: Any, made_by: str) -> None:
+    """Refuse what is no loader of a data set with indices.
+
+    Raises:
+        ValueError: names what was given.
+    """
+    if not isinstance(loader, DataLoader):
+        msg = (
+            f"{made_by} must return one torch.utils.data.DataLoader, so that its examples can be "
+            f"put in the run's order; got {type(loader).__name__}. Return a DataLoader."
+        )
+        raise ValueError(msg)
+    if loader.batch_sampler is None:
+        msg = (
+            f"{made_by} must batch its examples, so that they can be counted; got a DataLoader "
+            "with batch_size=None. Give it batch_size=1; the run's micro_batch replaces it."
+        )
+        raise ValueError(msg)
+
+
+class _Keyed(Dataset[Any]):
+    """Batches of a data set, with the draws of each example by its key."""
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
+        self._dataset, self._collate, self._seed = dataset, collate, seed
+
+    def __getitems__(self, keys: Sequence[_Key]) -> Any:
+        with kept_generators():
+            examples: list[Any] = []
+            for epoch, index in keys:
+                seed_generators(self._seed, epoch, index)
+                examples.append(self._dataset[index])
+            seed_generators(self._seed, *keys[0], _COLLATE)
+            return self._collate(examples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+
+class _Asked:
+    """The batches of a pass, set before it begins."""
+
+    def __init__(self) -> None:
+        self.batches: Iterator[list[_Key]] = iter(())
+
+    def __iter__(self) -> Iterator[list[_Key]]:
+        return self.batches
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@contextmanager
+def kept_generators() -> Generator[None]:
+    """Leave torch's, Python's and NumPy's generators as they were before the block."""
+    kept = torch.random.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(kept[0])
+        random.setstate(kept[1])
+        np.random.set_state(kept[2])  # noqa: NPY002
+
+
+def seed_generators(*key: int) -> None:
+    """Seed torch's, Python's and NumPy's generators of this process, those of GPUs left alone."""
+    word = stream_of(*key)
+    torch.default_generator.manual_seed(word)
+    random.seed(word)
+    np.random.seed(word % 2**32)  # noqa: NPY002
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of initial weights and of splits; torch's on GPUs too."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+
+
+def _own_sampler(loader: "DataLoader[Any]") -> Any:
+    """What gives the order of a loader; None if the run's permutation does."""
+    if isinstance(loader.dataset, IterableDataset):
+        msg = "an iterable data set has no indices"
+        raise TypeError(msg)
+    if type(loader.batch_sampler) is not BatchSampler:
+        return loader.batch_sampler
+    sampler: Any = loader.sampler
+    if isinstance(sampler, DistributedSampler):
+        return None
+    is_permutation = type(sampler) is RandomSampler and not sampler.replacement
+    return None if is_permutation and sampler.num_samples == len(loader.dataset) else sampler  # type: ignore[arg-type]
+
+
+def _sampled(sampler: Any, seed: int) -> list[int]:
+    with kept_generators():
+        seed_generators(seed)
+        return list(_flat(sampler))
+
+
+def _flat(sampler: Iterable[Any]) -> Iterator[int]:
+    for item in sampler:
+        if isinstance(item, Iterable):
+            yield from item  # of a batch sampler
+        else:
+            yield int(item)
+
+
+def _length(sampler: Any) -> int:
+    with kept_generators():
+        return sum(1 for _ in _flat(sampler))
+
+
+def _largest_batch(loader: "DataLoader[Any]") -> int:
+    return int(getattr(loader.batch_sampler, "batch_size", 1))

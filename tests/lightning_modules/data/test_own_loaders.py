@@ -1,0 +1,144 @@
+"""Loaders of a user's DataModule give the run's order, and draws that belong to the example."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, WeightedRandomSampler
+
+from lightning_modules.data.own_loaders import OwnExamples, ValLoader
+
+
+class Drawing(Dataset):
+    """Each example is its index and a draw of each generator."""
+
+    def __init__(self, num=12):
+        self.num = num
+
+    def __len__(self):
+        return self.num
+
+    def __getitem__(self, index):
+        if not 0 <= index < self.num:
+            raise IndexError(index)
+        draws = torch.rand(()), random.random(), np.random.rand()  # noqa: NPY002
+        return {"index": index, "draws": torch.tensor([float(d) for d in draws])}
+
+
+def stream(loader, micro_batch, epoch=0, seed=3):
+    data = OwnExamples(loader, seed=seed)
+    data.set_epoch(seed, epoch)
+    order = torch.from_numpy(data.order(epoch))
+    batches = list(data.train_stream(order.split(micro_batch)))
+    return torch.cat([b["index"] for b in batches]), torch.cat([b["draws"] for b in batches])
+
+
+def test_every_example_comes_once_an_epoch_in_another_order():
+    loader = DataLoader(Drawing(), batch_size=5, shuffle=True, drop_last=True)
+
+    first, second = stream(loader, 4)[0], stream(loader, 4, epoch=1)[0]
+
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(12))
+    assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_draws_belong_to_the_example_whatever_the_micro_batch(num_workers):
+    loader = DataLoader(Drawing(), batch_size=4, shuffle=True, num_workers=num_workers)
+    alone = DataLoader(Drawing(), batch_size=4, shuffle=True)
+
+    index, draws = stream(loader, 4)
+    again, same = stream(alone, 3)
+
+    assert torch.equal(index, again)
+    assert torch.equal(draws, same)
+    assert len(draws.unique(dim=0)) == 12
+
+
+def test_draws_differ_between_epochs_and_seeds():
+    loader = DataLoader(Drawing(), batch_size=4, shuffle=False)
+
+    def draws(epoch, seed):
+        index, values = stream(loader, 4, epoch=epoch, seed=seed)
+        return values[index.argsort()]
+
+    assert not torch.equal(draws(0, 3), draws(1, 3))
+    assert not torch.equal(draws(0, 3), draws(0, 4))
+
+
+def test_the_generators_of_the_process_are_left_alone():
+    loader = DataLoader(Drawing(), batch_size=4, shuffle=True)
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    expected = torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+
+    stream(loader, 4)
+
+    assert torch.equal(torch.rand(3), expected[0])
+    assert (random.random(), np.random.rand()) == expected[1:]  # noqa: NPY002
+
+
+def test_a_loader_that_does_not_shuffle_keeps_its_order():
+    assert stream(DataLoader(Drawing(), batch_size=4), 3)[0].tolist() == list(range(12))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        SubsetRandomSampler([1, 3, 5]),
+        WeightedRandomSampler([0, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0], num_samples=6),
+    ],
+)
+def test_a_sampler_of_ones_own_gives_the_examples(sampler):
+    loader = DataLoader(Drawing(), batch_size=3, sampler=sampler)
+
+    index, _ = stream(loader, 2)
+
+    assert len(index) == len(sampler)
+    assert set(index.tolist()) <= {1, 3, 5}
+    assert torch.equal(index, stream(loader, 3)[0])
+
+
+def test_batches_of_a_batch_sampler_are_taken_one_after_the_other():
+    loader = DataLoader(Drawing(), batch_sampler=[[4, 5, 6], [1], [2, 3]])
+
+    assert stream(loader, 2)[0].tolist() == [4, 5, 6, 1, 2, 3]
+
+
+@pytest.mark.parametrize("num", [7, 12, 30])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_each_validation_example_is_seen_once_in_as_many_batches_on_every_rank(num, world_size):
+    loader = DataLoader(Drawing(num), batch_size=4)
+
+    ranks = [
+        list(ValLoader(loader, seed=0, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+
+    seen = [int(i) for batches in ranks for batch in batches for i in batch["index"]]
+    assert sorted(seen) == list(range(num))
+    assert len({len(batches) for batches in ranks}) == 1
+    assert max(len(batch["index"]) for batches in ranks for batch in batches) <= 4
+
+
+def test_more_ranks_than_validation_examples_are_refused():
+    with pytest.raises(ValueError, match="an example for each of 3 ranks; got 2"):
+        ValLoader(DataLoader(Drawing(2)), seed=0, rank=0, world_size=3)
+
+
+def test_what_is_no_loader_is_refused():
+    with pytest.raises(ValueError, match=r"train_dataloader must return one .* got list"):
+        OwnExamples([DataLoader(Drawing())], seed=0)
+    with pytest.raises(ValueError, match="batch_size=None"):
+        OwnExamples(DataLoader(Drawing(), batch_size=None), seed=0)
+
+
+def test_a_subset_is_a_data_set():
+    loader = DataLoader(Subset(Drawing(), [2, 4, 6]), batch_size=2, shuffle=True)
+
+    assert sorted(stream(loader, 2)[0].tolist()) == [2, 4, 6]
