@@ -16,7 +16,7 @@ from sweeper.spec.worker_args import CHECKPOINT, GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json, publish_text
-from sweeper.store.row import git_commit, measured_row, planned_row, versions
+from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 
 _CANCEL = "cancel.txt"
 
@@ -163,6 +163,7 @@ class Attempt:
         return {
             **planned_row(self.spec),
             **measured_row(record, self.curve()),
+            **metric_columns(self.curve(), self.spec.config),
             **asdict(end),
             "attempt": self.number,
             "started_at": self.started_at,

@@ -21,6 +21,8 @@ from sweeper.store.ledger import COMPACT_PREFIX, RowFile
 from sweeper.store.parquet import read_whole, write_table
 
 _LOCK = ".compacting"
+#: In the order that they are published in: the row last.
+_TABLES = ("metrics", "curves", "runs")
 
 
 def compact(results: Path) -> int:
@@ -34,9 +36,10 @@ def compact(results: Path) -> int:
         if len(read) < 2:
             return 0
         name = f"{COMPACT_PREFIX}{uuid.uuid4().hex[:12]}.parquet"
-        curves, runs = zip(*read.values(), strict=True)
-        write_table(pa.concat_tables(curves), results / "curves" / name)
-        write_table(pa.concat_tables(runs), results / "runs" / name)
+        for table in _TABLES:
+            of_runs = [tables[table] for tables in read.values() if table in tables]
+            if of_runs:
+                write_table(pa.concat_tables(of_runs), results / table / name)
         for row in read:
             _remove(results, row)
         return len(read)
@@ -66,15 +69,18 @@ def take_out(results: Path, run_ids: Collection[str]) -> None:
 
 def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
     wanted = pa.array(sorted(run_ids))
-    runs, curves = (pq.read_table(results / table / name) for table in ("runs", "curves"))
+    paths = {table: results / table / name for table in _TABLES}
+    merged = {table: pq.read_table(path) for table, path in paths.items() if path.exists()}
+    runs = merged["runs"]
     for row in runs.filter(pc.is_in(runs["run_id"], wanted)).to_pylist():
         file = RowFile(
             run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"])
         )
         only = pc.field("run_id") == row["run_id"]
-        write_table(curves.filter(only), results / "curves" / file.curves_name)
-        write_table(runs.filter(only), results / "runs" / file.runs_name)
-    for table, rows in (("runs", runs), ("curves", curves)):
+        for table, rows in merged.items():
+            if len(its := rows.filter(only)) or table != "metrics":
+                write_table(its, results / table / file.name_in(table))
+    for table, rows in reversed(merged.items()):
         kept = rows.filter(pc.invert(pc.is_in(rows["run_id"], wanted)))
         if len(kept):
             write_table(kept, results / table / name)
@@ -87,9 +93,10 @@ def _finish_removals(results: Path) -> None:
     for row in set(compacted(results)) & set(_small(results)):
         _remove(results, row)
     merged_runs = {path.name for path in (results / "runs").glob(f"{COMPACT_PREFIX}*")}
-    for path in (results / "curves").glob(f"{COMPACT_PREFIX}*"):
-        if path.name not in merged_runs:
-            path.unlink(missing_ok=True)
+    for table in ("curves", "metrics"):
+        for path in (results / table).glob(f"{COMPACT_PREFIX}*"):
+            if path.name not in merged_runs:
+                path.unlink(missing_ok=True)
 
 
 def _small(results: Path) -> list[RowFile]:
@@ -97,18 +104,22 @@ def _small(results: Path) -> list[RowFile]:
     return [row for name in names if (row := RowFile.from_name(name))]
 
 
-def _tables_of(results: Path, row: RowFile) -> tuple[pa.Table, pa.Table] | None:
-    """A run's curve and row; None if they are torn, or a newer program's: left as they are."""
+def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
+    """A run's rows by table; None if they are torn, or a newer program's: left as they are."""
+    paths = {table: results / table / row.name_in(table) for table in _TABLES}
     try:
-        curve = read_whole(results / "curves" / row.curves_name, "curves")
-        return curve, read_whole(results / "runs" / row.runs_name, "runs")
+        return {
+            table: read_whole(path, table)
+            for table, path in paths.items()
+            if path.exists() or table != "metrics"
+        }
     except (OSError, ValueError):
         return None
 
 
 def _remove(results: Path, row: RowFile) -> None:
-    (results / "runs" / row.runs_name).unlink(missing_ok=True)
-    (results / "curves" / row.curves_name).unlink(missing_ok=True)
+    for table in reversed(_TABLES):  # the row first: what is left of a run without is not read
+        (results / table / row.name_in(table)).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

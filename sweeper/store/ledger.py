@@ -2,6 +2,7 @@
 
     results/runs/<run_id>-<attempt>-<outcome>.parquet   one row: the run's current attempt
     results/curves/<run_id>-<attempt>.parquet           one row per epoch of that attempt
+    results/metrics/<run_id>-<attempt>.parquet          one row per epoch and logged name, if any
     results/superseded/runs, results/superseded/curves  the earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
@@ -36,9 +37,13 @@ class RowFile:
         """Name of the row's file in runs."""
         return f"{self.run_id}-{self.attempt:03d}-{self.outcome}.parquet"
 
+    def name_in(self, table: str) -> str:
+        """Name of its file in a table's folder."""
+        return self.runs_name if table == "runs" else self.curves_name
+
     @property
     def curves_name(self) -> str:
-        """Name of the file in curves."""
+        """Name of the file in curves, and in metrics."""
         return f"{self.run_id}-{self.attempt:03d}.parquet"
 
     @classmethod
@@ -169,13 +174,15 @@ class Ledger:
             for other in others:
                 self._supersede(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
+        if metrics := _metrics(curve, keys):
+            write_rows(metrics, root / "metrics" / now.curves_name)
         write_rows([{**keys, **epoch} for epoch in curve], root / "curves" / now.curves_name)
         write_rows([row], root / "runs" / now.runs_name)
         return now
 
     def remove_partial(self, run_id: str) -> None:
         """Remove what a killed writer left of a run's files."""
-        for table in (self._runs, self._curves):
+        for table in (self._runs, self._curves, self.results / "metrics"):
             for path in table.glob(f".{run_id}-*.tmp"):
                 path.unlink(missing_ok=True)
 
@@ -194,8 +201,18 @@ class Ledger:
         return [row for row in rows if row]
 
     def _supersede(self, ended: RowFile) -> None:
-        for table, name in (("curves", ended.curves_name), ("runs", ended.runs_name)):
+        for table in ("metrics", "curves", "runs"):
+            name = ended.name_in(table)
             folder = self.results / "superseded" / table
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 (self.results / table / name).replace(folder / name)
+
+
+def _metrics(curve: Sequence[Mapping[str, Any]], keys: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the metrics table: one for each name that the module logged in an epoch."""
+    return [
+        {**keys, "epoch": row["epoch"], "step": row["step"], "name": name, "value": value}
+        for row in curve
+        for name, value in row.get("metrics", {}).items()
+    ]

@@ -4,13 +4,15 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
+from math import isnan
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import RunSpec
 
 
@@ -32,17 +34,17 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "steps_per_epoch": spec.steps_per_epoch,
         "warmup_epochs": float(spec.schedule.warmup_epochs),
         "lr_rule": config.lr_rule.name,
-        "base_lr": float(config.base_lr),
+        "base_lr": config.base_lr and float(config.base_lr),
         "base_batch": config.base_batch,
-        "peak_lr": spec.schedule.peak_lr,
+        "peak_lr": spec.schedule.peak_lr if config.base_lr else None,
         "optimizer": config.optimizer.name,
         "schedule": config.schedule.name,
-        "model": config.model.name,
+        "model": (config.module if config.has_own_module else config.model or config.module).name,
         "data": config.data.name,
         "data_about": config.data.about,
         "twin_of": config.twin_of,
         "num_train_examples": config.data.num_train_examples,
-        "bn_span": spec.bn_span,
+        "bn_span": spec.bn_span if config.bn_span else None,
         "precision": config.precision,
         "seed": config.seed,
         "epochs": spec.epochs,
@@ -64,12 +66,30 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
         "epochs_completed": len(curve),
         "steps": steps,
         **{name: last.get(name) for name in _LAST_EPOCH},
-        "best_val_accuracy": max((row["val_accuracy"] for row in curve), default=None),
-        "best_val_loss": min((row["val_loss"] for row in curve), default=None),
+        "best_val_accuracy": max(_series(curve, "val_accuracy"), default=None),
+        "best_val_loss": min(_series(curve, "val_loss"), default=None),
         "noise_scale": median(noise_scales) if noise_scales else None,
         "examples_per_s": trained / train_s if trained and train_s else None,
         **{name: record.get(name) for name in _FROM_RECORD},
+        **{name: record[name] for name in ("base_lr", "peak_lr") if record.get(name)},
     }
+
+
+def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dict[str, Any]:
+    """What runs are compared by, of a curve with one mapping per completed epoch."""
+    values = _series(curve, config.metric)
+    best = min if config.metric_mode == "min" else max
+    return {
+        "metric_name": config.metric,
+        "metric": values[-1] if values else None,
+        "best_metric": best((value for value in values if not isnan(value)), default=None),
+    }
+
+
+def _series(curve: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """A column of a curve, or what the module logged under that name."""
+    found = (row.get(name, row.get("metrics", {}).get(name)) for row in curve)
+    return [value for value in found if value is not None]
 
 
 _LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")

@@ -45,6 +45,9 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "best_val_loss": (_REAL, "lowest over the epochs, nats per example"),
     "train_loss": (_REAL, "mean over the last epoch, nats per example"),
     "train_accuracy": (_REAL, "mean over the last epoch, 0 to 1"),
+    "metric_name": (_TEXT, "what runs are compared by, as the module logs it"),
+    "metric": (_REAL, "its value after the last epoch"),
+    "best_metric": (_REAL, "its best value over the epochs"),
     "noise_scale": (_REAL, "median over the curve, in examples; null if not measured"),
     "wall_s": (_REAL, "seconds of this attempt, in the worker"),
     "train_s": (_REAL, "seconds of training, without validation, over all attempts"),
@@ -88,8 +91,17 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
     "elapsed_s": (_REAL, "seconds of training and validation by then"),
 }
 
-#: The tables by the folder that holds them.
-TABLES = {"runs": RUNS, "curves": CURVES}
+METRICS: dict[str, tuple[pa.DataType, str]] = {
+    "run_id": (_TEXT, "as in runs"),
+    "attempt": (_COUNT, "as in runs"),
+    "epoch": (_COUNT, "completed epochs, 1-based"),
+    "step": (_COUNT, "optimizer steps taken by then"),
+    "name": (_TEXT, "as the module logged it"),
+    "value": (_REAL, "after the epoch"),
+}
+
+#: The tables by the folder that holds them; a run whose module logs nothing has no metrics.
+TABLES = {"runs": RUNS, "curves": CURVES, "metrics": METRICS}
 
 
 def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:
