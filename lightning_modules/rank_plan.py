@@ -14,7 +14,8 @@ class RankPlan:
     def __init__(self, spec: RunSpec, *, rank: int) -> None:
         self._spec = spec
         self._resumed = (0, 0)
-        self.rank, self.bn_span = rank, spec.bn_span
+        self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
+        self.num_train_examples = spec.config.data.num_train_examples
 
     def split(self, epoch: int) -> BatchSplit:
         """How an optimizer step of a 0-based epoch is laid out."""
@@ -31,6 +32,11 @@ class RankPlan:
     def micro_batches(self, epoch: int) -> range:
         """Indices in a step's order of this rank's micro-batches, as `micro_batch_indices`."""
         return micro_batch_indices(self.split(epoch), self.bn_span)[self.rank]
+
+    def step(self, epoch: int, micro_step: int) -> int:
+        """The 0-based optimizer step of the run of a micro-step of an epoch, both 0-based."""
+        in_epoch = micro_step // self.split(epoch).accumulation_steps
+        return self._spec.batch_plan.steps_before(epoch) + in_epoch
 
     def lr(self, step: int) -> float:
         """Scheduled learning rate of a 0-based optimizer step of the run."""

@@ -1,6 +1,5 @@
 """One rank of one run, top to bottom: plan, data, module, callbacks, Trainer, record."""
 
-import inspect
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
@@ -28,15 +26,18 @@ from lightning_modules.callbacks.evaluation import Evaluation
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import local_sgd
+from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
-from lightning_modules.callbacks.random_draws import NoStrayDraws, Position
+from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
-from lightning_modules.data.batches import Data, MicroBatches, Settled
+from lightning_modules.data.batches import Data, Settled
+from lightning_modules.data.loaders import run_loaders
+from lightning_modules.data.own_loaders import seed_everything
 from lightning_modules.gradients.comm_hooks import ddp_settings, gradient_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
@@ -45,7 +46,9 @@ from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.classifier import Classifier
+from lightning_modules.modules.own_project import made
 from lightning_modules.optimizers.parameter_groups import parameter_groups
+from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
 from lightning_modules.process.quiet import quieten
 from lightning_modules.rank_plan import RankPlan
@@ -87,26 +90,32 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     if spec.config.reproducible:
         use_deterministic_algorithms()
     _check_world(spec.split.world_size)
-    torch.manual_seed(spec.config.seed)
-    data: Data = spec.config.data.build()
-    _check_data(data, spec)
+    seed_everything(spec.config.seed)
+    data = made(spec.config.data, batch_size=spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
-    callbacks = _callbacks(spec, context, plan, position, module, data)
+    callbacks = _callbacks(spec, context, plan, position, module)
     trainer = _trainer(spec, context, callbacks.in_order)
     _check_trainer(trainer, spec.split.world_size)
     if isinstance(data, Settled):
         data.settle(trainer.strategy.root_device, ranks_on_node=spec.config.devices)
-    batches = MicroBatches(data, plan, seed=spec.config.seed)
+    loaders = run_loaders(
+        data,
+        plan,
+        num_val_examples=context.val_examples,
+        in_whole_micro_batches=bool(spec.config.reproducible),
+    )
     resumed = context.checkpoint if context.checkpoint.exists() else None
     try:
-        trainer.fit(module, batches, ckpt_path=str(resumed) if resumed else None)
+        trainer.fit(module, datamodule=loaders, ckpt_path=str(resumed) if resumed else None)
     except Diverged as diverged:
         outcome, reason = Outcome.DIVERGED, str(diverged)
     except Stopped as stopped:
         outcome, reason = Outcome.PREEMPTED, str(stopped)
     else:
         outcome, reason = Outcome.FINISHED, f"trained {len(callbacks.curve.rows)} epochs"
+        if len(callbacks.curve.rows) < spec.epochs:
+            reason += f" of {spec.epochs}: stopped early"
     callbacks.report()  # a run resumed after its last epoch has not reported its curve yet
     callbacks.mirror.close(outcome)
     return {
@@ -124,24 +133,36 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     }
 
 
-def _module(spec: RunSpec, data: Data, plan: RankPlan, position: StepPosition) -> Classifier:
+def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
+    """The user's module as it is, or our classifier; with spans, masks and optimizer of the run."""
+    config = spec.config
+    module = made(config.module) if config.has_own_module else _classifier(spec, data)
+    if config.bn_span is not None:
+        together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank)
+        fix_batchnorm_span(module, span=spec.bn_span, position=position, together=together)
+    key_dropout(module, seed=config.seed, position=position)
+    if config.precision == "64-true":
+        module.double()  # Lightning does so after it has loaded a checkpoint: too late
+    if config.keeps_own_optimizer:
+        return module
+
+    def configure_optimizers() -> Optimizer:
+        exempt = config.no_decay_on_norm_and_bias
+        groups = parameter_groups(module, exempt_norm_and_bias=exempt)
+        return config.optimizer.build(groups, lr=plan.lr(0))
+
+    module.configure_optimizers = configure_optimizers
+    return module
+
+
+def _classifier(spec: RunSpec, data: Data) -> Classifier:
+    assert spec.config.model is not None, "checked by the spec"
     model: nn.Module = spec.config.model.build(data.input_shape, data.num_classes)
     if spec.config.zero_init_last_norm:
         zero_last_norms(model)
-    together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank)
-    model = fix_batchnorm_span(model, span=spec.bn_span, position=position, together=together)
-    model = key_dropout(model, seed=spec.config.seed, position=position)
     if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if spec.config.precision == "64-true":
-        model = model.double()  # Lightning does so after it has loaded a checkpoint: too late
-
-    def make_optimizer(model: nn.Module) -> Optimizer:
-        exempt = spec.config.no_decay_on_norm_and_bias
-        groups = parameter_groups(model, exempt_norm_and_bias=exempt)
-        return spec.config.optimizer.build(groups, lr=plan.lr(0))
-
-    return Classifier(model, make_optimizer, label_smoothing=spec.config.label_smoothing)
+    return Classifier(model, label_smoothing=spec.config.label_smoothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,34 +182,30 @@ def _callbacks(
     context: RankContext,
     plan: RankPlan,
     position: StepPosition,
-    module: Classifier,
-    data: Data,
+    module: pl.LightningModule,
 ) -> _Callbacks:
-    config, metrics = spec.config, TrainingMetrics(module.metrics)
+    config = spec.config
+    names = module.metrics if isinstance(module, Classifier) else ("loss",)
+    metrics = TrainingMetrics(names)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
     local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)
     ordered = OrderedSum(module, plan, position) if config.reproducible else None
     average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
     span = noise_span(config)
     noise = None if span is None else GradientNoise(plan, span=span)
-    evaluation = Evaluation(
-        data,
-        plan,
-        module.metrics,
-        num_examples=min(data.num_val_examples, context.val_examples or data.num_val_examples),
-        in_whole_micro_batches=ordered is not None,
-        average=average,
-    )
-    measured = [metrics, evaluation, distance, noise]
-    curve = Curve(plan, clock, [callback for callback in measured if callback is not None])
+    evaluation = Evaluation(names, average=average)
+    measured = [one for one in (metrics, evaluation, distance, noise) if one is not None]
+    logged = LoggedMetrics(plan, config.metric, measured)
+    curve = Curve(plan, clock, [*measured, logged])
     mirror = Mirror(spec, context.folder, rank=context.rank)
     report = CurveReport(curve, [context.on_epoch, mirror.rows] if context.rank == 0 else [])
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
         contract,  # a broken contract is reported before its consequences
         BatchSize(plan),
-        NoStrayDraws(),
+        None if config.has_own_module else NoStrayDraws(),
         Position(plan, position),
+        KeyedDraws(plan, position) if config.has_own_module else None,
         sam(config.perturbation),  # passes over the micro-batch, so its position must be known
         local or ordered or gradient_exchange(config.comm_hook),
         metrics,  # as measured by SAM
@@ -207,6 +224,8 @@ def _callbacks(
         RunningStatistics(plan),  # merged before they are evaluated
         evaluation,
         distance,
+        logged,
+        *map(made, config.trainer.callbacks),  # the user's
         curve,  # a row of all that was measured above
         MidEpochResume(plan, contract),  # with the batches that have grown
         LaunchersSigterm(),
@@ -231,33 +250,29 @@ def _callbacks(
 
 
 def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
+    clip = {"gradient_clip_val": spec.config.gradient_clip}  # of the whole gradient
+    flags: dict[str, Any] = clip | spec.config.trainer.flags
+    # A module of the user's may leave parameters out, as passes of several optimizers do.
+    unused = {"find_unused_parameters": spec.config.has_own_module}
+    strategy = RunStrategy(**{**unused, **ddp_settings(spec.config.comm_hook)})
     return pl.Trainer(
+        **flags,
         accelerator=spec.config.accelerator,
         devices=spec.config.devices,
         num_nodes=spec.config.num_nodes,
-        strategy=DDPStrategy(**_DDP_SETTINGS, **ddp_settings(spec.config.comm_hook)),
+        strategy=strategy,
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,
         precision=spec.config.precision,
-        gradient_clip_val=spec.config.gradient_clip,  # after accumulation, of the whole gradient
         default_root_dir=context.folder,
         callbacks=callbacks,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
-        logger=False,
+        logger=DummyLogger() if spec.config.has_own_module else False,  # modules may call it
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-# Running statistics are merged once an epoch, so nothing is broadcast at each step.
-_SYNC_BUFFERS = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-    else "broadcast_buffers"  # before torch 2.15
-)
-_DDP_SETTINGS: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
 def _check_world(world_size: int) -> None:
@@ -277,13 +292,3 @@ def _check_trainer(trainer: pl.Trainer, world_size: int) -> None:
             "Check the rank variables of the launcher."
         )
         raise RuntimeError(msg)
-
-
-def _check_data(data: Data, spec: RunSpec) -> None:
-    stated = spec.config.data.num_train_examples
-    if data.num_train_examples != stated:
-        msg = (
-            f"data.num_train_examples must be the size of the data set; got {stated}, "
-            f"the data set has {data.num_train_examples}. Correct the number in conf/data."
-        )
-        raise ValueError(msg)

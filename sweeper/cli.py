@@ -51,6 +51,8 @@ _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 def main() -> NoReturn:
     """Run the command line; exit with its code."""
+    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m sweeper` does
     sys.exit(_run(sys.argv[1:]))
 
 

@@ -32,7 +32,7 @@ class Line(pl.LightningModule):
 
     def validation_step(self, batch, batch_idx):
         del batch_idx
-        return {"loss": (self.layers(batch[0]) ** 2).sum() / 2}
+        return {"sums": {"loss": (self.layers(batch[0]) ** 2).sum() / 2}}
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -72,8 +72,8 @@ def constant_batches(num, value=1.0):
     return [(torch.full((2, 1), value).double(),) for _ in range(num)]
 
 
-def train_line(
-    folder, module, callbacks, batches, *, epochs=1, accumulate=2, resume=None, save=None
+def train_line(  # noqa: PLR0913
+    folder, module, callbacks, batches, *, val=None, epochs=1, accumulate=2, resume=None, save=None
 ):
     """Train a module on micro-batches with some callbacks; the process group exists already.
 
@@ -82,6 +82,7 @@ def train_line(
         module: to train.
         callbacks: of the Trainer.
         batches: a list of micro-batches, or `MicroBatches`.
+        val: micro-batches of validation.
         epochs: to train.
         accumulate: micro-batches of a step, on this rank.
         resume: checkpoint to go on from.
@@ -100,12 +101,13 @@ def train_line(
             accumulate_grad_batches=accumulate,
             default_root_dir=folder,
             use_distributed_sampler=False,
+            num_sanity_val_steps=0,
             logger=False,
             enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(module, loader, ckpt_path=resume)
+        trainer.fit(module, loader, val, ckpt_path=resume)
         if save is not None:
             trainer.save_checkpoint(save)
     return trainer

@@ -179,8 +179,8 @@ class ShortWindow(Digits):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        train = importlib.import_module("lightning_modules.train")
-        train.MicroBatches = _ShortMicroBatches
+        loaders = importlib.import_module("lightning_modules.data.loaders")
+        loaders.MicroBatches = _ShortMicroBatches
 
 
 class Padded(Digits):

@@ -5,9 +5,8 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
 
-from lightning_modules.callbacks.steps import examples_in, took_step
+from lightning_modules.callbacks.steps import AfterSteps, examples_in, took_step
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 from lightning_modules.rank_plan import RankPlan
 
@@ -16,7 +15,7 @@ class BatchContractBroken(Exception):
     """The examples of an optimizer step are not the requested global batch."""
 
 
-class BatchContract(Callback):
+class BatchContract(AfterSteps):
     """Counts the examples of each step on all ranks, and fails a run whose batch is another.
 
     Ranks count for themselves; the counts are summed over ranks once an epoch.
@@ -45,12 +44,13 @@ class BatchContract(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count what was trained on."""
-        self._examples += examples_in(batch)
+        micro_batch = self._plan.split(trainer.current_epoch).micro_batch
+        self._examples += examples_in(batch, micro_batch)
         if took_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
             self._examples = 0
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare the examples of every step, summed over ranks, with the global batch.
 
         Raises:

@@ -96,9 +96,11 @@ class RunCheckpoint(Checkpoint):
         self._path, self._partial = path, path.with_suffix(f".{attempt}.tmp")
         self._plan, self._contract = plan, contract
         self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
+        self._is_over = self._is_saving = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the epochs of a run that is resumed."""
+        """Report the epochs of a run that is resumed; train no more if it had ended early."""
+        trainer.should_stop |= self._is_over
         self._on_epoch()
 
     def on_train_batch_end(
@@ -124,6 +126,7 @@ class RunCheckpoint(Checkpoint):
         Raises:
             Stopped: when the run is saved.
         """
+        self._is_over = trainer.should_stop  # Lightning forgets what a callback has asked for
         self._save(trainer)
         self._on_epoch()
         epochs = trainer.current_epoch + 1
@@ -132,7 +135,24 @@ class RunCheckpoint(Checkpoint):
             msg = f"after epoch {epochs}"
             raise Stopped(msg)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Whether the run has ended before its last epoch."""
+        return {"is_over": self._is_over}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._is_over = state_dict["is_over"]
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Leave out what the module was made with: the config says it, and it may be any object."""
+        for name in ("hyper_parameters", "datamodule_hyper_parameters") if self._is_saving else ():
+            checkpoint.pop(name, None)
+
     def _save(self, trainer: Trainer) -> None:
+        self._is_saving = True
         trainer.save_checkpoint(self._partial)
+        self._is_saving = False
         if trainer.is_global_zero:
             self._partial.replace(self._path)

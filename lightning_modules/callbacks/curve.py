@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
-from lightning_modules.callbacks.steps import current_lr, took_step
+from lightning_modules.callbacks.steps import AfterSteps, current_lrs, own_lrs, took_step
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -20,7 +20,7 @@ class Measured(Protocol):
     columns: dict[str, float | None]
 
 
-class Clock(Callback):
+class Clock(AfterSteps):
     """How long the run has trained, over all its attempts; validation is left out of `train_s`.
 
     Attributes:
@@ -41,7 +41,7 @@ class Clock(Callback):
         """The epoch begins."""
         self._started = time.perf_counter()
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training is over, validation is not: this callback's turn is the first."""
         self.train_s += self._seconds
 
@@ -85,14 +85,20 @@ class Curve(Callback):
         self.steps = 0
         self.last_lr = math.nan
         self.lr_series_hash = ""
+        self._peaks = [0.0, 0.0]  # of the module's own rates, before and after the factor
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Note the learning rate of a step, as the optimizer has it."""
         if took_step(trainer, batch_idx):
-            self.last_lr = current_lr(trainer)
-            link = bytes.fromhex(self.lr_series_hash) + struct.pack("<d", self.last_lr)
+            lrs = current_lrs(trainer)
+            if own := own_lrs(trainer):
+                self._peaks = [max(self._peaks[0], own[0]), max(self._peaks[1], lrs[0])]
+            self.last_lr = lrs[0]
+            distinct = lrs if len(set(lrs)) > 1 else lrs[:1]
+            packed = struct.pack(f"<{len(distinct)}d", *distinct)
+            link = bytes.fromhex(self.lr_series_hash) + packed
             self.lr_series_hash = hashlib.blake2b(link, digest_size=8).hexdigest()
             self.steps += 1
 
@@ -122,12 +128,15 @@ class Curve(Callback):
             "steps": self.steps,
             "last_lr": self.last_lr,
             "lr_series_hash": self.lr_series_hash,
+            "base_lr": self._peaks[0],
+            "peak_lr": self._peaks[1],
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.rows, self.steps = state_dict["curve"], state_dict["steps"]
         self.last_lr, self.lr_series_hash = state_dict["last_lr"], state_dict["lr_series_hash"]
+        self._peaks = [state_dict["base_lr"], state_dict["peak_lr"]]
 
 
 class CurveReport:

@@ -5,20 +5,19 @@ from collections.abc import Callable
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
-from lightning_modules.callbacks.steps import current_lr, gradient_norm
+from lightning_modules.callbacks.steps import AfterSteps, current_lr, gradient_norm
 
 
 class Diverged(Exception):
     """The loss became non-finite or passed its ceiling; the text says where."""
 
 
-class Divergence(Callback):
+class Divergence(AfterSteps):
     """Ends the run before a non-finite gradient reaches the weights, or after a hopeless epoch.
 
     Args:
@@ -50,9 +49,11 @@ class Divergence(Callback):
         if not math.isfinite(norm):
             _diverge("the gradient became non-finite", trainer)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the epoch's training loss."""
-        loss: Any = self._metrics.columns["train_loss"]
+        loss: Any = self._metrics.columns.get("train_loss")
+        if loss is None:  # of manual optimization, which need not tell it
+            return
         if not math.isfinite(loss):
             _diverge("the training loss became non-finite", trainer)
         if self._loss_ceiling is not None and loss > self._loss_ceiling:

@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import examples_in
+from lightning_modules.callbacks.steps import AfterSteps, examples_in
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 
 
@@ -35,16 +34,18 @@ class EpochSums:
         self.totals += torch.stack([*values, torch.full_like(values[-1], examples)]).double()
 
     def means(self) -> dict[str, float]:
-        """Means over all examples on all ranks, by name."""
+        """Means over all examples on all ranks, by name; empty without examples."""
         *totals, examples = all_reduce(self.totals.clone()).tolist()
+        if not examples:
+            return {}
         return {name: total / examples for name, total in zip(self._names, totals, strict=True)}
 
 
-class TrainingMetrics(Callback):
-    """Training means of each epoch, from the `sums` that the module's `training_step` returns.
+class TrainingMetrics(AfterSteps):
+    """Training means of each epoch: of the `sums` or the loss that `training_step` returns.
 
     Args:
-        names: keys of `sums`.
+        names: keys of `sums`; only the loss for a module that returns none.
 
     Attributes:
         columns: of the last epoch, each name with `train_` before it.
@@ -63,9 +64,13 @@ class TrainingMetrics(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Add the micro-batch's sums."""
-        self._sums.add(outputs["sums"], examples_in(batch))
+        if isinstance(outputs, Mapping) and "sums" in outputs:
+            self._sums.add(outputs["sums"], examples_in(batch))
+        elif isinstance(outputs, Mapping) and "loss" in outputs:  # divided for accumulation
+            loss = outputs["loss"].detach() * trainer.accumulate_grad_batches
+            self._sums.add({"loss": loss}, 1)  # all micro-batches have as many examples
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch and begin the next one's sums."""
         self.columns = {f"train_{name}": mean for name, mean in self._sums.means().items()}
         self._sums = EpochSums(self._names, pl_module.device)

@@ -7,6 +7,7 @@ from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.adascale import AdaScale, smoothing
 from sweeper.spec.gradient_noise import NoiseAverage
@@ -29,6 +30,25 @@ class LearningRate(Callback):
     ) -> None:
         """Set the rate of the step that this micro-batch belongs to."""
         _set_lr(trainer.optimizers[0], self._plan.lr(trainer.global_step))
+
+
+class RateFactor(Callback):
+    """Multiplies the rates of the module's own optimizers, as a function of the step only.
+
+    Args:
+        plan: of the run's batches; its rates are factors.
+    """
+
+    def __init__(self, plan: RankPlan) -> None:
+        self._plan = plan
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set the factor of the step that this micro-batch belongs to."""
+        strategy = trainer.strategy
+        assert isinstance(strategy, RunStrategy)
+        strategy.factor = self._plan.lr(self._plan.step(trainer.current_epoch, batch_idx))
 
 
 class AdaScaleRate(Callback):
@@ -78,8 +98,10 @@ class AdaScaleRate(Callback):
 
 def learning_rate(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
-) -> LearningRate | AdaScaleRate:
+) -> LearningRate | RateFactor | AdaScaleRate:
     """The callback that sets the learning rate of a run's rule."""
+    if spec.config.keeps_own_optimizer:
+        return RateFactor(plan)
     rule, base_batch, batch = spec.config.lr_rule, spec.config.base_batch, spec.config.batch
     if not isinstance(rule, AdaScaleRule):
         return LearningRate(plan)

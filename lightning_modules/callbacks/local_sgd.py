@@ -6,19 +6,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     PostLocalSGDState,
     post_localSGD_hook,
 )
 
-from lightning_modules.callbacks.steps import ddp_of, took_step
+from lightning_modules.callbacks.steps import AfterSteps, ddp_of, took_step
 from lightning_modules.gradients.rank_states import gather_states
 from sweeper.spec import comm_hooks
 
 
-class PostLocalSGD(Callback):
+class PostLocalSGD(AfterSteps):
     """Ranks exchange gradients up to a step, and after it weights, every few steps.
 
     With one local step it is plain data parallelism for SGD, momentum included: the mean of equal
@@ -68,7 +67,7 @@ class PostLocalSGD(Callback):
             if was_local and self.is_agreed:
                 average_weights(pl_module)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average the weights before they are evaluated and saved."""
         if self.is_local:
             average_weights(pl_module)

@@ -36,7 +36,8 @@ class Mirror:
 
     def _row(self, row: Mapping[str, Any]) -> None:
         if (logger := self._logger) is not None:
-            numbers = {name: float(value) for name, value in row.items() if value is not None}
+            values = {**row, **row.get("metrics", {}), "metrics": None}
+            numbers = {name: float(value) for name, value in values.items() if value is not None}
             self._try(lambda: (logger.log_metrics(numbers, step=row["step"]), logger.save()))
 
     def close(self, outcome: str) -> None:

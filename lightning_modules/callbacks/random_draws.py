@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.steps import examples_in
+from lightning_modules.data.own_loaders import seed_generators
+from lightning_modules.data.randomness import stream_of
 from lightning_modules.layers.keyed_dropout import StrayDraws
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import RankPlan
@@ -35,8 +38,32 @@ class Position(Callback):
             epoch=epoch,
             step=step,
             first_example=step * split.global_batch + first,
-            examples=examples_in(batch),
+            examples=examples_in(batch, split.micro_batch),
         )
+
+
+class KeyedDraws(Callback):
+    """Seeds the generators before each micro-batch, by its place in the epoch's order.
+
+    For a user's module, which may draw as it likes: the same draws on every layout with this
+    micro-batch, and after every resume.
+
+    Args:
+        plan: of the run's batches.
+        position: moved on before this callback's turn.
+    """
+
+    def __init__(self, plan: RankPlan, position: StepPosition) -> None:
+        self._plan, self._position = plan, position
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Seed by (seed, epoch, first example)."""
+        key = (self._plan.seed, self._position.epoch, self._position.first_example)
+        seed_generators(*key)
+        if pl_module.device.type == "cuda":
+            torch.cuda.manual_seed(stream_of(*key))
 
 
 class NoStrayDraws(Callback):

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
 
+from lightning_modules.callbacks.steps import AfterSteps
 from lightning_modules.gradients.rank_states import gather_states, own_state
 from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
 from lightning_modules.rank_plan import RankPlan
 
 
-class RunningStatistics(Callback):
+class RunningStatistics(AfterSteps):
     """Brings the statistics of all ranks to the end of the epoch, before it is evaluated.
 
     Args:
@@ -33,7 +33,7 @@ class RunningStatistics(Callback):
             layer.load_terms(state)
         self._loaded = []
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge what each rank has seen."""
         spans = self._plan.spans(trainer.current_epoch)
         for layer in self._layers:

@@ -1,12 +1,38 @@
 """Questions of callbacks about the current micro-batch."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.data import extract_batch_size
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from lightning_modules.optimizers.run_strategy import RunStrategy
+
+
+class AfterSteps(Callback):
+    """A callback with a turn after the last step of an epoch, before its validation."""
+
+    _epoch = -1
+
+    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """All steps of the epoch are taken."""
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning validates before it says that the epoch ends."""
+        self._once(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The epoch ends; it was not validated if nothing was done yet."""
+        self._once(trainer, pl_module)
+
+    def _once(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._epoch != trainer.current_epoch:
+            self._epoch = trainer.current_epoch
+            self.after_steps(trainer, pl_module)
 
 
 def took_step(trainer: Trainer, batch_idx: int) -> bool:
@@ -15,14 +41,44 @@ def took_step(trainer: Trainer, batch_idx: int) -> bool:
     return is_whole or trainer.is_last_batch
 
 
-def examples_in(batch: Any) -> int:
-    """Examples of a micro-batch: the length of its tensors [examples]."""
+def examples_in(batch: Any, expected: int | None = None) -> int:
+    """Examples of a micro-batch: the length of its tensors or lists [examples].
+
+    Args:
+        batch: as a loader gives it.
+        expected: taken where one part of the batch is so long: of images of many sizes only the
+            list is as long as there are examples.
+    """
+    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    sizes = [len(part) for part in parts if _has_length(part)]
+    if expected in sizes:
+        return expected
+    if not sizes and isinstance(batch, list):
+        return len(batch)  # of examples that were not collated
     return extract_batch_size(batch)
 
 
+def _has_length(part: Any) -> bool:
+    """Whether a part of a batch has an entry for each example."""
+    return part.ndim > 0 if isinstance(part, Tensor) else isinstance(part, list)
+
+
+def current_lrs(trainer: Trainer) -> list[float]:
+    """The learning rates of the last step, of every group of every optimizer, read back."""
+    if isinstance(trainer.strategy, RunStrategy) and trainer.strategy.used_lrs:
+        return trainer.strategy.used_lrs
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    return [float(group["lr"]) for group in groups]
+
+
+def own_lrs(trainer: Trainer) -> list[float]:
+    """The module's own rates of the last step, before the factor; empty if there is none."""
+    return trainer.strategy.own_lrs if isinstance(trainer.strategy, RunStrategy) else []
+
+
 def current_lr(trainer: Trainer) -> float:
-    """The learning rate that the optimizer uses, read back from it."""
-    return trainer.optimizers[0].param_groups[0]["lr"]
+    """The learning rate of the last step, or of the step to come, of the first group."""
+    return current_lrs(trainer)[0]
 
 
 def ddp_of(trainer: Trainer) -> DistributedDataParallel:

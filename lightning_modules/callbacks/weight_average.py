@@ -1,7 +1,5 @@
 """An exponential moving average of the weights, evaluated instead of them."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -47,17 +45,9 @@ class WeightAverage(Callback):
             weights = [p.detach() for p in pl_module.parameters()]
             self._update(self._average, weights, 0)
 
-    @contextmanager
-    def applied(self, pl_module: LightningModule) -> Generator[None, None, None]:
-        """The module has the average for weights inside of the block."""
-        self._swap(pl_module)
-        try:
-            yield
-        finally:
-            self._swap(pl_module)
-
     @torch.no_grad()
-    def _swap(self, pl_module: LightningModule) -> None:
+    def swap(self, pl_module: LightningModule) -> None:
+        """Exchange the weights and their average."""
         weights = [p.detach() for p in pl_module.parameters()]
         own = [weight.clone() for weight in weights]
         for weight, average, kept in zip(weights, self._average, own, strict=True):

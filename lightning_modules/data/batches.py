@@ -3,11 +3,14 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from lightning_modules.data.randomness import epoch_order
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.batch import BatchSplit
 
 
 class Data(Protocol):
@@ -50,8 +53,22 @@ class Streamed(Protocol):
         """The results of `train_examples` for each of these positions."""
         ...
 
+
+@runtime_checkable
+class ValStreamed(Protocol):
+    """The same for validation."""
+
     def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
         """The results of `val_examples` for each start and stop."""
+        ...
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """Data whose order is its own."""
+
+    def order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The examples of a 0-based epoch in their order, shape (num_train_examples,)."""
         ...
 
 
@@ -69,11 +86,19 @@ class Settled(Protocol):
         ...
 
 
-def val_batches(data: Data, bounds: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and labels of the validation examples between each start and stop."""
-    if isinstance(data, Streamed):
-        return data.val_stream(bounds)
-    return (data.val_examples(start, stop) for start, stop in bounds)
+class ValBatches:
+    """A rank's batches of the validation examples between each start and stop."""
+
+    def __init__(self, data: Data, bounds: Iterable[tuple[int, int]]) -> None:
+        self._data, self._bounds = data, list(bounds)
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if isinstance(self._data, ValStreamed):
+            return self._data.val_stream(self._bounds)
+        return (self._data.val_examples(start, stop) for start, stop in self._bounds)
 
 
 class MicroBatches:
@@ -118,7 +143,32 @@ class MicroBatches:
         """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""
         plan, epoch = self._plan, self._epoch
         split, steps = plan.split(epoch), plan.steps(epoch)
-        order = epoch_order(self._seed, epoch, self._data.num_train_examples)
+        if isinstance(self._data, Ordered):
+            order = self._data.order(epoch)
+        else:
+            order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
         return iter(mine[plan.first_step(epoch) :].reshape(-1, split.micro_batch))
+
+
+def val_bounds(
+    num_examples: int, *, split: BatchSplit, rank: int, in_whole_micro_batches: bool
+) -> Iterator[tuple[int, int]]:
+    """First example of each of a rank's micro-batches, and the one after its last.
+
+    Args:
+        num_examples: to evaluate, over all ranks [examples].
+        split: micro-batch and ranks.
+        rank: this process among the ranks.
+        in_whole_micro_batches: give ranks whole micro-batches instead of equal shares, so that each
+            pass has the same examples on every number of ranks.
+    """
+    unit = split.micro_batch if in_whole_micro_batches else 1
+    units = -(-num_examples // unit)
+    start, stop = (
+        min(num_examples, units * end // split.world_size * unit) for end in (rank, rank + 1)
+    )
+    # A rank without examples passes over none of them: Lightning's loop has to run on every rank.
+    for first in range(start, stop, split.micro_batch) or (start,):
+        yield first, min(first + split.micro_batch, stop)

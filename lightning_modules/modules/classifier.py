@@ -1,41 +1,33 @@
 """The LightningModule: a classifier of any model; how it trains is the callbacks' business."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from lightning_modules.modules.loss import score
 
 
 class Classifier(pl.LightningModule):
-    """Computes a loss, names its metrics, makes its optimizer.
+    """Computes a loss and names its metrics; a run gives it an optimizer.
 
     Steps return `sums`, of each metric over the examples of a micro-batch, so that callbacks can
     average over all examples of all ranks.
 
-    `label_smoothing` is the fraction of the target spread over all classes, in training only.
+    Args:
+        model: logits from inputs.
+        label_smoothing: fraction of the target spread over all classes, in training only.
+
+    Attributes:
+        metrics: names of the sums.
     """
 
     metrics = ("loss", "accuracy")
 
-    def __init__(
-        self,
-        model: nn.Module,
-        make_optimizer: Callable[[nn.Module], Optimizer],
-        *,
-        label_smoothing: float = 0.0,
-    ) -> None:
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
         super().__init__()
-        self.model = model
-        self._make_optimizer, self._label_smoothing = make_optimizer, label_smoothing
-
-    def configure_optimizers(self) -> Optimizer:
-        """The optimizer; a callback sets its learning rate at each step."""
-        return self._make_optimizer(self.model)
+        self.model, self._label_smoothing = model, label_smoothing
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """Mean loss of one micro-batch, and the sums of its metrics."""
@@ -43,10 +35,10 @@ class Classifier(pl.LightningModule):
         loss, right = self._score(batch, label_smoothing=self._label_smoothing)
         return {"loss": loss, "sums": _sums(loss, right, len(batch[1]))}
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Tensor]:
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """The sums of a micro-batch's metrics."""
         del batch_idx
-        return _sums(*self._score(batch), len(batch[1]))
+        return {"sums": _sums(*self._score(batch), len(batch[1]))}
 
     def _score(
         self, batch: tuple[Tensor, Tensor], *, label_smoothing: float = 0.0

@@ -68,10 +68,32 @@ def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[
 
 
 def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """The overrides of a command after those of its preset, which they replace."""
+    """The overrides of a command after those of its preset, which they replace.
+
+    Classes of the user's own are given no settings of the default choice.
+    """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
     left = [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
-    return [*left, *overrides]
+    return with_own_classes([*left, *overrides])
+
+
+#: Groups whose choice is a class and its settings: a class of one's own has other settings.
+_OF_CLASSES = ("module", "data", "model")
+
+
+def with_own_classes(words: Sequence[str]) -> list[str]:
+    """The words of a command, with an empty choice where they name a class of the user's own.
+
+    Else `module._target_=package.Class` would be given the settings of the default choice.
+    """
+    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    found: list[str] = []
+    for key, word in zip(keys, words, strict=True):
+        group, _, rest = key.partition(".")
+        if rest == "_target_" and group in _OF_CLASSES and group not in keys:
+            found.append(f"{group}=own")
+        found.append(word)
+    return found
 
 
 def _axis(override: Override, loader: ConfigLoader) -> "list[_Single]":

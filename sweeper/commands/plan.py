@@ -13,6 +13,7 @@ from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
+from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LAYOUT, duration
 from sweeper.console.text import say, text_console, text_table
@@ -63,7 +64,7 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
         configs = list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
     ledger = Ledger(Path(configs[0]["results"]))
     device = this_machine(jobs="auto", runs_per_gpu=1).device
-    return plan(configs, ledger, device=device), ledger
+    return plan(with_facts(configs, ledger.results), ledger, device=device), ledger
 
 
 def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
@@ -83,6 +84,7 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
             {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
             for first, batch in spec.batch_plan.batches()
         ],
+        "lr_factor": spec.schedule.peak_lr if spec.config.keeps_own_optimizer else None,
         "most_epochs": spec.most_epochs,
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
@@ -94,7 +96,8 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
 
 
 def _model(config: Mapping[str, Any]) -> str:
-    return json.dumps([config["model"], config["data"], config["precision"]], sort_keys=True)
+    read = ("module", "model", "data", "precision")
+    return json.dumps([config.get(key) for key in read], sort_keys=True)
 
 
 def _known_speeds(ledger: Ledger) -> dict[str, float]:
@@ -125,7 +128,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             line["lr_rule"],
             str(line["seed"]),
             _layout(line),
-            f"{line['peak_lr']:g}",
+            _peak(line),
             f"{line['steps_per_epoch']:,}",
             f"{line['total_steps']:,}",
             f"{line['warmup_steps']:g}",
@@ -140,6 +143,11 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         console.print(f"Warning: {warning}")
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.")
+
+
+def _peak(line: Line) -> str:
+    """The peak rate, or what multiplies the module's own."""
+    return f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}"
 
 
 def _course(spec: RunSpec) -> str:

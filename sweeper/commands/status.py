@@ -17,6 +17,7 @@ from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.row import metric_columns
 from sweeper.store.standing import Open, Standing, standing
 
 _FAILURES_SHOWN = 20
@@ -74,7 +75,8 @@ def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any]
         "point": attempt.spec.point,
         "epoch": curve[-1]["epoch"] if curve else 0,
         "epochs": attempt.spec.epochs,
-        "val_accuracy": curve[-1]["val_accuracy"] if curve else None,
+        "metric": metric_columns(curve, attempt.spec.config)["metric"],
+        "metric_name": attempt.spec.config.metric,
     }
 
 

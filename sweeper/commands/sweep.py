@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, plain
+from sweeper.commands.overrides import CONFIG_NAME, plain, with_own_classes
+from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LiveTable, live_table
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
@@ -32,6 +33,7 @@ _COMPACT_FROM = 500
 def run_command_line() -> None:
     """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
+    sys.argv[1:] = with_own_classes(sys.argv[1:])
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return _run_hydra()
     from sweeper.launch.torchrun.launcher import lead_or_follow
@@ -87,7 +89,7 @@ def run_sweep(
     impossible; nothing was started then.
     """
     ledger = Ledger(Path(settings["results"]))
-    planned = plan(configs, ledger)
+    planned = plan(with_facts(configs, ledger.results), ledger)
     ledger.prepare()
     to_do = tasks(planned, ledger, retry=settings["retry"], rerun=settings["rerun"])
     with live_table(planned.specs, ledger) as table:

@@ -19,6 +19,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.row import metric_columns
 
 _REFRESH_S = 1.0  # reads the progress of each running run
 _LINE_EVERY_S = 5.0
@@ -26,7 +27,7 @@ _ROWS_SHOWN = 24
 _ROWS_IN_SUMMARY = 60
 
 LAYOUT = "layout: ranks x micro-batch x accumulation steps"
-_COLUMNS = ("batch", "warmup", "rule", "seed", "layout", "state", "epoch", "val acc", "s")
+_COLUMNS = ("batch", "warmup", "rule", "seed", "layout", "state", "epoch")
 _STYLE = {
     "waiting": "dim",
     "running": "cyan",
@@ -40,7 +41,7 @@ _STYLE = {
 class RunState:
     """What is known about one run.
 
-    `status` is waiting, running, elsewhere, or an outcome; `accuracy` that after the latest
+    `status` is waiting, running, elsewhere, or an outcome; `metric` that after the latest
     epoch; `seconds` those of training and validation so far; `attempt` the latest one, if it
     was made now.
     """
@@ -48,7 +49,7 @@ class RunState:
     spec: RunSpec
     status: str = "waiting"
     epoch: int = 0
-    accuracy: float | None = None
+    metric: float | None = None
     seconds: float | None = None
     attempt: Attempt | None = None
     reason: str = ""
@@ -57,20 +58,21 @@ class RunState:
         """Look at what the attempt has left on disk so far."""
         if self.attempt and (curve := self.attempt.curve()):
             self.epoch = curve[-1]["epoch"]
-            self.accuracy = curve[-1]["val_accuracy"]
+            self.metric = metric_columns(curve, self.spec.config)["metric"]
             self.seconds = curve[-1]["elapsed_s"]
 
     @property
-    def accuracy_text(self) -> str:
+    def metric_text(self) -> str:
         """For a cell of the table."""
-        return f"{self.accuracy:.4f}" if self.accuracy is not None else ""
+        return f"{self.metric:.4f}" if self.metric is not None else ""
 
 
 def runs_table(states: Iterable[RunState], *, title: str) -> Table:
     """One line per run."""
-    table = text_table(
-        *_COLUMNS, title=title, title_justify="left", caption=LAYOUT, box=SIMPLE_HEAD
-    )
+    states = list(states)
+    names = {state.spec.config.metric.replace("val_accuracy", "val acc") for state in states}
+    columns = (*_COLUMNS, names.pop() if len(names) == 1 else "metric", "s")
+    table = text_table(*columns, title=title, title_justify="left", caption=LAYOUT, box=SIMPLE_HEAD)
     for state in states:
         config, split = state.spec.config, state.spec.split
         table.add_row(
@@ -81,7 +83,7 @@ def runs_table(states: Iterable[RunState], *, title: str) -> Table:
             f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}",
             Text(str(state.status), style=_STYLE.get(str(state.status), "red")),
             f"{state.epoch}/{state.spec.most_epochs}" if state.epoch else "",
-            state.accuracy_text,
+            state.metric_text,
             f"{state.seconds:.1f}" if state.seconds else "",
         )
     return table
@@ -154,7 +156,7 @@ class LiveTable:
             self._done += state.spec.most_epochs
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
             self._say_line(
-                f"{end.outcome:<8} {state.spec.point}  {state.accuracy_text}  {end.reason}"
+                f"{end.outcome:<8} {state.spec.point}  {state.metric_text}  {end.reason}"
             )
         self._refresh()
 
@@ -224,11 +226,13 @@ class LiveTable:
 
     def _fill_in_from_ledger(self) -> None:
         """Outcomes of runs that earlier commands executed."""
-        missing = {run_id for run_id, state in self._states.items() if state.accuracy is None}
-        columns = ["val_accuracy", "epochs_completed", "train_s"]
+        missing = {run_id for run_id, state in self._states.items() if state.metric is None}
+        columns = ["metric_name", "metric", "epochs_completed", "train_s"]
         for run_id, row in self._ledger.rows(missing, columns).items() if missing else ():
             state = self._states[run_id]
-            state.accuracy, state.seconds = row["val_accuracy"], row["train_s"]
+            if row["metric_name"] == state.spec.config.metric:
+                state.metric = row["metric"]
+            state.seconds = row["train_s"]
             state.epoch = row["epochs_completed"] or 0
 
 

@@ -10,6 +10,7 @@ from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
 from sweeper.spec.sentences import checked
+from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settings, Switch, Text
 
 
@@ -28,6 +29,11 @@ class Component(Settings, extra="allow"):
     def name(self) -> str:
         """Its name in tables: its `name`, else its class."""
         return self.choice or self.target.rpartition(".")[2]
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """As it stands in the config, without what is only said of it."""
+        return {"_target_": self.target, **self.settings}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -114,23 +120,25 @@ Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
 class Scientific(Settings):
     """The keys that can change a run's numbers beyond rounding: they define its identity."""
 
+    module: Component
     data: Data
-    model: Component
+    model: Component | None = None  # read by our classifier only
     optimizer: Optimizer
     lr_rule: LRRule
     schedule: Schedule
     perturbation: Perturbation
     comm_hook: CommHook
+    trainer: TrainerSettings
 
     batch: Count
     warmup: Epochs
     warmup_start: Literal["base", "constant", "horovod", "zero"]
     warmup_workers: Count | None
-    base_lr: Positive
+    base_lr: Positive | None
     base_batch: Count
     epochs: Count
     seed: Index
-    bn_span: Count | Literal["micro"]
+    bn_span: Count | Literal["micro"] | None
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
     no_decay_on_norm_and_bias: Switch
@@ -159,11 +167,23 @@ class Incidental(Settings):
     keep_checkpoint: Switch
     retry: Literal["failed"] | None
     rerun: Literal["all"] | None
+    metric: Text
+    metric_mode: Literal["max", "min"] | None
     n_trials: Count
 
 
 class RunConfig(Incidental, Scientific):
     """The config of one run; conf/config.yaml says what each key means."""
+
+    @property
+    def has_own_module(self) -> bool:
+        """Whether the module is the user's, and not our classifier of any model."""
+        return not self.module.target.startswith("lightning_modules.")
+
+    @property
+    def keeps_own_optimizer(self) -> bool:
+        """Whether rates multiply those of the module's own optimizers."""
+        return self.optimizer.target == "module.configure_optimizers"
 
     @property
     def world_size(self) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sweeper.spec.config import Scientific
+from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
 #: Keys inside a group that say where its files lie or how they are read, not what they hold.
 INCIDENTAL_IN_GROUP = frozenset(
-    {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"}
+    {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"} | INCIDENTAL_OF_TRAINER
 )
 
 #: A class of ours goes by its name, so that its file may move; any other by its import path.
@@ -36,14 +37,27 @@ def run_id(config: Mapping[str, Any]) -> str:
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """The scientific keys alone, without the incidental keys of the groups.
 
-    A key that is null or false is as good as absent, so that a switch added later, off by default,
-    does not change the identity of earlier runs.
+    A key that is null, false or empty is as good as absent, so that a switch added later, off by
+    default, does not change the identity of earlier runs.
     """
-    return {
+    unread = _unread(config)
+    kept = {
         key: _without_incidental(value) if isinstance(value, dict) else value
         for key, value in config.items()
-        if key in Scientific.model_fields and value is not None and value is not False
+        if key in Scientific.model_fields and key not in unread
     }
+    return {
+        key: value
+        for key, value in kept.items()
+        if value is not None and value is not False and value != {}
+    }
+
+
+def _unread(config: Mapping[str, Any]) -> frozenset[str]:
+    """Keys that nothing reads: those of our classifier beside a module of the user's."""
+    if config.get("module", {}).get("_target_", _OURS[0]).startswith(_OURS):
+        return frozenset({"module"})
+    return frozenset({"model", "label_smoothing", "zero_init_last_norm"})
 
 
 def _without_incidental(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.trainer_settings import check_trainer
 
 
 def gradient_span(config: RunConfig) -> int | None:
@@ -34,6 +35,8 @@ def check_methods(config: RunConfig) -> None:
     Raises:
         ValueError: with a rule, the value and a remedy.
     """
+    check_trainer(config.trainer)
+    _check_module(config)
     if spans := _spans(config):
         _check_spans(spans, config)
     hook = config.comm_hook
@@ -185,5 +188,68 @@ def _check_comparable(key: str, span: int, config: RunConfig) -> None:
         msg = (
             "gradient_clip must be null with an optimizer that compares the gradients of parts of "
             f"the batch; got gradient_clip={config.gradient_clip}. Remove gradient_clip."
+        )
+        raise ValueError(msg)
+
+
+def _check_module(config: RunConfig) -> None:
+    """Refuse keys that do not go with the module, its optimizers or its metric."""
+    if config.has_own_module:
+        _check_own(config)
+    elif config.model is None:
+        msg = "model must be given with module=classifier; got model=null. Choose a model."
+        raise ValueError(msg)
+    if config.keeps_own_optimizer:
+        _check_own_optimizer(config)
+    elif config.base_lr is None:
+        msg = (
+            "base_lr must be given with an optimizer that replaces the module's own; got "
+            f"optimizer={config.optimizer.name}, base_lr=null. Set base_lr."
+        )
+        raise ValueError(msg)
+    if config.gradient_clip is not None and "gradient_clip_val" in config.trainer.flags:
+        msg = (
+            "gradient_clip and trainer.gradient_clip_val are one setting; got gradient_clip="
+            f"{config.gradient_clip} and a trainer.gradient_clip_val. Remove one of them."
+        )
+        raise ValueError(msg)
+    if config.metric != "val_accuracy" and config.metric_mode is None:
+        msg = (
+            "metric_mode must be max or min with a metric of one's own, to know what is better; "
+            f"got metric={config.metric}, metric_mode=null. Write metric_mode=max or min."
+        )
+        raise ValueError(msg)
+
+
+def _check_own(config: RunConfig) -> None:
+    read_by_ours = {
+        "label_smoothing": config.label_smoothing,
+        "zero_init_last_norm": config.zero_init_last_norm,
+    }
+    if names := ", ".join(name for name, value in read_by_ours.items() if value):
+        msg = (
+            f"{names} can be set with module=classifier only, which reads it; got "
+            f"module._target_={config.module.target}. Remove it, or make it a setting of yours."
+        )
+        raise ValueError(msg)
+
+
+def _check_own_optimizer(config: RunConfig) -> None:
+    if config.base_lr is not None:
+        msg = (
+            "base_lr must be null with optimizer=module, whose own rates are multiplied; got "
+            f"base_lr={config.base_lr}. Remove it, or choose an optimizer."
+        )
+        raise ValueError(msg)
+    if config.no_decay_on_norm_and_bias:
+        msg = (
+            "no_decay_on_norm_and_bias must be false with optimizer=module, which makes its own "
+            "groups; got true. Remove it, or choose an optimizer."
+        )
+        raise ValueError(msg)
+    if config.lr_rule.name == "adascale":
+        msg = (
+            "lr_rule=adascale needs an optimizer whose rate it sets; got optimizer=module. "
+            "Choose an optimizer."
         )
         raise ValueError(msg)

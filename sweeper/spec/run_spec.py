@@ -38,7 +38,8 @@ class RunSpec:
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        return identity.run_id({**self.config.resolved, "bn_span": self.bn_span})
+        span = self.bn_span if self.config.bn_span else None
+        return identity.run_id({**self.config.resolved, "bn_span": span})
 
     @property
     def split(self) -> BatchSplit:
@@ -164,7 +165,8 @@ def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> floa
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan) -> LRSchedule:
-    base_lr, batch, base_batch = float(config.base_lr), config.batch, config.base_batch
+    # Without a rate of our own, what is scheduled multiplies those of the module's optimizers.
+    base_lr, batch, base_batch = float(config.base_lr or 1), config.batch, config.base_batch
     peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
     length = warmup_epochs(config.lr_rule, warmup=config.warmup, batch_ratio=batch / base_batch)
     _check_warmup_length(length, config)
@@ -194,21 +196,21 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan) -> LRSchedule:
 
 def _batch_plan(config: RunConfig) -> BatchPlan:
     steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
-    span_unit = 1 if config.bn_span == "micro" else config.bn_span
+    span = None if config.bn_span == "micro" else config.bn_span  # None: as the micro-batch
     micro_batch = config.micro_batch
     if micro_batch == "auto":
         micro_batch = gradient_span(config) or choose_micro_batch(
             config.batch,
             world_size=config.world_size,
             limit=config.micro_batch_limit,
-            bn_span=span_unit,
+            bn_span=span or 1,
         )
     split = split_global_batch(
-        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=span_unit
+        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=span or 1
     )
     return BatchPlan(
         split=split,
-        bn_span=micro_batch if config.bn_span == "micro" else config.bn_span,
+        bn_span=span or micro_batch,
         num_train_examples=config.data.num_train_examples,
         factor=config.schedule.factor if isinstance(config.schedule, GrowingBatch) else 1,
     )

@@ -12,7 +12,7 @@ from lightning_modules.callbacks.variance_reduction import WeighGradients
 from sweeper.spec.config import Component
 
 CONF = Path(__file__).parents[2] / "conf" / "optimizer"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+NAMES = sorted({path.stem for path in CONF.glob("*.yaml")} - {"module"})  # has its own
 
 # A learning rate at which the optimizer brings the quadratic below to a tenth in 200 steps.
 LEARNING_RATE = {

@@ -81,7 +81,8 @@ def run_here(
 
 def _modules_of(tasks: Sequence[Task]) -> list[str]:
     """The modules of these runs' data and model: imported once, not by each run."""
-    groups = [group for task in tasks for group in (task.spec.config.data, task.spec.config.model)]
+    configs = [task.spec.config for task in tasks]
+    groups = [group for one in configs for group in (one.module, one.data, one.model) if group]
     return [group.target.rpartition(".")[0] for group in groups]
 
 

@@ -48,6 +48,8 @@ def test_a_run_is_saved_after_each_epoch_and_then_reported(saving, fit, line, ba
 class Dying:
     """A Trainer whose process dies in the middle of a write."""
 
+    should_stop = False
+
     is_global_zero = True
 
     def save_checkpoint(self, path):

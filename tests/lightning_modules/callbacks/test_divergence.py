@@ -11,38 +11,44 @@ from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 
 
-def diverging(fit, module, batches, *, ceiling=None, sees_gradient=True):
-    metrics = TrainingMetrics(("loss",))
-    watch = Divergence(metrics, loss_ceiling=ceiling, sees_gradient=lambda: sees_gradient)
-    fit(module, [metrics, watch], batches)
+@pytest.fixture
+def diverging(fit):
+    def run(module, batches, *, ceiling=None, sees_gradient=True):
+        metrics = TrainingMetrics(("loss",))
+        watch = Divergence(metrics, loss_ceiling=ceiling, sees_gradient=lambda: sees_gradient)
+        fit(module, [metrics, watch], batches)
+
+    return run
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change(fit, line, batches):
+def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change(
+    diverging, line, batches
+):
     module = line()
     steps = [*batches(2), *batches(2, math.inf)]
 
     with pytest.raises(
         Diverged, match=r"^the gradient became non-finite at step 1 of epoch 1, lr=0\.1$"
     ):
-        diverging(fit, module, steps)
+        diverging(module, steps)
 
     assert module.weight == pytest.approx(0.9)
 
 
-def test_where_gradients_cannot_be_judged_the_epochs_loss_is(fit, line, batches):
+def test_where_gradients_cannot_be_judged_the_epochs_loss_is(diverging, line, batches):
     with pytest.raises(Diverged, match=r"^the training loss became non-finite at step 1 of epoch"):
-        diverging(fit, line(), batches(2, math.inf), sees_gradient=False)
+        diverging(line(), batches(2, math.inf), sees_gradient=False)
 
 
-def test_a_loss_above_the_ceiling_ends_the_run(fit, line, batches):
+def test_a_loss_above_the_ceiling_ends_the_run(diverging, line, batches):
     with pytest.raises(
         Diverged, match=r"^the training loss 0\.5 exceeded loss_ceiling=0\.4 at step 1 of epoch 1"
     ):
-        diverging(fit, line(), batches(2), ceiling=0.4)
+        diverging(line(), batches(2), ceiling=0.4)
 
 
-def test_a_loss_below_the_ceiling_does_not(fit, line, batches):
-    diverging(fit, line(), batches(2), ceiling=0.6)
+def test_a_loss_below_the_ceiling_does_not(diverging, line, batches):
+    diverging(line(), batches(2), ceiling=0.6)
 
 
 def test_a_norm_that_was_measured_with_the_noise_is_not_computed_again(fit, line, plan, batches):

@@ -34,3 +34,14 @@ def test_an_epoch_goes_on_with_the_sums_of_all_ranks(fit, line, batches):
     fit(line(), [resumed], batches(1), accumulate=1)
 
     assert resumed.columns == pytest.approx({"train_loss": (12 + 2 * 0.5) / 6})
+
+
+def test_the_loss_of_a_module_without_sums_is_the_one_it_returned(fit, line, batches):
+    """Lightning hands on a loss that it has divided for accumulation."""
+    module, metrics = line(), TrainingMetrics(("loss",))
+    with_sums = module.training_step
+    module.training_step = lambda batch, batch_idx: with_sums(batch, batch_idx)["loss"]
+
+    fit(module, [metrics], [*batches(2), *batches(1, 3.0)], accumulate=3)
+
+    assert metrics.columns == pytest.approx({"train_loss": (1 + 1 + 9) / 3 / 2})

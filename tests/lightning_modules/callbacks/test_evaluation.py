@@ -5,6 +5,7 @@ from line import Numbers
 
 from lightning_modules.callbacks.evaluation import Evaluation
 from lightning_modules.callbacks.weight_average import WeightAverage
+from lightning_modules.data.batches import ValBatches, val_bounds
 
 
 @pytest.fixture
@@ -14,16 +15,11 @@ def evaluated(fit, line, plan, batches):
     def run(num_examples, *, rank=0, devices=1, in_whole=False, average=None):
         data, module, was_training = Numbers(0), line(), []
         module.layers.register_forward_hook(lambda layer, *_: was_training.append(layer.training))
-        evaluation = Evaluation(
-            data,
-            plan(rank=rank, devices=devices),
-            ("loss",),
-            num_examples=num_examples,
-            in_whole_micro_batches=in_whole,
-            average=average,
-        )
+        evaluation = Evaluation(("loss",), average=average)
+        split = plan(rank=rank, devices=devices).split(0)
+        bounds = val_bounds(num_examples, split=split, rank=rank, in_whole_micro_batches=in_whole)
         before = [average] if average else []
-        fit(module, [*before, evaluation], batches(2))
+        fit(module, [*before, evaluation], batches(2), val=ValBatches(data, bounds))
         assert module.training
         assert was_training == [True, True] + [False] * (len(was_training) - 2)
         assert module.weight == pytest.approx(0.9)

@@ -13,8 +13,9 @@ def test_each_step_counts_once_whatever_accumulation_does(fit, line, batches):
 
     fit(module, [average], batches(4))
 
-    with average.applied(module):
-        averaged = module.weight
+    average.swap(module)
+    averaged = module.weight
+    average.swap(module)
     assert module.weight == pytest.approx(0.81)
     assert averaged == pytest.approx((0.95 + 0.81) / 2)
 
@@ -39,6 +40,7 @@ def test_weights_keep_their_memory_formats(line):
     average.setup(None, module, "fit")
     average.on_train_start(None, module)
 
-    with average.applied(module):
-        torch.testing.assert_close(module.layers.weight.detach(), weights)
-        assert module.layers.weight.is_contiguous(memory_format=torch.channels_last)
+    average.swap(module)
+
+    torch.testing.assert_close(module.layers.weight.detach(), weights)
+    assert module.layers.weight.is_contiguous(memory_format=torch.channels_last)

@@ -30,8 +30,7 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands") / "results"
     grid = [*SHORT, f"results={folder}"]
     assert call("sweeper", "-m", *grid, "batch=3840,7680").returncode == 0
-    failing = call("sweeper", "-m", *grid, "batch=3840", "model._target_=provoked.Raising",
-                   "~model.channels", "~model.hidden")  # fmt: skip
+    failing = call("sweeper", "-m", *grid, "batch=3840", "model._target_=provoked.Raising")
     assert failing.returncode == 1, failing.stdout + failing.stderr
     return folder
 

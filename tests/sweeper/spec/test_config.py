@@ -10,7 +10,7 @@ from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.sentences import models_of
 
 #: Settings that no file of conf/ has for every choice, written with a `+`; None without it.
-OPTIONAL = {"about", "choice", "gradient_span", "measured_in", "warmup_exponent"}
+OPTIONAL = {"about", "choice", "gradient_span", "measured_in", "model", "warmup_exponent"}
 
 
 MODELS = [
@@ -72,11 +72,11 @@ HUGE = 2**63
         ({"twin_of": 1}, "twin_of must be a text, or null; got twin_of=1."),
         ({"results": None}, "results must be a text; got results=null."),
         ({"threads": 0}, "threads must be a whole number, 1 or more; got threads=0."),
-        ({"base_lr": float("inf")}, "base_lr must be a number above 0; got base_lr=inf."),
+        ({"base_lr": float("inf")}, "base_lr must be a number above 0, or null; got base_lr=inf."),
         (
             {"bn_span": "macro"},
-            "bn_span must be a whole number, 1 or more, or micro; got bn_span='macro'. Did you "
-            "mean bn_span=micro?",
+            "bn_span must be a whole number, 1 or more, or micro, or null; got bn_span='macro'. "
+            "Did you mean bn_span=micro?",
         ),
         ({"retry": "all"}, "retry must be failed, or null; got retry='all'."),
         (
@@ -84,7 +84,7 @@ HUGE = 2**63
             "accelerator must be one of auto, cpu, gpu; got accelerator='gpus'. Did you mean "
             "accelerator=gpu?",
         ),
-        ({"model": None}, "model must be a group; got model=null."),
+        ({"data": None}, "data must be a group; got data=null."),
         ({"optimizer": {"name": "x"}}, "optimizer._target_ must be given; write "
             "optimizer._target_=VALUE."),
         (

@@ -19,8 +19,11 @@ from sweeper.spec.run_spec import run_spec
             r"^warmup must be shorter than the training; got warmup=30 of epochs=30\. "
             r"Train longer or warm up for fewer epochs\.$",
         ),
-        ({"base_lr": -0.1}, r"^base_lr must be a number above 0; got base_lr=-0.1\.$"),
-        ({"base_lr": float("nan")}, r"^base_lr must be a number above 0; got base_lr=nan\.$"),
+        ({"base_lr": -0.1}, r"^base_lr must be a number above 0, or null; got base_lr=-0.1\.$"),
+        (
+            {"base_lr": float("nan")},
+            r"^base_lr must be a number above 0, or null; got base_lr=nan\.$",
+        ),
         ({"seed": 1.5}, r"^seed must be a whole number, 0 or more; got seed=1.5\.$"),
         ({"lr_rule": {"name": "sqr"}}, r"^lr_rule must be one of .*linear.*; got lr_rule='sqr'\."),
         ({"precision": "32"}, r"got precision='32'\. Did you mean precision=32-true\?$"),

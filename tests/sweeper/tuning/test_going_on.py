@@ -67,8 +67,7 @@ def test_a_pruned_trial_stays_pruned(tune, studies, rows):
 def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
     """The model fails while a file is missing."""
     words = [
-        "model._target_=provoked.Needing", f"+model.path={tmp_path / 'needed'}",
-        "~model.channels", "~model.hidden", "batch=7680",
+        "model._target_=provoked.Needing", f"+model.path={tmp_path / 'needed'}", "batch=7680",
         "epochs=1", "warmup=0", "base_lr=tag(log, interval(0.01, 1))", "n_trials=1",
     ]  # fmt: skip
     failed = tune(*words, quick=False)

@@ -83,8 +83,8 @@ def test_a_diverged_trial_is_a_bad_result_with_its_reason(tune, studies):
 
 
 def test_a_failing_run_is_retried_and_then_given_up(tune, studies, rows):
-    model = ("model._target_=provoked.Raising", "~model.channels", "~model.hidden")
-    code = tune(*model, "batch=7680", "epochs=1", "warmup=0", RATES, "n_trials=2", quick=False)
+    model = "model._target_=provoked.Raising"
+    code = tune(model, "batch=7680", "epochs=1", "warmup=0", RATES, "n_trials=2", quick=False)
 
     (study,) = studies()
     assert code == 1

@@ -1,0 +1,106 @@
+"""The loaders of a run: of data of ours, or rebuilt from a user's DataModule."""
+
+from functools import partial
+from typing import Any
+
+import pytorch_lightning as pl
+
+from lightning_modules.data.batches import Data, MicroBatches, ValBatches, val_bounds
+from lightning_modules.data.own_loaders import OwnExamples, ValLoader, seed_everything
+from lightning_modules.rank_plan import RankPlan
+
+
+class OurLoaders(pl.LightningDataModule):
+    """The run's micro-batches of data of ours, and this rank's part of its validation.
+
+    Args:
+        data: whose examples are trained on and evaluated.
+        plan: of the run's batches.
+        num_val_examples: how many examples are evaluated; None for all [examples].
+        in_whole_micro_batches: as `val_bounds`.
+
+    Raises:
+        ValueError: if the data has another number of examples than the plan.
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        plan: RankPlan,
+        *,
+        num_val_examples: int | None,
+        in_whole_micro_batches: bool,
+    ) -> None:
+        super().__init__()
+        _check_number(data.num_train_examples, plan)
+        self._data, self._plan = data, plan
+        self._bounds = val_bounds(
+            min(data.num_val_examples, num_val_examples or data.num_val_examples),
+            split=plan.split(0),
+            rank=plan.rank,
+            in_whole_micro_batches=in_whole_micro_batches,
+        )
+
+    def train_dataloader(self) -> MicroBatches:
+        """The run's order and micro-batches."""
+        return MicroBatches(self._data, self._plan, seed=self._plan.seed)
+
+    def val_dataloader(self) -> ValBatches:
+        """This rank's part."""
+        return ValBatches(self._data, self._bounds)
+
+
+def run_loaders(
+    data: Any, plan: RankPlan, *, num_val_examples: int | None, in_whole_micro_batches: bool
+) -> pl.LightningDataModule:
+    """What the Trainer takes, of any data; the arguments are those of `OurLoaders`."""
+    if isinstance(data, pl.LightningDataModule):
+        return with_run_loaders(data, plan)
+    return OurLoaders(
+        data,
+        plan,
+        num_val_examples=num_val_examples,
+        in_whole_micro_batches=in_whole_micro_batches,
+    )
+
+
+def with_run_loaders(data: pl.LightningDataModule, plan: RankPlan) -> pl.LightningDataModule:
+    """A user's DataModule whose loaders are rebuilt, in place; its other hooks stay.
+
+    Args:
+        data: the user's.
+        plan: of the run's batches.
+    """
+    made = {name: getattr(data, name) for name in ("setup", "train_dataloader", "val_dataloader")}
+
+    def setup(stage: str) -> None:
+        seed_everything(plan.seed)  # of a random split: the same on every rank and attempt
+        made["setup"](stage)
+
+    def train_dataloader() -> MicroBatches:
+        examples: Any = OwnExamples(made["train_dataloader"](), seed=plan.seed)
+        _check_number(examples.num_train_examples, plan)
+        return MicroBatches(examples, plan, seed=plan.seed)
+
+    def val_dataloader() -> Any:
+        split = plan.split(0)
+        loader = partial(ValLoader, seed=plan.seed, rank=plan.rank, world_size=split.world_size)
+        loaders = made["val_dataloader"]()
+        if isinstance(loaders, dict):
+            return {name: loader(one) for name, one in loaders.items()}
+        if isinstance(loaders, list | tuple):
+            return [loader(one) for one in loaders]
+        return loader(loaders)
+
+    for replaced in (setup, train_dataloader, val_dataloader):
+        setattr(data, replaced.__name__, replaced)
+    return data
+
+
+def _check_number(num: int, plan: RankPlan) -> None:
+    if num != plan.num_train_examples:
+        msg = (
+            "data.num_train_examples must be the size of the data set; got "
+            f"{plan.num_train_examples}, the data set has {num}. Correct the number."
+        )
+        raise ValueError(msg)

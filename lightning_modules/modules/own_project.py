@@ -1,0 +1,82 @@
+"""A user's LightningModule and DataModule, made as they are; and what a plan must know of them."""
+
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from lightning_modules.data.own_loaders import OwnExamples, seed_everything
+from lightning_modules.process.one_lightning import unite
+from sweeper.spec.config import Component
+from sweeper.spec.import_path import imported
+
+_BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
+    """The object that a group of the config describes, with all that is nested in it.
+
+    Args:
+        component: `_target_`, its arguments, and more such groups in them; as Hydra reads them.
+        more: arguments given if the target takes them and the group does not name them.
+
+    Raises:
+        ValueError: if a target cannot be imported or does not take its arguments.
+    """
+    group = component.group if isinstance(component, Component) else dict(component)
+    target = group["_target_"]
+    parameters = inspect.signature(imported(target, "_target_")).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    group |= {key: more[key] for key in more if key in parameters and key not in group}
+    if "num_train_examples" not in parameters and not takes_all:
+        group.pop("num_train_examples", None)  # stated for the plan
+    try:
+        return instantiate(group, _convert_="all")
+    except InstantiationException as error:
+        if error.__cause__ is not None and not isinstance(error.__cause__, TypeError):
+            raise error.__cause__ from None
+        msg = f"{target} must accept the settings in its config; got {sorted(group)}: {error}."
+        raise ValueError(msg) from error
+
+
+def facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What can only be known by making the user's module and data.
+
+    Args:
+        config: resolved; `module`, `data` and `seed` are read.
+
+    Returns:
+        `num_train_examples` (None if they cannot be counted), `has_batchnorm`, and
+        `is_automatic`, whether Lightning steps the optimizer.
+    """
+    seed_everything(config["seed"])
+    data, num = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1), None
+    if not isinstance(data, pl.LightningDataModule):
+        num = data.num_train_examples
+    else:
+        data.prepare_data()
+        data.setup("fit")
+        loader = data.train_dataloader()
+        if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):
+            num = OwnExamples(loader, seed=0).num_train_examples
+    module = made(config["module"])
+    return {
+        "num_train_examples": num,
+        "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in module.modules()),
+        "is_automatic": module.automatic_optimization,
+    }
+
+
+unite()  # before anything of the user's is imported
+
+if __name__ == "__main__":
+    asked, answer = map(Path, sys.argv[1:])
+    answer.write_text(json.dumps(facts(json.loads(asked.read_text()))))

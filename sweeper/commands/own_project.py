@@ -1,0 +1,114 @@
+"""What a plan must know of a user's own module and data, found out once and remembered."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.store.own_code import code_hash, own_code
+from sweeper.store.publish import publish_json
+
+Config = dict[str, Any]
+
+
+def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
+    """Configs with the number of examples, and what follows from the user's module.
+
+    Args:
+        configs: resolved; those of our classifier on data that states its examples stay.
+        results: where facts are remembered, for this code.
+
+    Raises:
+        ValueError: if the module or the data cannot be made.
+    """
+    known: dict[str, dict[str, Any]] = {}
+    for config in map(dict, configs):
+        is_own = not config["module"]["_target_"].startswith("lightning_modules.")
+        if not is_own and "num_train_examples" in config["data"]:
+            yield config
+            continue
+        made = {key: config[key] for key in ("module", "data")} if is_own else config["data"]
+        key = json.dumps(made, sort_keys=True)
+        if key not in known:
+            known[key] = _facts(config, key, results)
+        yield _filled(config, known[key], is_own=is_own)
+
+
+def _filled(config: Config, facts: Mapping[str, Any], *, is_own: bool) -> Config:
+    data = config["data"]
+    if "num_train_examples" not in data:
+        if facts["num_train_examples"] is None:
+            msg = (
+                "data.num_train_examples must be given for data without a length; got "
+                f"data._target_={data['_target_']}. Write +data.num_train_examples=NUMBER."
+            )
+            raise ValueError(msg)
+        config["data"] = data = {**data, "num_train_examples": facts["num_train_examples"]}
+    if not is_own:
+        return config
+    if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
+        config["bn_span"] = None
+    if not facts["is_automatic"]:
+        _do_not_accumulate(config)
+    return config
+
+
+def _do_not_accumulate(config: Config) -> None:
+    """Manual optimization steps at each micro-batch: it must be the batch.
+
+    Raises:
+        ValueError: if it is asked to be smaller.
+    """
+    ranks = config["devices"] * config["num_nodes"]
+    share, rest = divmod(config["batch"], ranks)
+    if rest or config["micro_batch"] not in {"auto", share}:
+        msg = (
+            "micro_batch x ranks must be the batch for a module with automatic_optimization=False, "
+            f"which steps at every micro-batch; got batch={config['batch']}, {ranks} ranks, "
+            f"micro_batch={config['micro_batch']}. Leave micro_batch=auto, or use more ranks."
+        )
+        raise ValueError(msg)
+    config["micro_batch"] = share
+
+
+def _facts(config: Config, key: str, results: Path) -> dict[str, Any]:
+    """Remembered for this module, this data and this code; else measured."""
+    code = code_hash(own_code(config)) or ""
+    name = hashlib.sha256(f"{key}{code}".encode()).hexdigest()[:12]
+    path = results / "facts" / f"{name}.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        pass
+    facts = _measured(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    publish_json(path, facts)
+    return facts
+
+
+def _measured(config: Config) -> dict[str, Any]:
+    """Of a process of its own, since this one imports no torch."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answer = Path(folder, "config.json"), Path(folder, "facts.json")
+        asked.write_text(json.dumps(config))
+        command = [
+            sys.executable,
+            "-m",
+            "lightning_modules.modules.own_project",
+            str(asked),
+            str(answer),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or ["it said nothing"]
+            msg = (
+                "module and data must be made to plan a run; got "
+                f"module._target_={config['module']['_target_']}, "
+                f"data._target_={config['data']['_target_']}: {said[-1]}"
+            )
+            raise ValueError(msg)
+        return json.loads(answer.read_text())

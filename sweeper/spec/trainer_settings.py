@@ -1,0 +1,95 @@
+"""Settings of Lightning's Trainer that pass through, and those that are the run's own."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from sweeper.spec.values import Rule, Settings
+
+#: What a run decides, by the Trainer's name for it: the key to set instead, or why there is none.
+_OWNED = {
+    "accelerator": "accelerator",
+    "accumulate_grad_batches": "micro_batch, which it follows from",
+    "barebones": "nothing: a run is observed",
+    "check_val_every_n_epoch": "nothing: every epoch is evaluated",
+    "default_root_dir": "results",
+    "deterministic": "reproducible",
+    "devices": "devices",
+    "enable_checkpointing": "keep_checkpoint",
+    "fast_dev_run": "epochs and data.num_train_examples",
+    "limit_train_batches": "data.num_train_examples",
+    "logger": "logger",
+    "max_epochs": "epochs",
+    "max_steps": "epochs",
+    "max_time": "timeout_s",
+    "min_epochs": "epochs",
+    "min_steps": "epochs",
+    "num_nodes": "num_nodes",
+    "num_sanity_val_steps": "nothing: a failed run is a row",
+    "overfit_batches": "data.num_train_examples",
+    "plugins": "precision",
+    "precision": "precision",
+    "reload_dataloaders_every_n_epochs": "nothing: the order of each epoch is the run's",
+    "strategy": "devices and num_nodes: runs train with DDP; FSDP and DeepSpeed shard what is "
+    "counted and compared here",
+    "sync_batchnorm": "bn_span",
+    "use_distributed_sampler": "nothing: the order of each epoch is the run's",
+    "val_check_interval": "nothing: every epoch is evaluated",
+}
+_PASSED = frozenset(
+    {
+        "benchmark",
+        "callbacks",
+        "detect_anomaly",
+        "enable_autolog_hparams",
+        "gradient_clip_algorithm",
+        "gradient_clip_val",
+        "inference_mode",
+        "limit_val_batches",
+        "log_every_n_steps",
+        "profiler",
+    }
+)
+#: Of those that pass, the ones that change no number.
+INCIDENTAL_OF_TRAINER = frozenset(
+    {"benchmark", "detect_anomaly", "enable_autolog_hparams", "inference_mode"}
+    | {"log_every_n_steps", "profiler"}
+)
+
+
+class TrainerSettings(Settings, extra="allow"):
+    """Settings of Lightning's Trainer, by its names for them.
+
+    Attributes:
+        callbacks: groups with a `_target_`; they have their turns after the run's own.
+    """
+
+    callbacks: Annotated[list[dict[str, Any]], Rule("a list of groups, each with a _target_")] = (
+        Field(default=[])
+    )
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """All others that are given."""
+        return self.model_dump(exclude={"callbacks"})
+
+
+def check_trainer(given: TrainerSettings) -> None:
+    """Refuse what is the run's own, and what no Trainer has.
+
+    Raises:
+        ValueError: with a line for each setting.
+    """
+    lines = [
+        f"trainer.{key} must be left to the run; got trainer.{key}={value}. Set {_OWNED[key]}."
+        for key, value in given.flags.items()
+        if key in _OWNED
+    ]
+    lines += [
+        f"trainer.{key} must be a setting of Lightning's Trainer that passes through; got "
+        f"trainer.{key}={value}. These do: {', '.join(sorted(_PASSED))}."
+        for key, value in given.flags.items()
+        if key not in _OWNED and key not in _PASSED
+    ]
+    if lines:
+        raise ValueError("\n".join(lines))

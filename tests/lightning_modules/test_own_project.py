@@ -1,0 +1,200 @@
+"""A Lightning project of somebody's own is trained as it is, and counted as ours are."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lightning_modules.modules.own_project import facts, made
+from sweeper.spec.run_spec import run_spec
+
+WORDS = [
+    "module=own", "module._target_=strangers.Module", "data=own",
+    "data._target_=strangers.DataModule", "batch=32", "base_batch=16", "warmup=0", "epochs=3",
+    "metric=val/mse/dataloader_idx_0",
+    "metric_mode=min",
+]  # fmt: skip
+IN_PROCESS = [*WORDS, "+data.num_train_examples=96", "bn_span=null", "precision=64-true"]
+
+
+def curve(record, name):
+    return [row["metrics"][name] for row in record["curve"]]
+
+
+def test_every_logged_name_and_the_counted_batch_are_in_the_record(run_words):
+    record = run_words(*IN_PROCESS)
+
+    assert (record["outcome"], record["steps"]) == ("finished", 9)
+    assert (record["realised_batch_min"], record["realised_batch_max"]) == (32, 32)
+    assert (
+        curve(record, "val/mse/dataloader_idx_0")[-1] < curve(record, "val/mse/dataloader_idx_0")[0]
+    )
+    assert {"train/mse", "val/mse/dataloader_idx_1", "val/mae_epoch/dataloader_idx_1"} <= {
+        *record["curve"][0]["metrics"]
+    }
+
+
+@pytest.mark.parametrize("micro_batch", [16, 4])
+def test_a_micro_batch_changes_nothing(run_words, micro_batch):
+    whole = run_words(*IN_PROCESS, name="whole")
+
+    parts = run_words(*IN_PROCESS, f"micro_batch={micro_batch}", name="parts")
+
+    assert parts["lr_series_hash"] == whole["lr_series_hash"]
+    for name in ("val/mse/dataloader_idx_0", "val/mae_epoch/dataloader_idx_1"):
+        assert curve(parts, name) == pytest.approx(curve(whole, name), rel=1e-9)
+
+
+def test_a_loss_that_is_no_mean_over_examples_does_change(run_words):
+    """What the equality above would not see if nothing were trained."""
+    words = [*IN_PROCESS, "module._target_=strangers.Summed"]
+    whole, parts = run_words(*words, name="1"), run_words(*words, "micro_batch=4", name="8")
+
+    name = "val/mse/dataloader_idx_0"
+    assert curve(parts, name) != pytest.approx(curve(whole, name), rel=1e-3)
+
+
+def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not_been(run_words):
+    whole = run_words(*IN_PROCESS, name="whole")
+
+    for steps in range(1, 9):
+        record = run_words(*IN_PROCESS, name="stepped", one_step=True)
+        assert (record["outcome"], record["steps"]) == ("preempted", steps)
+    record = run_words(*IN_PROCESS, name="stepped", one_step=True)
+
+    assert record["lr_series_hash"] == whole["lr_series_hash"]
+    for name in ("val/mse/dataloader_idx_0", "val/mae_epoch/dataloader_idx_1"):
+        assert curve(record, name) == curve(whole, name)
+
+
+def test_the_rule_multiplies_the_rate_of_each_group_and_is_taken_back(run_words, monkeypatch):
+    """Linear from 16 to 32 is twice; OneCycle must go on from its own rates."""
+    seen = {}
+
+    def trained(name, *words):
+        modules = []
+        monkeypatch.setattr(
+            "lightning_modules.train.made",
+            lambda component, **more: modules.append(made(component, **more)) or modules[-1],
+        )
+        record = run_words(*IN_PROCESS, *words, name=name)
+        seen[name] = next(m.seen for m in modules if hasattr(m, "seen"))
+        return record
+
+    plain, scaled = trained("plain", "lr_rule=none"), trained("scaled", "lr_rule=linear")
+
+    assert seen["plain"] == seen["scaled"]  # after the step they are the module's own
+    assert scaled["last_lr"] == pytest.approx(2 * plain["last_lr"])
+    assert scaled["peak_lr"] == pytest.approx(2 * plain["peak_lr"])
+    assert scaled["base_lr"] == plain["base_lr"] == plain["peak_lr"]
+    assert scaled["lr_series_hash"] != plain["lr_series_hash"]
+
+
+def test_an_optimizer_of_ours_replaces_the_modules(run_words):
+    words = [*IN_PROCESS, "optimizer=sgd", "base_lr=0.01", "lr_rule=none", "schedule=cosine"]
+
+    record = run_words(*words)
+
+    assert record["outcome"] == "finished"
+    assert record["last_lr"] < 0.01
+
+
+def test_manual_optimization_is_trained_with_every_optimizer_at_the_rule(run_words):
+    words = [*IN_PROCESS, "module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0"]
+
+    record = run_words(*words, "micro_batch=32", "lr_rule=linear")
+
+    assert (record["outcome"], record["steps"]) == ("finished", 9)
+    assert record["last_lr"] == pytest.approx(0.04)  # of the last optimizer, 0.02 twice
+    assert "train/gap" in record["curve"][0]["metrics"]
+    assert "train_loss" not in record["curve"][0]
+
+
+def test_a_metric_that_is_not_logged_fails_with_the_names_that_are(run_words):
+    with pytest.raises(
+        ValueError, match=r"metric must be a name that .* got metric=val/acc, it .*val/mse"
+    ):
+        run_words(*IN_PROCESS, "metric=val/acc")
+
+
+def test_early_stopping_ends_a_run_as_finished_and_survives_a_resume(run_words):
+    stopper = (
+        "trainer.callbacks=[{_target_: lightning.pytorch.callbacks.EarlyStopping, "
+        "monitor: val/mse/dataloader_idx_0, patience: 0, min_delta: 100.0}]"
+    )
+    words = [*IN_PROCESS, "epochs=6", "+" + stopper]
+
+    record = run_words(*words, name="whole")
+    run_words(*words, name="cut", stop_after=2)
+    resumed = run_words(*words, name="cut")
+
+    assert record["outcome"] == resumed["outcome"] == "finished"
+    assert record["reason"] == resumed["reason"] == "trained 2 epochs of 6: stopped early"
+    assert len(record["curve"]) == len(resumed["curve"]) == 2
+
+
+def test_what_a_plan_must_know_is_found_out():
+    project = {
+        "module": {"_target_": "strangers.Module"},
+        "data": {"_target_": "strangers.DataModule"},
+        "seed": 0,
+    }
+
+    assert facts(project) == {
+        "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True,
+    }  # fmt: skip
+    assert not facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["base_lr=0.1"], "base_lr must be null with optimizer=module"),
+        (["optimizer=sgd"], "base_lr must be given with an optimizer that replaces"),
+        (["metric_mode=null"], "metric_mode must be max or min"),
+        (["label_smoothing=0.1"], "label_smoothing can be set with module=classifier only"),
+        (["+trainer.strategy=fsdp"], "trainer.strategy must be left to the run.*FSDP"),
+        (["+trainer.max_epochs=3"], "trainer.max_epochs must be left to the run.*Set epochs"),
+        (["+trainer.gradient_clip=3"], "trainer.gradient_clip must be a setting of Lightning's"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(grid, words, sentence):
+    (config,) = grid(*IN_PROCESS, *words)
+
+    with pytest.raises(ValueError, match=sentence):
+        run_spec(config)
+
+
+@pytest.mark.slow
+def test_the_command_trains_counts_and_plans(tmp_path):
+    """As a user types it: classes named on the command line, nothing stated of them."""
+    words = [word for word in WORDS if word not in {"module=own", "data=own"}]
+    command = [sys.executable, "-m", "sweeper", "-m", *words, "+data.root=/nowhere", "batch=32,48"]
+
+    def sweep(name, *more):
+        subprocess.run(
+            [*command, f"results={name}", "precision=64-true", *more],
+            cwd=tmp_path, check=True, capture_output=True, timeout=600,
+        )  # fmt: skip
+        runs = pd.read_parquet(tmp_path / name / "runs").sort_values("global_batch")
+        metrics = pd.read_parquet(tmp_path / name / "metrics")
+        return runs, metrics.sort_values(["run_id", "name", "epoch"])
+
+    runs, metrics = sweep("one")
+    others, of_two = sweep("two", "devices=2")
+
+    assert list(runs.run_id) == list(others.run_id)
+    assert list(runs.realised_batch_min) == [32, 48]
+    assert list(runs.metric_name.unique()) == ["val/mse/dataloader_idx_0"]
+    assert all(runs.metric >= runs.best_metric)
+    assert runs.val_accuracy.isna().all()
+    assert (of_two.name.to_numpy() == metrics.name.to_numpy()).all()
+    for_all = ~metrics.name.str.contains("train|_step")  # those are of one rank's micro-batch
+    assert of_two.value[for_all.to_numpy()].to_numpy() == pytest.approx(
+        metrics.value[for_all].to_numpy(), rel=1e-6
+    )
+    assert not any(math.isnan(value) for value in metrics.value)
+    assert len(list(Path(tmp_path, "one", "facts").iterdir())) == 1

@@ -1,0 +1,112 @@
+"""A Lightning project that knows nothing of sweeper, as tests name it by `_target_`."""
+
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Noisy(Dataset):
+    """A line with noise that each look at an example draws anew."""
+
+    def __init__(self, start, stop):
+        self.start, self.stop = start, stop
+
+    def __len__(self):
+        return self.stop - self.start
+
+    def __getitem__(self, index):
+        x = torch.linspace(-1, 1, 4) * (self.start + index) / 100
+        return {"x": x + 0.01 * torch.randn(4), "y": x.sum()[None]}
+
+
+class DataModule(L.LightningDataModule):
+    def __init__(self, batch_size, root="."):
+        super().__init__()
+        self.batch_size, self.root = batch_size, root
+        self.train = self.val = None
+
+    def prepare_data(self):
+        assert self.train is None
+
+    def setup(self, stage):
+        assert stage == "fit"
+        self.train, self.val = Noisy(0, 96), Noisy(96, 126)
+
+    def train_dataloader(self):
+        return DataLoader(self.train, batch_size=self.batch_size, shuffle=True)
+
+    def val_dataloader(self):
+        return [DataLoader(self.val, batch_size=8), DataLoader(self.train, batch_size=40)]
+
+
+class Module(L.LightningModule):
+    """Two groups with rates of their own, under OneCycle by step."""
+
+    def __init__(self, width=8, lr=0.05):
+        super().__init__()
+        self.save_hyperparameters()
+        self.body, self.head = nn.Linear(4, width), nn.Linear(width, 1)
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        loss = (self.head(self.body(batch["x"]).tanh()) - batch["y"]).square().mean()
+        self.log("train/mse", loss)
+        return loss
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.seen.append([group["lr"] for group in self.optimizers().param_groups])
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        error = self.head(self.body(batch["x"]).tanh()) - batch["y"]
+        self.log("val/mse", error.square().mean())
+        self.log("val/mae", error.abs().mean(), on_step=True, on_epoch=True)
+
+    def configure_optimizers(self):
+        lr = self.hparams.lr
+        groups = [
+            {"params": self.body.parameters(), "lr": lr / 10},
+            {"params": self.head.parameters(), "lr": lr},
+        ]
+        optimizer = torch.optim.SGD(groups, momentum=0.9)
+        steps = self.trainer.estimated_stepping_batches
+        one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, [lr / 10, lr], steps)
+        return [optimizer], [{"scheduler": one_cycle, "interval": "step"}]
+
+
+class Summed(Module):
+    """Its loss is no mean over examples."""
+
+    def training_step(self, batch, batch_idx):
+        return (self.head(self.body(batch["x"]).tanh()) - batch["y"]).square().sum() / 10
+
+
+class Gan(L.LightningModule):
+    """Two optimizers, stepped by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.maker, self.judge = nn.Linear(2, 4), nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        for optimizer, sign in zip(self.optimizers(), (1, -1), strict=True):
+            self.toggle_optimizer(optimizer)
+            made = self.maker(torch.randn(len(batch["x"]), 2, dtype=batch["x"].dtype))
+            loss = sign * (self.judge(batch["x"]) - self.judge(made)).mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+        self.log("train/gap", loss)
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log("val/score", self.judge(batch["x"]).mean())
+
+    def configure_optimizers(self):
+        makers = torch.optim.SGD(self.maker.parameters(), lr=0.01)
+        return makers, torch.optim.SGD(self.judge.parameters(), lr=0.02)
+
+
+class Classic(nn.Module):
+    """No LightningModule."""
