@@ -150,6 +150,12 @@ def check_loader(loader: Any, made_by: str) -> None:
             f"put in the run's order; got {type(loader).__name__}. Return a DataLoader."
         )
         raise ValueError(msg)
+    if isinstance(loader.dataset, IterableDataset):
+        msg = (
+            f"{made_by} must have a data set with a length and indices, so that its order can be "
+            f"the run's; got {type(loader.dataset).__name__}, which is iterable only."
+        )
+        raise ValueError(msg)
     if loader.batch_sampler is None:
         msg = (
             f"{made_by} must batch its examples, so that they can be counted; got a DataLoader "
@@ -220,9 +226,6 @@ def seed_everything(seed: int) -> None:
 
 def _own_sampler(loader: "DataLoader[Any]") -> Any:
     """What gives the order of a loader; None if the run's permutation does."""
-    if isinstance(loader.dataset, IterableDataset):
-        msg = "an iterable data set has no indices"
-        raise TypeError(msg)
     if type(loader.batch_sampler) is not BatchSampler:
         return loader.batch_sampler
     sampler: Any = loader.sampler

@@ -11,11 +11,10 @@ import pytorch_lightning as pl
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.own_loaders import OwnExamples, seed_everything
 from lightning_modules.process.one_lightning import unite
-from sweeper.spec.config import Component
+from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
 
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -54,22 +53,26 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         config: resolved; `module`, `data` and `seed` are read.
 
     Returns:
-        `num_train_examples` (None if they cannot be counted), `has_batchnorm`, and
-        `is_automatic`, whether Lightning steps the optimizer.
+        `num_train_examples`; of a user's module also `has_batchnorm` and `is_automatic`, whether
+        Lightning steps the optimizer.
+
+    Raises:
+        ValueError: if the examples have no order that could be the run's.
     """
     seed_everything(config["seed"])
-    data, num = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1), None
+    data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
     if not isinstance(data, pl.LightningDataModule):
         num = data.num_train_examples
     else:
         data.prepare_data()
         data.setup("fit")
-        loader = data.train_dataloader()
-        if not (isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)):
-            num = OwnExamples(loader, seed=0).num_train_examples
+        num = OwnExamples(data.train_dataloader(), seed=0).num_train_examples
+    found = {"num_train_examples": num}
+    if is_ours(config["module"]["_target_"]):
+        return found
     module = made(config["module"])
     return {
-        "num_train_examples": num,
+        **found,
         "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in module.modules()),
         "is_automatic": module.automatic_optimization,
     }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sweeper.spec.config import is_ours
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json
 
@@ -27,7 +28,7 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
     """
     known: dict[str, dict[str, Any]] = {}
     for config in map(dict, configs):
-        is_own = not config["module"]["_target_"].startswith("lightning_modules.")
+        is_own = not is_ours(config["module"]["_target_"])
         if not is_own and "num_train_examples" in config["data"]:
             yield config
             continue
@@ -41,28 +42,35 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
 def _filled(config: Config, facts: Mapping[str, Any], *, is_own: bool) -> Config:
     data = config["data"]
     if "num_train_examples" not in data:
-        if facts["num_train_examples"] is None:
-            msg = (
-                "data.num_train_examples must be given for data without a length; got "
-                f"data._target_={data['_target_']}. Write +data.num_train_examples=NUMBER."
-            )
-            raise ValueError(msg)
-        config["data"] = data = {**data, "num_train_examples": facts["num_train_examples"]}
+        config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
     if not is_own:
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     if not facts["is_automatic"]:
-        _do_not_accumulate(config)
+        _check_manual(config)
     return config
 
 
-def _do_not_accumulate(config: Config) -> None:
-    """Manual optimization steps at each micro-batch: it must be the batch.
+def _check_manual(config: Config) -> None:
+    """Have a module that steps by hand, at each micro-batch, step at the batch.
 
     Raises:
-        ValueError: if it is asked to be smaller.
+        ValueError: if that is not possible, or a method needs Lightning to step.
     """
+    methods = {
+        "perturbation": config["perturbation"]["name"] != "none",
+        "noise_span": config["noise_span"] is not None,
+        "reproducible": bool(config["reproducible"]),
+        "comm_hook": config["comm_hook"]["name"] == "post_local_sgd",
+    }
+    if names := ", ".join(name for name, is_set in methods.items() if is_set):
+        msg = (
+            f"{names} cannot be used with a module with automatic_optimization=False, since it "
+            "takes its steps by itself; got module._target_="
+            f"{config['module']['_target_']}. Remove it."
+        )
+        raise ValueError(msg)
     ranks = config["devices"] * config["num_nodes"]
     share, rest = divmod(config["batch"], ranks)
     if rest or config["micro_batch"] not in {"auto", share}:

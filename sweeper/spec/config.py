@@ -14,6 +14,11 @@ from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settings, Switch, Text
 
 
+def is_ours(target: str) -> bool:
+    """Whether a dotted path names something of ours."""
+    return target.startswith(("lightning_modules.", "sweeper."))
+
+
 class Component(Settings, extra="allow"):
     """A class or function, and what it is called with.
 
@@ -178,7 +183,7 @@ class RunConfig(Incidental, Scientific):
     @property
     def has_own_module(self) -> bool:
         """Whether the module is the user's, and not our classifier of any model."""
-        return not self.module.target.startswith("lightning_modules.")
+        return not is_ours(self.module.target)
 
     @property
     def keeps_own_optimizer(self) -> bool:

@@ -9,16 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sweeper.spec.config import Scientific
+from sweeper.spec.config import Scientific, is_ours
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
 #: Keys inside a group that say where its files lie or how they are read, not what they hold.
 INCIDENTAL_IN_GROUP = frozenset(
     {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"} | INCIDENTAL_OF_TRAINER
 )
-
-#: A class of ours goes by its name, so that its file may move; any other by its import path.
-_OURS = ("lightning_modules.", "sweeper.")
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -55,14 +52,15 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unread(config: Mapping[str, Any]) -> frozenset[str]:
     """Keys that nothing reads: those of our classifier beside a module of the user's."""
-    if config.get("module", {}).get("_target_", _OURS[0]).startswith(_OURS):
+    if "module" not in config or is_ours(config["module"]["_target_"]):
         return frozenset({"module"})
     return frozenset({"model", "label_smoothing", "zero_init_last_norm"})
 
 
 def _without_incidental(group: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in group.items() if key not in INCIDENTAL_IN_GROUP}
-    if str(kept.get("_target_", "")).startswith(_OURS):
+    # A class of ours goes by its name, so that its file may move; any other by its import path.
+    if is_ours(str(kept.get("_target_", ""))):
         kept["_target_"] = kept["_target_"].rpartition(".")[2]
     return kept
 

@@ -147,6 +147,8 @@ def test_what_a_plan_must_know_is_found_out():
         "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True,
     }  # fmt: skip
     assert not facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
+    ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
+    assert facts({**project, "module": ours}) == {"num_train_examples": 96}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,14 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 
@@ -24,6 +31,11 @@ class Drawing(Dataset):
             raise IndexError(index)
         draws = torch.rand(()), random.random(), np.random.rand()  # noqa: NPY002
         return {"index": index, "draws": torch.tensor([float(d) for d in draws])}
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(range(10))
 
 
 def stream(loader, micro_batch, epoch=0, seed=3):
@@ -134,6 +146,8 @@ def test_more_ranks_than_validation_examples_are_refused():
 def test_what_is_no_loader_is_refused():
     with pytest.raises(ValueError, match=r"train_dataloader must return one .* got list"):
         OwnExamples([DataLoader(Drawing())], seed=0)
+    with pytest.raises(ValueError, match=r"a length and indices.* got Endless, which is iterable"):
+        OwnExamples(DataLoader(Endless()), seed=0)
     with pytest.raises(ValueError, match="batch_size=None"):
         OwnExamples(DataLoader(Drawing(), batch_size=None), seed=0)
 
