@@ -51,8 +51,9 @@ class Evaluation(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Add the micro-batch's sums, if the module returns them."""
-        if isinstance(outputs, Mapping) and "sums" in outputs and (num := examples_in(batch)):
-            self._sums.add(outputs["sums"], num)
+        is_own = getattr(trainer.val_dataloaders, "counts", True)
+        if is_own and isinstance(outputs, Mapping) and "sums" in outputs:
+            self._sums.add(outputs["sums"], examples_in(batch))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the weights back."""

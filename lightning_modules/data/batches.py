@@ -87,10 +87,17 @@ class Settled(Protocol):
 
 
 class ValBatches:
-    """A rank's batches of the validation examples between each start and stop."""
+    """A rank's batches of the validation examples between each start and stop.
+
+    Lightning's loop has to run on every rank: one without examples passes over the first.
+
+    Attributes:
+        counts: whether the examples are this rank's.
+    """
 
     def __init__(self, data: Data, bounds: Iterable[tuple[int, int]]) -> None:
-        self._data, self._bounds = data, list(bounds)
+        self._data, own = data, list(bounds)
+        self.counts, self._bounds = bool(own), own or [(0, 1)]
 
     def __len__(self) -> int:
         return len(self._bounds)
@@ -169,6 +176,5 @@ def val_bounds(
     start, stop = (
         min(num_examples, units * end // split.world_size * unit) for end in (rank, rank + 1)
     )
-    # A rank without examples passes over none of them: Lightning's loop has to run on every rank.
-    for first in range(start, stop, split.micro_batch) or (start,):
+    for first in range(start, stop, split.micro_batch):
         yield first, min(first + split.micro_batch, stop)
