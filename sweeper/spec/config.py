@@ -138,20 +138,20 @@ class Scientific(Settings):
     batch: Count
     warmup: Epochs
     warmup_start: Literal["base", "constant", "horovod", "zero"]
-    warmup_workers: Count | None
-    base_lr: Positive | None
+    warmup_workers: Count | None = None
+    base_lr: Positive | None = None
     base_batch: Count
     epochs: Count
     seed: Index
     bn_span: Count | Literal["micro"] | None
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
-    no_decay_on_norm_and_bias: Switch
-    zero_init_last_norm: Switch
-    gradient_clip: Positive | None
-    ema_decay: Fraction | None
-    noise_span: Count | None
-    loss_ceiling: Positive | None
+    no_decay_on_norm_and_bias: Switch = False
+    zero_init_last_norm: Switch = False
+    gradient_clip: Positive | None = None
+    ema_decay: Fraction | None = None
+    noise_span: Count | None = None
+    loss_ceiling: Positive | None = None
 
 
 class Incidental(Settings):
@@ -164,16 +164,16 @@ class Incidental(Settings):
     threads: Count
     micro_batch: Count | Literal["auto"]
     micro_batch_limit: Count
-    memory_limit_gib: Positive | None
-    reproducible: Switch | None  # the same sums in another order: nothing beyond rounding
-    timeout_s: Positive | None
+    memory_limit_gib: Positive | None = None
+    reproducible: Switch | None = None  # the same sums in another order: nothing beyond rounding
+    timeout_s: Positive | None = None
     results: Text
-    twin_of: Text | None
-    keep_checkpoint: Switch
-    retry: Literal["failed"] | None
-    rerun: Literal["all"] | None
+    twin_of: Text | None = None
+    keep_checkpoint: Switch = False
+    retry: Literal["failed"] | None = None
+    rerun: Literal["all"] | None = None
     metric: Text
-    metric_mode: Literal["max", "min"] | None
+    metric_mode: Literal["max", "min"] | None = None
     n_trials: Count
 
 

@@ -1,5 +1,6 @@
 """Where studies are kept: a journal file, or a database by URL."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,8 @@ def _end_last_line(path: Path) -> None:
 def _database(url: str) -> BaseStorage:
     from sqlalchemy.exc import SQLAlchemyError  # only needed for a database
 
+    # Its pool logs a traceback for a connection that is cut; the command says it in a sentence.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     try:
         # A connection may have been cut since the last trial, which can be hours ago.
         return RDBStorage(url, engine_kwargs={"pool_pre_ping": True})

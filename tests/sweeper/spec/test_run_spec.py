@@ -52,3 +52,10 @@ def test_two_ranks_share_the_global_batch(config):
     assert spec.split.world_size == 2
     assert spec.split.rank_batch == 1920
     assert spec.split.global_batch == 3840
+
+
+def test_keys_that_are_off_may_be_absent_as_in_an_earlier_versions_config(default_config):
+    on = {key: v for key, v in default_config.items() if v is not None and v is not False}
+
+    assert len(on) < len(default_config)
+    assert run_spec(on).run_id == run_spec(default_config).run_id

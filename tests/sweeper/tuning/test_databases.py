@@ -98,6 +98,16 @@ def test_a_server_that_is_cut_off_ends_the_command_with_a_sentence(server, tmp_p
     assert trials == [[(number, "COMPLETE") for number in range(3)]] * 2
 
 
+def test_a_connection_that_is_cut_logs_no_traceback(tmp_path, caplog):
+    storage = open_storage(f"sqlite:///{tmp_path / 'tuning.db'}", tmp_path)
+    connection = storage.engine.raw_connection()
+    connection.dbapi_connection.close()  # its pool's rollback fails
+    connection.close()
+    close_storage(storage)
+
+    assert not caplog.records
+
+
 def test_a_database_that_is_not_there(server, tune, capsys):
     server.stop()
     code = tune("base_lr=interval(0.1, 1)", LOSS, f"hydra.sweeper.storage={server.url}")
