@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweeper.spec.config import is_ours
+from sweeper.spec.config import is_ours, targets
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json
 
@@ -85,7 +85,7 @@ def _check_manual(config: Config) -> None:
 
 def _facts(config: Config, key: str, results: Path) -> dict[str, Any]:
     """Remembered for this module, this data and this code; else measured."""
-    code = code_hash(own_code(config)) or ""
+    code = code_hash(own_code(targets(config))) or ""
     name = hashlib.sha256(f"{key}{code}".encode()).hexdigest()[:12]
     path = results / "facts" / f"{name}.json"
     try:

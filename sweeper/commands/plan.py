@@ -18,6 +18,7 @@ from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LAYOUT, duration
 from sweeper.console.text import say, text_console, text_table
 from sweeper.launch.local.slots import this_machine
+from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE
 from sweeper.spec.run_spec import RunSpec
@@ -76,7 +77,7 @@ def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
 def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
     examples = spec.batch_plan.examples_before(spec.epochs)
     speed = speeds.get(_model(spec.config.resolved))
-    ended = planned.ended.get(spec.run_id)
+    ended, changed = planned.ended.get(spec.run_id), planned.changes.get(spec.run_id)
     return {
         **planned_columns(spec),
         "micro_batch_from": planned.fits[spec.run_id].source,
@@ -91,6 +92,7 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
         "total_examples": examples,
         "estimated_s": examples / speed if speed else None,
         "ledger": str(ended.outcome) if ended else "new",
+        "changed_code": list(changed.files) if changed else [],
         "warnings": list(planned.warnings[spec.run_id]),
     }
 
@@ -141,6 +143,8 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             console.print(sentence)
     for warning in planned.distinct_warnings:
         console.print(f"Warning: {warning}")
+    if said := of_code(planned.changes, planned.specs[0].config.code):
+        console.print(said)
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.")
 

@@ -19,6 +19,7 @@ from sweeper.commands.overrides import CONFIG_NAME, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
 from sweeper.console.runs import LiveTable, live_table
+from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
 from sweeper.spec import exit_codes
 from sweeper.store.ledger import Ledger
@@ -85,14 +86,17 @@ def run_sweep(
 ) -> int:
     """Run a grid; 0 if every run has a result, 1 if any has none.
 
-    The settings are `results`, `retry` and `rerun` of the command. ValueError if a point is
-    impossible; nothing was started then.
+    The settings are `results`, `retry`, `rerun` and `code` of the command. ValueError if a point
+    is impossible, or other sources made a run; nothing was started then.
     """
     ledger = Ledger(Path(settings["results"]))
     planned = plan(with_facts(configs, ledger.results), ledger)
     ledger.prepare()
-    to_do = tasks(planned, ledger, retry=settings["retry"], rerun=settings["rerun"])
+    options = {name: settings[name] for name in ("retry", "rerun", "code")}
+    to_do = tasks(planned, ledger, **options)
     with live_table(planned.specs, ledger) as table:
+        if said := of_code(planned.changes, settings["code"]):
+            table.say(said)
         _introduce(planned, to_do, table)
         return guard(lambda: _follow(to_do, launch, ledger, table), table, ledger)
 

@@ -11,10 +11,13 @@ from optuna.storages import BaseStorage
 
 from sweeper.commands.sweep import Launch, guard
 from sweeper.console.runs import LiveTable, live_table
+from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import plan
 from sweeper.spec import exit_codes
+from sweeper.spec.config import targets
 from sweeper.spec.identity import scientific_part
 from sweeper.store.ledger import Ledger
+from sweeper.store.standing import tidy
 from sweeper.tuning.space import Space, ends
 from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
 from sweeper.tuning.study import PointStudy, summarize
@@ -31,7 +34,7 @@ def run_tuning(
 ) -> int:
     """Tune at every point; 0 if every trial has a result, 1 if any has none.
 
-    Each point is the compared overrides of a study. The options are `results`, `retry`,
+    Each point is the compared overrides of a study. The options are `results`, `retry`, `code`,
     `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
     `hydra.sweeper`. ValueError for bad input; nothing was started then.
     """
@@ -42,6 +45,7 @@ def run_tuning(
     storage = open_storage(options["storage"], ledger.results)
     try:
         studies = _studies(points, settings, options["study_name"], configs_of, storage)
+        _check_code(studies, ledger, options["code"])
         with live_table([], ledger) as table:
             for warning in warnings:
                 table.say(f"Warning: {warning}")
@@ -50,6 +54,7 @@ def run_tuning(
                 n_trials=options["n_trials"],
                 max_concurrent=options["max_concurrent"],
                 max_attempts=options["max_attempts"],
+                code=options["code"],
                 configs_of=configs_of,
                 ledger=ledger,
                 expect=table.add,
@@ -138,6 +143,28 @@ def _check_space(
     except ValueError as error:
         msg = f"both ends of every tuned range must give a valid run. {error}"
         raise ValueError(msg) from error
+
+
+def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None) -> None:
+    """Have the user say what becomes of trials that other sources made; a study keeps them all.
+
+    Raises:
+        ValueError: if there are any and the answer is not code=keep.
+    """
+    tidy(ledger)
+    made = {run_id: study for study in studies for run_id in study.run_ids}
+    rows = ledger.rows(made, ["config_json"]) if made else {}
+    named = {id: tuple(targets(json.loads(row["config_json"]))) for id, row in rows.items()}
+    changes = code_changes(named, ledger.ended(), ledger)
+    if changes and code != "keep":
+        msg = (
+            "the sources of your project must be those that made the trials of a study; "
+            f"{len(changes)} runs of trials were made with others, first {next(iter(changes))} of "
+            f"{made[next(iter(changes))].name}. Changed: {changed_files(changes)}. Give code=keep "
+            "to go on with what they found, or code=rerun hydra.sweeper.study_name=NAME with a new "
+            "name for studies in which they are made again."
+        )
+        raise ValueError(msg)
 
 
 def _name(

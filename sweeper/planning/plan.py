@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.spec.config import RunConfig, run_config
+from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
+from sweeper.spec.config import RunConfig, run_config, targets
 from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
@@ -23,7 +24,7 @@ class Plan:
     `ended` are the current rows that the ledger has of its runs; `repeats` points that are the
     same run as another and differ only in where they run; `warnings`, by run id, what is
     allowed but probably not meant; `fits`, by run id, what is known of the micro-batches, empty
-    if not read.
+    if not read; `changes` the runs that other sources of the user's made.
     """
 
     specs: Sequence[RunSpec]
@@ -31,6 +32,7 @@ class Plan:
     repeats: int
     warnings: Mapping[str, Sequence[str]]
     fits: Mapping[str, Fit]
+    changes: Changes = field(default_factory=dict[str, CodeChange])
 
     @property
     def distinct_warnings(self) -> list[str]:
@@ -96,6 +98,7 @@ def plan(
     if mistakes:
         raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
     ended = ledger.ended()
+    named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
     probes = MemoryCache(ledger.results, device) if device else None
     fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
     known = {run_id: fit.bounds for run_id, fit in fits.items()}
@@ -105,37 +108,54 @@ def plan(
         repeats=repeats,
         warnings=find_warnings(list(specs.values()), known),
         fits=fits,
+        changes=code_changes(named, ended, ledger),
     )
 
 
-def tasks(planned: Plan, ledger: Ledger, *, retry: str | None, rerun: str | None) -> list[Task]:
+def tasks(
+    planned: Plan,
+    ledger: Ledger,
+    *,
+    retry: str | None,
+    rerun: str | None,
+    code: str | None = None,
+) -> list[Task]:
     """The attempts to make now; abandoned ones get their rows first.
 
     Finished and diverged runs are settled; failed ones are tried again only on request; those
     that were cut off, timed out or out of memory are tried again.
+
+    Raises:
+        ValueError: if other sources made some of the runs, and `code` does not say what now.
     """
+    if not rerun:
+        check_code(planned.changes, code, num_runs=len(planned.specs))
     tidy(ledger)
-    if rerun:
-        ledger.supersede({spec.run_id for spec in planned.specs})
-    return [task for spec in planned.specs if (task := _task(spec, planned, ledger, retry, rerun))]
+    again = {spec.run_id for spec in planned.specs} if rerun else set[str]()
+    if code == "rerun":
+        again |= {*planned.changes}
+    if again:
+        ledger.supersede(again)
+    found = (_task(s, planned, ledger, retry, rerun=s.run_id in again) for s in planned.specs)
+    return [task for task in found if task]
 
 
 def _task(
-    spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, rerun: str | None
+    spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, *, rerun: bool
 ) -> Task | None:
     ended = planned.ended.get(spec.run_id)
     if ended and not rerun and _is_settled(ended.outcome, retry):
         return None
     last = ledger.last_attempt(spec.run_id)
     if last == 0 or (ended and ended.attempt >= last):
-        return Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
+        return Task(spec=spec, number=last + 1, from_scratch=rerun)
     end = standing(ledger, spec.run_id, last)
     if end is Open.HELD:  # running in another process: that attempt is what to wait for
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover(ledger, spec.run_id, last)
     is_settled = end is not None and _is_settled(end.outcome, retry)
-    again = Task(spec=spec, number=last + 1, from_scratch=bool(rerun))
+    again = Task(spec=spec, number=last + 1, from_scratch=rerun)
     return None if is_settled and not rerun else again
 
 

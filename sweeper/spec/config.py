@@ -1,6 +1,6 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -17,6 +17,19 @@ from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settin
 def is_ours(target: str) -> bool:
     """Whether a dotted path names something of ours."""
     return target.startswith(("lightning_modules.", "sweeper."))
+
+
+def targets(node: Any) -> Iterator[str]:
+    """Every `_target_` of a resolved config: the dotted paths of what it names."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if key == "_target_" and isinstance(value, str):
+                yield value
+            else:
+                yield from targets(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from targets(value)
 
 
 class Component(Settings, extra="allow"):
@@ -172,6 +185,7 @@ class Incidental(Settings):
     keep_checkpoint: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
+    code: Literal["keep", "rerun"] | None = None
     metric: Text
     metric_mode: Literal["max", "min"] | None = None
     n_trials: Count

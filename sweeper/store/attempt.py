@@ -10,11 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sweeper.spec.config import targets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import CHECKPOINT, GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
+from sweeper.store.own_code import note_code, noted_code, own_code
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 
@@ -54,6 +56,7 @@ class Attempt:
         ledger.mark_active(spec.run_id, number)
         config = {**spec.config.resolved, "micro_batch": spec.split.micro_batch}
         publish_json(folder / "config.json", config)
+        note_code(own_code(targets(config)), folder, ledger.results)  # as ranks will import it
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         if from_scratch:
             attempt.checkpoint.unlink(missing_ok=True)
@@ -168,6 +171,7 @@ class Attempt:
             "attempt": self.number,
             "started_at": self.started_at,
             "host": socket.gethostname(),
+            "code_hash": noted_code(self.folder),
             "git_commit": git_commit(),
             "versions": versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),

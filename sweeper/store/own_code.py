@@ -2,32 +2,42 @@
 
 import hashlib
 import json
+import os
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-#: Of no user: ours, and what is installed.
+from sweeper.store.publish import publish_json, publish_text
+
+#: Of no user: ours, `optimizer=module`, and what is installed.
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
+_NO_IMPORT = "module.configure_optimizers"
 _INSTALLED = frozenset({"purelib", "platlib", "stdlib", "platstdlib"})
+_NOTE = "code.txt"
 
 
-def own_code(config: Mapping[str, Any]) -> dict[str, str]:
+def own_code(targets: Iterable[str]) -> dict[str, str]:
     """Hashes of the sources of every package or module of the user's that a config names.
 
     A package counts whole, since what `_target_` names may import the rest of it. Installed
     packages do not count (their versions are in the row), nor do our own.
 
     Args:
-        config: resolved; every `_target_` in it is looked at.
+        targets: every `_target_` of a config.
 
     Returns:
         A hash of 8 hexadecimal digits by path, relative to the folder that holds the package.
     """
-    tops = sorted({target.partition(".")[0] for target in _targets(config)} - _OURS)
-    return {path: digest for top in tops for path, digest in _hashes(top).items()}
+    return {path: _hash(file) for top in own_tops(targets) for path, file in _sources(top)}
+
+
+def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
+    """The packages and modules that are neither ours nor installed, by name."""
+    tops = {target.partition(".")[0] for target in targets if target != _NO_IMPORT}
+    return tuple(sorted(filter(_is_own, tops - _OURS)))
 
 
 def code_hash(code: Mapping[str, str]) -> str | None:
@@ -36,37 +46,76 @@ def code_hash(code: Mapping[str, str]) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:12] if code else None
 
 
-def _targets(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            if key == "_target_" and isinstance(value, str):
-                yield value
-            else:
-                yield from _targets(value)
-    elif isinstance(node, Sequence) and not isinstance(node, str):
-        for value in node:
-            yield from _targets(value)
+def note_code(code: Mapping[str, str], folder: Path, results: Path) -> None:
+    """Note in an attempt's folder which sources it is made with, and beside the results their list.
+
+    Args:
+        code: as of `own_code`; nothing is noted of none.
+        folder: of the attempt.
+        results: of all runs.
+    """
+    if (digest := code_hash(code)) is None:
+        return
+    if not (path := _path(digest, results)).exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish_json(path, dict(code))
+    publish_text(folder / _NOTE, digest)
 
 
-@cache
-def _hashes(top: str) -> dict[str, str]:
-    spec = PathFinder.find_spec(top)  # imports nothing
-    if spec is None or _is_installed(spec):
+def noted_code(folder: Path) -> str | None:
+    """The hash of the sources that an attempt is made with; None if there were none."""
+    try:
+        return (folder / _NOTE).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def kept_code(digest: str | None, results: Path) -> dict[str, str]:
+    """The list beside the results of the sources with that hash; empty if there is none."""
+    try:
+        return json.loads(_path(str(digest), results).read_text())
+    except (OSError, ValueError):
         return {}
+
+
+def _path(digest: str, results: Path) -> Path:
+    return results / "code" / f"{digest}.json"
+
+
+def _spec(top: str) -> ModuleSpec | None:
+    try:
+        return find_spec(top)  # of a name without dots: imports nothing
+    except ValueError:  # a module that stands for itself, as __main__
+        return None
+
+
+def _sources(top: str) -> list[tuple[str, Path]]:
+    """The files of a package or module, by path relative to the folder that holds it."""
+    if (spec := _spec(top)) is None:
+        return []
     if spec.submodule_search_locations:
         folders = [Path(folder) for folder in spec.submodule_search_locations]
-        files = [(path, folder.parent) for folder in folders for path in folder.rglob("*.py")]
+        files = [(path, folder.parent) for folder in folders for path in _python_files(folder)]
     else:
         file = Path(spec.origin or "")
         files = [(file, file.parent)] if file.suffix == ".py" else []  # else compiled
-    return {path.relative_to(root).as_posix(): _hash(path) for path, root in files}
+    return sorted((path.relative_to(root).as_posix(), path) for path, root in files)
 
 
-def _is_installed(spec: ModuleSpec) -> bool:
-    """Whether it lies where pip or Python itself put it."""
+def _python_files(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # such as .venv
+        yield from (Path(root, name) for name in files if name.endswith(".py"))
+
+
+@cache
+def _is_own(top: str) -> bool:
+    """Whether it is found, and not where pip or Python itself puts things."""
+    if (spec := _spec(top)) is None:
+        return False
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
     folders = {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}
-    return any(not folders.isdisjoint(Path(place).resolve().parents) for place in places)
+    return all(folders.isdisjoint(Path(place).resolve().parents) for place in places)
 
 
 def _hash(path: Path) -> str:

@@ -58,6 +58,10 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "started_at": (pa.timestamp("us", tz="UTC"), "start of this attempt"),
     "host": (_TEXT, "name of the machine"),
     "device_kind": (_TEXT, "cpu, or the name of the GPU"),
+    "code_hash": (
+        _TEXT,
+        "of the user's own sources, which results/code/<code_hash>.json lists; null for none",
+    ),
     "git_commit": (
         _TEXT,
         "of the code, with -dirty if it had local changes; null outside a checkout",

@@ -56,6 +56,11 @@ class PointStudy:
         """Trials begun so far, by this command and earlier ones [count]."""
         return len(self.trials()) - len(self.trials(TrialState.WAITING))
 
+    @property
+    def run_ids(self) -> list[str]:
+        """The runs of all trials so far."""
+        return [id for trial in self.trials() for id in trial.user_attrs.get(RUNS_KEY, ())]
+
     def budget(self, n_trials: int) -> int:
         """Trials that the study may start: those requested, or all that are queued for a retry."""
         return max(n_trials, len(self.trials()) if self.trials(TrialState.WAITING) else 0)

@@ -38,7 +38,8 @@ class Tuner:
     """The studies of one command.
 
     `n_trials`, `max_concurrent` (trials at a time) are of each study; `max_attempts` at a run
-    without a result are made in one command. `configs_of` knows the runs that overrides ask
+    without a result are made in one command; `code` says what
+    becomes of runs that other sources made. `configs_of` knows the runs that overrides ask
     for; `expect` is called with each run of a trial and its outcome so far, `say` with a line
     about each trial that ends.
     """
@@ -47,6 +48,7 @@ class Tuner:
     n_trials: int
     max_concurrent: int
     max_attempts: int
+    code: str | None
     configs_of: ConfigsOf
     ledger: Ledger
     expect: Expect
@@ -89,6 +91,7 @@ class Tuner:
         tuned = [override(key, value) for key, value in trial.params.items()]
         try:
             planned = plan(self.configs_of([*study.point, *tuned]), self.ledger)
+            to_do = tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
         except ValueError as error:
             study.tell_failed(trial, "failed", str(error))
             self.say(f"failed   {_named(study, trial)}: {error}")
@@ -97,7 +100,6 @@ class Tuner:
             study=study, trial=trial, specs={s.run_id: s for s in planned.specs}
         )
         trial.set_user_attr(RUNS_KEY, list(running.specs))
-        to_do = tasks(planned, self.ledger, retry="failed", rerun=None)
         waiting = {task.spec.run_id for task in to_do}
         for run_id, spec in running.specs.items():
             known = planned.ended.get(run_id)

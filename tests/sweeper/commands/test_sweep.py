@@ -23,7 +23,7 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
     monkeypatch.setattr(sweep, "_COMPACT_FROM", FILES)
     words = ["batch=3840", "seed=range(10)", f"results={tmp_path}"]
     planned, _ = plan_grid(words, config_dir=None)
-    settings = {"results": str(tmp_path), "retry": None, "rerun": None}
+    settings = {"results": str(tmp_path), "retry": None, "rerun": None, "code": None}
     most = 0
 
     def place(tasks: Sequence[Task], ledger: Ledger) -> Iterator[Event]:

@@ -1,7 +1,11 @@
 """The sources of the user's package stand for the code behind a run."""
 
+import sys
+from importlib.util import spec_from_file_location
+
 import pytest
 
+from sweeper.spec.config import targets
 from sweeper.store import own_code
 from sweeper.store.own_code import code_hash
 
@@ -14,9 +18,9 @@ def project(tmp_path, monkeypatch):
     (package / "nets" / "net.py").write_text("WIDTH = 1\n")
     (tmp_path / "loose.py").write_text("def callback(): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    own_code._hashes.cache_clear()
+    own_code._is_own.cache_clear()
     yield package
-    own_code._hashes.cache_clear()
+    own_code._is_own.cache_clear()
 
 
 CONFIG = {
@@ -27,8 +31,7 @@ CONFIG = {
 
 
 def code():
-    own_code._hashes.cache_clear()
-    return own_code.own_code(CONFIG)
+    return own_code.own_code(targets(CONFIG))
 
 
 @pytest.mark.usefixtures("project")
@@ -37,9 +40,13 @@ def test_packages_count_whole_and_are_not_imported():
 
 
 def test_installed_packages_and_ours_do_not_count():
-    named = {"model": {"_target_": "torchvision.models.resnet18"}, "data": CONFIG["data"]}
+    named = {
+        "optimizer": {"_target_": "module.configure_optimizers"},
+        "model": {"_target_": "torchvision.models.resnet18"},
+        "data": CONFIG["data"],
+    }
 
-    assert own_code.own_code({**named, "more": {"_target_": "json.loads"}}) == {}
+    assert own_code.own_code(targets({**named, "more": {"_target_": "json.loads"}})) == {}
     assert code_hash({}) is None
 
 
@@ -53,3 +60,36 @@ def test_any_change_of_a_source_changes_the_hash(project, tmp_path):
     hashes.append(code_hash(code()))
 
     assert len(set(hashes)) == 4
+
+
+@pytest.mark.usefixtures("project")
+def test_an_attempt_notes_its_sources_and_the_results_list_them(tmp_path):
+    own_code.note_code(code(), tmp_path, tmp_path / "results")
+
+    digest = own_code.noted_code(tmp_path)
+    assert digest == code_hash(code())
+    assert own_code.kept_code(digest, tmp_path / "results") == code()
+    assert own_code.kept_code("other", tmp_path / "results") == {}
+
+
+def test_without_sources_of_the_users_nothing_is_noted(tmp_path):
+    own_code.note_code({}, tmp_path, tmp_path)
+
+    assert own_code.noted_code(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("project")
+def test_a_package_installed_for_editing_is_the_users(tmp_path, monkeypatch):
+    """Pip leaves a finder in place of a path."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, *_):
+            if name == "edited":
+                return spec_from_file_location(name, tmp_path / "loose.py")
+            return None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+
+    assert list(own_code.own_code(["edited.Net"])) == ["loose.py"]

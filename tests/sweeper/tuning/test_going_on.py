@@ -95,7 +95,7 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
     storage = open_storage(None, results)
     tuner = Tuner(
         studies=[PointStudy(" ".join(p), p, settings, storage) for p in found.points()],
-        n_trials=30, max_concurrent=3, max_attempts=1, ledger=Ledger(results),
+        n_trials=30, max_concurrent=3, max_attempts=1, code=None, ledger=Ledger(results),
         configs_of=lambda more: expand(loader, [*found.fixed, *more]),
         expect=lambda spec, status: None, say=lambda text: None,
     )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Runs whose results, or what is there of them, sources of the user's other than today's made."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sweeper.spec.worker_args import CHECKPOINT
+from sweeper.store.ledger import Ledger, RowFile
+from sweeper.store.own_code import code_hash, kept_code, noted_code, own_code, own_tops
+from sweeper.store.standing import Open, standing
+
+_MOST_FILES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChange:
+    """What has changed since a run was made, or begun.
+
+    `files` say how they differ; `is_held` if a process is training the run just now.
+    """
+
+    files: tuple[str, ...]
+    is_held: bool = False
+
+
+Changes = Mapping[str, CodeChange]
+
+
+def code_changes(
+    named: Mapping[str, Sequence[str]], ended: Mapping[str, RowFile], ledger: Ledger
+) -> dict[str, CodeChange]:
+    """The runs that other sources made than those of today, by run id.
+
+    A run is made by the sources at the start of its last attempt, if it has a result, a checkpoint
+    to resume from, or is being trained.
+
+    Args:
+        named: every `_target_` of its config, by run id.
+        ended: current rows, by run id.
+        ledger: where they are.
+    """
+    tops = {run_id: found for run_id, names in named.items() if (found := own_tops(names))}
+    if not tops:
+        return {}
+    code = {found: own_code(found) for found in set(tops.values())}
+    made = _made_by(tops, ended, ledger)
+    return {
+        run_id: CodeChange(
+            files=_differences(kept_code(digest, ledger.results), code[tops[run_id]]),
+            is_held=is_held,
+        )
+        for run_id, (digest, is_held) in made.items()
+        if digest != code_hash(code[tops[run_id]])
+    }
+
+
+def _made_by(
+    run_ids: Collection[str], ended: Mapping[str, RowFile], ledger: Ledger
+) -> dict[str, tuple[str | None, bool]]:
+    """The hash of the code of each run, and whether it is being trained."""
+    results = {id for id in run_ids if id in ended and ended[id].outcome.is_result}
+    rows = ledger.rows(results, ["code_hash"]) if results else {}
+    made = {run_id: (row["code_hash"], False) for run_id, row in rows.items()}
+    for run_id in run_ids:
+        last = ledger.last_attempt(run_id)
+        if last == 0 or (run_id in made and ended[run_id].attempt >= last):
+            continue
+        is_held = standing(ledger, run_id, last) is Open.HELD
+        if is_held or (ledger.run_folder(run_id) / CHECKPOINT).exists():
+            made[run_id] = (noted_code(ledger.attempt_folder(run_id, last)), is_held)
+    return made
+
+
+def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+    if not before:
+        return ("which sources made them is not known",)
+    changed = [path for path in now if path in before and before[path] != now[path]]
+    new = [f"{path} (new)" for path in now if path not in before]
+    return (*changed, *new, *(f"{path} (gone)" for path in before if path not in now))
+
+
+def changed_files(changes: Changes) -> str:
+    """The files of all changes, for a sentence."""
+    files = list(dict.fromkeys(file for change in changes.values() for file in change.files))
+    more = len(files) - _MOST_FILES
+    return ", ".join(files[:_MOST_FILES]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
+    """Have the user say what becomes of the runs that other sources made, of so many runs.
+
+    Raises:
+        ValueError: without an answer, or if a run cannot be made again now.
+    """
+    if not changes or code == "keep":
+        return
+    held = [run_id for run_id, change in changes.items() if change.is_held]
+    if code == "rerun" and held:
+        msg = (
+            f"code=rerun must find the runs that it makes again at rest; run {held[0]} is being "
+            f"trained with other sources, {len(held)} in all. Stop the sweep that makes them."
+        )
+        raise ValueError(msg)
+    if code is None:
+        msg = (
+            "the sources of your project must be those that made its runs; "
+            f"{len(changes)} of {num_runs} runs were made with others, first "
+            f"{next(iter(changes))}. Changed: {changed_files(changes)}. Give code=keep to let them "
+            "stand, or code=rerun to make them again."
+        )
+        raise ValueError(msg)
+
+
+def of_code(changes: Changes, code: str | None) -> str | None:
+    """What becomes of runs that other sources made, in a sentence; None if there are none."""
+    if not changes:
+        return None
+    what = {
+        "keep": "code=keep lets them stand",
+        "rerun": "code=rerun makes them again",
+        None: "a sweep is refused until code=keep or code=rerun is given",
+    }[code]
+    return (
+        f"{len(changes)} runs were made with other sources of your project: {what}. Changed: "
+        f"{changed_files(changes)}."
+    )
