@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
+from analysis.tables.metric import AskedMetric, Measured, curve_columns, with_metric
 from sweeper.console.text import say
 
 #: Columns that place runs in a paper's grid and beside its published points.
@@ -40,6 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     results.add_argument(
         "results", nargs="*", default=["results"], help="results folders (default: results)"
     )
+    metric = argparse.ArgumentParser(add_help=False)
+    metric.add_argument("--metric", help="what to compare by; default: what the runs name")
+    metric.add_argument(
+        "--metric-mode", choices=("max", "min"), help="which is better, if the runs do not say"
+    )
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
 
@@ -51,15 +57,17 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    add(_figures, "draw accuracy against batch, warmup and epoch", results, out)
-    paper = add(_paper, "redraw a paper's figures", out)
+    add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
+    paper = add(_paper, "redraw a paper's figures", metric, out)
     paper.add_argument("name", choices=_PAPERS)
     paper.add_argument("results", nargs="*", default=["results"], help="results folders")
-    claims = add(_claims, "test papers' claims on the runs", results)
+    claims = add(_claims, "test papers' claims on the runs", results, metric)
     claims.add_argument("--paper", choices=_PAPERS, help="one paper; default: all that have runs")
     claims.add_argument("--out", type=Path, help="write the table to this CSV file")
-    estimates = add(_estimates, "best warmup and rate, critical batch and more", results)
-    estimates.add_argument("--target", type=float, help="accuracy that counts as trained, 0 to 1")
+    estimates = add(_estimates, "best warmup and rate, critical batch and more", results, metric)
+    estimates.add_argument(
+        "--target", type=float, help="metric that counts as trained; an accuracy from 0 to 1"
+    )
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
         "results", nargs="?", default="results", help="results folder of the studies"
@@ -67,10 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument(
         "--storage", help="storage of the studies, if not the journal in that folder"
     )
-    tuning.add_argument("--target", type=float, help="accuracy or loss that counts as trained")
-    report = add(_report, "one interactive page that works offline", results)
+    tuning.add_argument("--target", type=float, help="objective that counts as trained")
+    report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
-    watch = add(_watch, "serve the page while a sweep runs", results)
+    watch = add(_watch, "serve the page while a sweep runs", results, metric)
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
     watch.add_argument("--port", type=int, default=8765, help="port to listen on")
     return parser
@@ -80,8 +88,8 @@ def _figures(options: argparse.Namespace) -> int:
     from analysis.figures.draw import draw_all
 
     runs = _read_runs(options, COLUMNS)
-    curves = _read_curves(options, runs, ["val_accuracy", "val_loss"])
-    for path in draw_all(runs, curves, options.out):
+    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
+    for path in draw_all(measured, options.out):
         say(f"wrote {path}")
     return 0
 
@@ -90,26 +98,27 @@ def _paper(options: argparse.Namespace) -> int:
     from analysis.papers.draw import draw_paper
 
     runs = _read_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
-    curves = _read_curves(options, runs, ["val_accuracy", "val_loss"])
-    for line in draw_paper(options.name, runs, curves, options.out, options.results[0]):
+    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
+    for line in draw_paper(options.name, measured, options.out, options.results[0]):
         say(line)
     return 0
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from analysis.papers.judge import in_words, judge_all, judge_paper, table
+    from analysis.papers.judge import judge_all, judge_paper, lines, table
     from analysis.papers.validity import check_validity
 
     runs = _read_runs(options)
-    curves = _read_curves(options, runs, ["step", "lr", "distance_from_start"])
-    name = options.paper
+    columns = curve_columns(runs, _asked(options), "step", "lr", "distance_from_start")
+    measured = _with_metric(options, runs, columns)
+    runs, curves, name = measured.runs, measured.curves, options.paper
     judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
     for paper in judged:
         say(paper.heading)
-        for finding in check_validity(paper.compared.runs):
+        for finding in check_validity(paper.compared.runs, measured.metric):
             say(f"  {finding}")
-        for verdict in paper.verdicts:
-            say(f"{verdict.verdict:>14}  {in_words(verdict)}")
+        for verdict, words in lines(paper):
+            say(f"{verdict:>14}  {words}")
     if options.out:
         table(judged).to_csv(options.out, index=False)
         say(f"wrote {options.out}")
@@ -119,8 +128,8 @@ def _claims(options: argparse.Namespace) -> int:
 def _estimates(options: argparse.Namespace) -> int:
     from analysis.report.estimates import estimate_all
 
-    runs = _read_runs(options)
-    for found in estimate_all(runs, _read_curves(options, runs), options.target):
+    measured = _with_metric(options, _read_runs(options))
+    for found in estimate_all(measured, options.target):
         say(f"{found.question}\n  {found.words}")
         if len(found.table):
             say(textwrap.indent(found.table.to_string(index=False), "  "))
@@ -149,7 +158,8 @@ def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import page
 
     command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
-    options.out.write_text(page(report_data(options.results, command)), encoding="utf-8")
+    data = report_data(options.results, command, _asked(options))
+    options.out.write_text(page(data), encoding="utf-8")
     say(f"wrote {options.out}")
     return 0
 
@@ -158,7 +168,9 @@ def _watch(options: argparse.Namespace) -> int:
     from analysis.report.watch import Watcher, make_server
 
     command = f"python -m analysis watch {' '.join(options.results)}"
-    server = make_server(Watcher(options.results, command), options.host, options.port)
+    watcher = Watcher(options.results, command, _asked(options))
+    watcher.data_json()  # what is wrong with the results or the metric is said here
+    server = make_server(watcher, options.host, options.port)
     say(f"http://{options.host}:{server.server_address[1]}/ shows the runs; Ctrl-C ends")
     with contextlib.suppress(KeyboardInterrupt), server:
         server.serve_forever()
@@ -180,6 +192,19 @@ def _read_curves(
     options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
     return _loaded(read_curves(options.results, runs, columns))
+
+
+def _with_metric(
+    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
+) -> Measured:
+    curves = _read_curves(options, runs, columns)
+    measured = with_metric(options.results, runs, curves, _asked(options))
+    _loaded(Loaded(measured.runs, list(measured.unread)))
+    return measured
+
+
+def _asked(options: argparse.Namespace) -> AskedMetric:
+    return AskedMetric(options.metric, options.metric_mode)
 
 
 def _loaded(loaded: Loaded) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Accuracy per epoch: a panel per batch, a line per warmup and lr rule, seeds as bands."""
+"""The metric per epoch: a panel per batch, a line per warmup and lr rule, seeds as bands."""
 
 import math
 from typing import cast
@@ -12,6 +12,7 @@ from analysis.figures.final import line_label
 from analysis.figures.lines import draw_curve
 from analysis.figures.points import POINT, points, reading_note
 from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.metric import ACCURACY, Metric
 
 
 def curve_points(
@@ -35,10 +36,11 @@ def curve_points(
     )
 
 
-def draw_per_epoch(compared: ComparableRuns, curves: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Validation accuracy after each epoch; the loss where there is no accuracy."""
-    measure = style.measure_of(compared.runs)
-    frame = curve_points(compared.runs, curves, measure)
+def draw_per_epoch(
+    compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY
+) -> tuple[Figure, pd.DataFrame]:
+    """The metric after each epoch."""
+    frame = curve_points(compared.runs, curves, metric.name)
     batches = sorted(compared.runs["global_batch"].unique())
     columns = min(3, len(batches))
     rows = math.ceil(len(batches) / columns)
@@ -51,12 +53,11 @@ def draw_per_epoch(compared: ComparableRuns, curves: pd.DataFrame) -> tuple[Figu
         axes.set_visible(False)
     for axes in panels[max(0, len(batches) - columns) : len(batches)]:
         axes.tick_params(labelbottom=True)
-    style.value_axis(panels[0], measure)
+    style.value_axis(panels[0], metric)
     style.legend(figure, panels[0])
-    note = reading_note(points(compared.runs, measure))
-    style.titles(
-        figure, f"{style.WORDS[measure]} per epoch: {compared.title}", compared.about, note
-    )
+    note = reading_note(points(compared.runs, metric.name))
+    title = f"{style.title_word(metric)} per epoch: {compared.title}"
+    style.titles(figure, title, compared.about, note)
     return figure, frame
 
 

@@ -1,4 +1,4 @@
-"""Final accuracy, or loss where there is none: against the batch, and against the warmup."""
+"""The final metric: against the batch, and against the warmup."""
 
 from collections.abc import Sequence
 
@@ -10,33 +10,42 @@ from analysis.figures import style
 from analysis.figures.lines import draw_points
 from analysis.figures.points import points, reading_note
 from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.metric import ACCURACY, Metric
 
 
-def draw_against_batch(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
-    """Accuracy after the last epoch against the global batch, a line per warmup and lr rule."""
-    figure, axes, frame = _draw(compared, "batch", "global_batch", "warmup_epochs", "epochs warmup")
+def draw_against_batch(
+    compared: ComparableRuns, metric: Metric = ACCURACY
+) -> tuple[Figure, pd.DataFrame]:
+    """The metric after the last epoch against the global batch, a line per warmup and lr rule."""
+    figure, axes, frame = _draw(
+        compared, metric, x="global_batch", by="warmup_epochs", unit="epochs warmup"
+    )
     style.batch_axis(axes, sorted(frame["global_batch"].unique()))
     return figure, frame
 
 
-def draw_against_warmup(compared: ComparableRuns) -> tuple[Figure, pd.DataFrame]:
+def draw_against_warmup(
+    compared: ComparableRuns, metric: Metric = ACCURACY
+) -> tuple[Figure, pd.DataFrame]:
     """As `draw_against_batch`, against the warmup, a line per batch and lr rule."""
-    figure, axes, frame = _draw(compared, "warmup", "warmup_epochs", "global_batch", "examples")
+    figure, axes, frame = _draw(
+        compared, metric, x="warmup_epochs", by="global_batch", unit="examples"
+    )
     axes.set_xticks(sorted(frame["warmup_epochs"].unique()))
     axes.set_xlabel("warmup [epochs]")
     return figure, frame
 
 
 def _draw(
-    compared: ComparableRuns, name: str, x: str, by: str, unit: str
+    compared: ComparableRuns, metric: Metric, *, x: str, by: str, unit: str
 ) -> tuple[Figure, Axes, pd.DataFrame]:
-    measure = style.measure_of(compared.runs)
-    frame = points(compared.runs, measure)
+    frame = points(compared.runs, metric.name)
     figure, (axes,) = style.new_figure()
     _draw_lines(axes, frame, x=x, by=by, unit=unit)
-    style.value_axis(axes, measure, "last epoch")
+    style.value_axis(axes, metric, "last epoch")
     style.legend(figure, axes)
-    title = f"{style.WORDS[measure]} against {name}: {compared.title}"
+    name = {"global_batch": "batch", "warmup_epochs": "warmup"}[x]
+    title = f"{style.title_word(metric)} against {name}: {compared.title}"
     style.titles(figure, title, compared.about, reading_note(frame))
     return figure, axes, frame
 

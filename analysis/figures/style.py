@@ -1,21 +1,21 @@
 """How all figures look: colours, axes and words. Needs no display."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 
 import matplotlib as mpl
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from analysis.tables.metric import Metric
+
 #: Colour of what diverged, in every figure.
 DIVERGED = "#c1272d"
 #: Characters in a line of the note under a figure.
 _NOTE_WIDTH = 120
-#: A measure in titles.
-WORDS = {"val_accuracy": "Accuracy", "val_loss": "Loss"}
 _LINE_STYLES = ("-", "--", ":", "-.")
 
 
@@ -34,7 +34,7 @@ def line_style(index: int) -> str:
 def new_figure(
     width: float = 7.2, height: float = 4.6, rows: int = 1, columns: int = 1
 ) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, row by row, with shared accuracy axes.
+    """A figure and its panels, row by row, with shared axes.
 
     Width and height are in inches.
     """
@@ -71,19 +71,24 @@ def epoch_axis(axes: Axes) -> None:
     axes.set_xlabel("epoch")
 
 
-def measure_of(runs: pd.DataFrame) -> str:
-    """The measure that figures of these runs are about: the loss where none has an accuracy."""
-    return "val_accuracy" if runs["val_accuracy"].notna().any() or not len(runs) else "val_loss"
-
-
-def value_axis(axes: Axes, measure: str, when: str = "") -> None:
-    """A vertical axis of a measure; accuracies, which are fractions, are written in percent."""
+def value_axis(axes: Axes, metric: Metric, when: str = "") -> None:
+    """A vertical axis of a metric; of one without a unit it says which way is better."""
     comma = f", {when}" if when else ""
-    if measure == "val_loss":
-        axes.set_ylabel(f"validation loss{comma} [nats]")
-        return
-    axes.yaxis.set_major_formatter(FuncFormatter(_percent))
-    axes.set_ylabel(f"validation accuracy{comma} [%]")
+    better = "higher is better" if metric.mode == "max" else "lower is better"
+    ending = f"[{metric.unit}]" if metric.unit else f"({better})"
+    axes.set_ylabel(f"{metric.label or metric.name}{comma} {ending}")
+    if metric.unit == "%":
+        axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+
+
+def title_word(metric: Metric) -> str:
+    """A metric at the start of a title; a name that a module logs keeps its spelling."""
+    return metric.word.capitalize() if metric.label else metric.name
+
+
+def file_word(metric: Metric) -> str:
+    """A metric at the start of a file's name."""
+    return re.sub(r"\W+", "_", metric.word)
 
 
 def legend(figure: Figure, panel: Axes) -> None:

@@ -9,8 +9,12 @@ import pandas as pd
 from analysis.papers.grid import Point, ended, runs_at
 from analysis.stats.equivalence import compare, seeds_to_see
 from analysis.stats.replicates import Array, Replicates, percentile_interval
+from analysis.tables.metric import ACCURACY, Metric
 
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
+
+#: How a verdict begins to say why, if it needs what the runs do not record.
+LACKING = "these runs have no "
 
 #: From cell means, shape (draws, points in the claim's order), to the effect of each draw.
 Effect = Callable[[Array], Array]
@@ -27,7 +31,7 @@ class Claim:
         effect: what must be positive for it to hold; None for a claim of no difference between
             its two points.
         unit: of the effect.
-        measure: column it is about.
+        metric: what it is about.
         margin: for a claim of no difference: what does not matter.
         upper: the effect must also be below this.
         is_about_optimum: whether it needs the best warmup of each batch to lie inside the grid.
@@ -40,7 +44,7 @@ class Claim:
     points: Sequence[Point]
     effect: Effect | None
     unit: str = "accuracy"
-    measure: str = "val_accuracy"
+    metric: Metric = ACCURACY
     margin: float = 0.0
     upper: float = np.inf
     is_about_optimum: bool = False
@@ -105,17 +109,26 @@ def with_diverged(verdict: Verdict, num_diverged: int) -> Verdict:
     return replace(verdict, why=why) if num_diverged else verdict
 
 
-def recorded(runs: pd.DataFrame, measure: str) -> pd.Series:
-    """The measure of runs that ended; an accuracy that a diverged run never recorded is 0."""
-    lost = (runs["outcome"] == "diverged") & (measure == "val_accuracy")
-    return runs[measure].mask(lost & runs[measure].isna(), 0.0)
+def recorded(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.Series:
+    """The metric of runs that ended; an accuracy that a diverged run never recorded is 0."""
+    values = runs[metric.name]
+    lost = (runs["outcome"] == "diverged") & (metric == ACCURACY)
+    return values.mask(lost & values.isna(), 0.0)
+
+
+def lacking(runs: pd.DataFrame, metric: Metric = ACCURACY) -> str:
+    """Why no claim about a metric can be judged, if runs that finished have none; else empty."""
+    has_finished = (runs["outcome"] == "finished").any()
+    if has_finished and runs[metric.name].isna().all():
+        return f"{LACKING}{metric.label}"
+    return ""
 
 
 def _values(claim: Claim, runs: pd.DataFrame) -> tuple[list[Array], int]:
     """The replicates of each point, and how many of all diverged."""
     runs = ended(runs)
     diverged = runs["outcome"] == "diverged"
-    measured = recorded(runs, claim.measure)
+    measured = recorded(runs, claim.metric)
     masks = [here & measured.notna() for here in runs_at(runs, claim.points)]
     values = [measured[here].to_numpy(dtype=float) for here in masks]
     return values, sum(int((here & diverged).sum()) for here in masks)

@@ -1,6 +1,7 @@
 """Papers' figures from the runs that stand for their points."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -23,30 +24,35 @@ from analysis.papers.grid import (
 )
 from analysis.papers.paper import Paper, command_for, nearest_runs, place_runs
 from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.metric import ACCURACY, Measured
 
 _COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
 _WORDS = {"batch": "batch {:,}", "warmup": "{:g} epochs warmup", "rule": "lr rule {}"}
 _GREY = "#555555"
 
 
-def draw_paper(
-    name: str, runs: pd.DataFrame, curves: pd.DataFrame, folder: Path, results: str
-) -> Iterator[str]:
+def draw_paper(name: str, measured: Measured, folder: Path, results: str) -> Iterator[str]:
     """Draw every figure of a paper that the runs allow, and name what is missing.
+
+    Runs without an accuracy are drawn by their metric.
 
     Yields:
         Lines to print: files written, points missing and the command that runs them.
     """
+    runs, curves, metric = measured.runs, measured.curves, measured.metric
     if name == limit2020.NAME:
-        for path in save(*limit2020.draw(runs), folder / name, "accuracy_by_optimizer"):
+        stem = f"{style.file_word(metric)}_by_optimizer"
+        for path in save(*limit2020.draw(runs, metric), folder / name, stem):
             yield f"wrote {path}"
         yield from limit2020.commands_for_missing(runs, results)
         return
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper)
     placed = place_runs(compared.runs, paper)
+    has_accuracy = runs[ACCURACY.name].notna().any()
     for figure in paper.figures:
-        drawn = draw_figure(paper, figure, compared, curves)
+        by = figure.metric if has_accuracy or figure.metric != ACCURACY else metric
+        drawn = draw_figure(paper, replace(figure, metric=by), compared, curves)
         for path in save(*drawn, folder / name, figure.name) if drawn else ():
             yield f"wrote {path}"
         if gaps := missing_points(placed, figure):
@@ -68,18 +74,18 @@ def draw_figure(
     if not len(ended(runs)):
         return None
     if figure.last_epochs > 1:
-        runs = median_of_last_epochs(runs, curves, figure.measure, figure.last_epochs)
+        runs = median_of_last_epochs(runs, curves, figure.metric.name, figure.last_epochs)
     drawn, (axes,) = style.new_figure()
-    frame = summary = points(runs, figure.measure)
+    frame = summary = points(runs, figure.metric.name)
     if figure.is_final:
         _draw_final(axes, frame, figure)
         _draw_published(axes, paper, figure, runs)
     else:
-        frame = curve_points(runs, curves, figure.measure)
+        frame = curve_points(runs, curves, figure.metric.name)
         first = figure.zoom_from * float(runs["epochs"].max())
         frame = frame[frame["epoch"] > first].reset_index(drop=True)
         _draw_curves(axes, frame, figure)
-    style.value_axis(axes, figure.measure, _when(figure))
+    style.value_axis(axes, figure.metric, _when(figure))
     _draw_lines(axes, paper, figure, runs)
     style.legend(drawn, axes)
     note = _note(placed, summary, figure, paper)
@@ -140,7 +146,7 @@ def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFram
 
 
 def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:
-    return figure.measure == "val_accuracy" and paper.is_protocol_of(runs)
+    return figure.metric == ACCURACY and paper.is_protocol_of(runs)
 
 
 def _when(figure: PaperFigure) -> str:
@@ -152,7 +158,9 @@ def _when(figure: PaperFigure) -> str:
 
 
 def _title(paper: Paper, figure: PaperFigure, compared: ComparableRuns) -> str:
-    title = f"{paper.citation}, {figure.name.replace('_', ' ')}: {figure.title}"
+    words = figure.title.replace("Accuracy", style.title_word(figure.metric))
+    words = words.replace("accuracy", figure.metric.word)
+    title = f"{paper.citation}, {figure.name.replace('_', ' ')}: {words}"
     is_there = paper.is_protocol_of(compared.runs)
     return title if is_there else f"{title}\nhere on {compared.title}"
 

@@ -6,6 +6,8 @@ from itertools import product
 
 import pandas as pd
 
+from analysis.tables.metric import ACCURACY, Metric
+
 #: How far beyond a figure's batches a published one may lie, as a factor.
 _BEYOND = 1.1
 
@@ -41,7 +43,7 @@ class PaperFigure:
         along: what tells its lines or marks apart: batch, warmup or rule.
         is_final: at the end of the training only; else a curve over epochs.
         last_epochs: for final values, the median over this many last epochs.
-        measure: column that is drawn.
+        metric: what is drawn.
         zoom_from: first epoch drawn, as a share of the training.
     """
 
@@ -53,7 +55,7 @@ class PaperFigure:
     along: str
     is_final: bool = False
     last_epochs: int = 1
-    measure: str = "val_accuracy"
+    metric: Metric = ACCURACY
     zoom_from: float = 0.0
 
     def points(self) -> list[Point]:

@@ -1,5 +1,6 @@
 """Papers' claims judged on the runs, after the checks that come before any statistics."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -7,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers import NAMES, PAPERS, limit2020
-from analysis.papers.claim import UNDECIDED, Claim, Verdict, judge
+from analysis.papers.claim import LACKING, UNDECIDED, Claim, Verdict, judge, lacking
 from analysis.papers.grid import runs_at
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.papers.validity import ARM, at_upper_edge, same_arms
@@ -59,13 +60,26 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     compared = nearest_runs(runs, paper)
     placed = place_runs(compared.runs, paper)
     is_there = paper.is_protocol_of(compared.runs)
-    verdicts = [_judge_valid(claim, placed, rng, is_there=is_there) for claim in paper.claims]
+    verdicts = [
+        Verdict(text=claim.text, where=claim.where, why=why)
+        if (why := lacking(compared.runs, claim.metric))
+        else _judge_valid(claim, placed, rng, is_there=is_there)
+        for claim in paper.claims
+    ]
     return Judged(name, paper.citation, compared, verdicts)
 
 
 def table(judged: Sequence[Judged]) -> pd.DataFrame:
     """One row per claim: the paper, and the fields of `Verdict`."""
     return pd.DataFrame([{"paper": j.paper, **asdict(v)} for j in judged for v in j.verdicts])
+
+
+def lines(judged: Judged) -> list[tuple[str, str]]:
+    """Each verdict with its words; one line for all claims about what these runs do not record."""
+    counts = Counter(v.why for v in judged.verdicts if v.why.startswith(LACKING))
+    shown = [(v.verdict, in_words(v)) for v in judged.verdicts if v.why not in counts]
+    folded = [f"{n} claim{'s' * (n > 1)}: {why}" for why, n in counts.items()]
+    return [*shown, *((UNDECIDED, words) for words in folded)]
 
 
 def in_words(verdict: Verdict) -> str:

@@ -21,6 +21,7 @@ from analysis.papers.claim import (
     UNDECIDED,
     Verdict,
     judge_positive,
+    lacking,
     recorded,
     with_diverged,
 )
@@ -29,6 +30,7 @@ from analysis.papers.paper import IMAGENET_EXAMPLES, batch_on_imagenet, nearest_
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.stats.replicates import Array
 from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.metric import ACCURACY, Metric
 
 NAME = EXPERIMENT = "limit2020"
 CITATION = "You et al. 2020"
@@ -50,10 +52,10 @@ def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(largest, ignore_index=True)
 
 
-def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """Final accuracy against batch, a line per optimizer, and the frame that it draws."""
-    shown, measure = by_optimizer(runs), style.measure_of(runs)
-    parts = [points(g, measure).assign(optimizer=name) for name, g in shown.groupby("optimizer")]
+def draw(runs: pd.DataFrame, metric: Metric = ACCURACY) -> tuple[Figure, pd.DataFrame]:
+    """The final metric against batch, a line per optimizer, and the frame that it draws."""
+    groups = by_optimizer(runs).groupby("optimizer")
+    parts = [points(group, metric.name).assign(optimizer=name) for name, group in groups]
     frame = pd.concat(parts, ignore_index=True)
     figure, (axes,) = style.new_figure()
     lines = frame.groupby(["optimizer", "warmup_epochs", "lr_rule"])
@@ -63,7 +65,7 @@ def draw(runs: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             axes, line, "global_batch", color=color, linestyle=style.line_style(i), label=str(name)
         )
     style.batch_axis(axes, sorted(int(b) for b in frame["global_batch"].unique()))
-    style.value_axis(axes, measure, "last epoch")
+    style.value_axis(axes, metric, "last epoch")
     style.legend(figure, axes)
     first = runs.iloc[0]
     title = f"{CITATION}: optimizers up to the full batch: {first['data']}, {first['model']}"
@@ -125,7 +127,9 @@ def judge_claims(
 def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     where = f"abstract; batch {int(runs['global_batch'].iloc[0]):,}"
     runs = ended(runs)
-    groups = recorded(runs, "val_accuracy").groupby(runs["optimizer"])
+    if why := lacking(runs):
+        return Verdict(text=_GAIN, where=where, why=why)
+    groups = recorded(runs).groupby(runs["optimizer"])
     values = {str(name): group.dropna().to_numpy(dtype=float) for name, group in groups}
     if BASELINE not in values or len(values) < 2:
         why = f"optimizer={BASELINE} and another are needed at one batch"

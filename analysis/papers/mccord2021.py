@@ -9,6 +9,7 @@ from analysis.papers.goyal2017 import PUBLISHED
 from analysis.papers.grid import PaperFigure, Point
 from analysis.papers.paper import Paper
 from analysis.stats.replicates import Array
+from analysis.tables.metric import LOSS
 
 BATCHES = (3840, 7680, 15360, 23040, 30720)
 WARMUPS = (0, 5, 10, 20)
@@ -97,7 +98,7 @@ PAPER = Paper(
         _rules(
             name="figure_9",
             title="Linear scaling or none at batch 30,720: loss",
-            measure="val_loss",
+            metric=LOSS,
         ),
     ),
     claims=(
@@ -144,7 +145,7 @@ PAPER = Paper(
             where="figure 9",
             effect=None,
             unit="nats",
-            measure="val_loss",
+            metric=LOSS,
             margin=LOSS_MARGIN,
         ),
         _claim_of_rules(

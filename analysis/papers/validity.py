@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import pandas as pd
 
 from analysis.papers.grid import ended
 from analysis.tables.configs import stored_configs
+from analysis.tables.metric import ACCURACY, Metric
 
 #: Columns whose values make two runs different arms.
 ARM = ["global_batch", "warmup_epochs", "lr_rule", "base_lr"]
@@ -31,17 +33,18 @@ class Finding:
         return f"{'refusal' if self.is_refusal else 'remark'}: {self.text}"
 
 
-def check_validity(runs: pd.DataFrame) -> list[Finding]:
+def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Finding]:
     """Look for what these runs cannot support.
 
     Uses the arm's columns, `outcome`, `seed`, `lr_series_hash`, `bn_span`, `steps_per_epoch`,
-    `steps`, `epochs`, `config_json` of comparable runs.
+    `steps`, `epochs`, `config_json` and the metric of comparable runs.
 
     Returns:
         Findings, refusals first.
     """
     runs = ended(runs)
-    checks = (_same_arms, _confounded_norm, _edge_optima, _one_seed, _dead_milestones, _updates)
+    edges = partial(_edge_optima, metric=metric)
+    checks = (_same_arms, _confounded_norm, edges, _one_seed, _dead_milestones, _updates)
     found = [finding for check in checks for finding in check(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
 
@@ -58,28 +61,28 @@ def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
     return [tuple(group) for group in unique if len(group) > 1]
 
 
-def at_upper_edge(runs: pd.DataFrame) -> list[tuple[int, str, float]]:
+def at_upper_edge(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int, str, float]]:
     """Batches whose best warmup is the longest of three or more: there is no telling the best.
 
     A best of no warmup at all is an end of the scale, not of the grid.
 
-    Uses `global_batch`, `lr_rule`, `warmup_epochs`, `outcome`, `val_accuracy`.
+    Uses `global_batch`, `lr_rule`, `warmup_epochs`, `outcome` and the metric.
 
     Returns:
         Batch, lr rule and that warmup.
     """
-    finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
+    finished = runs[(runs["outcome"] == "finished") & runs[metric.name].notna()]
     found: list[tuple[int, str, float]] = []
     for key, group in finished.groupby(["global_batch", "lr_rule"]):
         batch, rule = cast("tuple[int, str]", key)
-        means = group.groupby("warmup_epochs")["val_accuracy"].mean()
+        means = metric.sign * group.groupby("warmup_epochs")[metric.name].mean()
         if len(means) >= 3 and means.idxmax() == means.index.max():
             found.append((int(batch), rule, float(means.index.max())))
     return found
 
 
-def _edge_optima(runs: pd.DataFrame) -> Iterator[Finding]:
-    for batch, rule, warmup in at_upper_edge(runs):
+def _edge_optima(runs: pd.DataFrame, metric: Metric) -> Iterator[Finding]:
+    for batch, rule, warmup in at_upper_edge(runs, metric):
         text = (
             f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
             "the optimum is unbounded. Try longer ones."

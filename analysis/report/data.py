@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.papers.judge import in_words, judge_all
+from analysis.papers.judge import judge_all, lines
 from analysis.papers.validity import check_validity
 from analysis.report.estimates import estimate_all
 from analysis.tables.configs import stored_configs
 from analysis.tables.files import Unread
 from analysis.tables.load import read_curves, read_runs
+from analysis.tables.metric import (
+    ACCURACY,
+    AskedMetric,
+    Measured,
+    Metric,
+    named_metric,
+    with_metric,
+)
 from sweeper.store.schema import RUNS
 
 #: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
@@ -29,6 +37,9 @@ LOG_TAIL, MAX_LOGS = 1500, 400
 #: Columns that the page shows in other ways, or that say nothing in a plot.
 _APART = ("config_json", "versions", "log_path", "data_about")
 
+#: Columns that the page leaves out where no run has a value.
+_MEASURED = ("val_accuracy", "best_val_accuracy", "train_accuracy", "val_loss", "best_val_loss")
+
 #: Draws of the bootstraps on the page; fewer than elsewhere, so that it opens soon.
 _DRAWS = 1000
 
@@ -41,32 +52,38 @@ class Tables:
         runs: one row per run.
         curves: one row per run and epoch.
         unread: the files that were left out.
+        metric: what the runs are compared by.
     """
 
     runs: pd.DataFrame
     curves: pd.DataFrame
     unread: list[Unread]
+    metric: Metric = ACCURACY
 
 
-def read_tables(results: Sequence[str]) -> Tables:
+def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Tables:
     """Read results folders.
 
     Raises:
-        ValueError: if a folder does not exist.
+        ValueError: if a folder does not exist, or the metric is not one that the runs have.
     """
     loaded = read_runs(results)
     runs = loaded.frame.reset_index(drop=True)
     curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
-    return Tables(runs, curves.frame, [*loaded.unread, *curves.unread])
+    found = with_metric(results, runs, curves.frame, asked)
+    unread = [*loaded.unread, *curves.unread, *found.unread]
+    return Tables(found.runs, found.curves, unread, found.metric)
 
 
-def report_data(results: Sequence[str], command: str) -> dict[str, Any]:
+def report_data(
+    results: Sequence[str], command: str, asked: AskedMetric | None = None
+) -> dict[str, Any]:
     """Read results folders into what the page shows.
 
     Raises:
-        ValueError: if a folder does not exist.
+        ValueError: if a folder does not exist, or the metric is not one that the runs have.
     """
-    tables = read_tables(results)
+    tables = read_tables(results, asked)
     return shown_data(tables, results, command) | conclusions(tables)
 
 
@@ -76,16 +93,17 @@ def with_running(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Ta
         return tables
     ended = tables.runs[~tables.runs["run_id"].isin(runs["run_id"])]
     texts = runs.assign(config_json=runs.get("config_json", "{}"))
-    both = pd.concat([ended, _as_typed(texts, tables.runs)], ignore_index=True)
-    if not len(curves):
-        return Tables(both, tables.curves, tables.unread)
-    lines = pd.concat([tables.curves, _as_typed(curves, tables.curves)], ignore_index=True)
-    return Tables(both, lines, tables.unread)
+    metric = tables.metric if len(tables.runs) else named_metric(texts)
+    both = pd.concat([ended, _as_typed(texts, tables.runs, metric)], ignore_index=True)
+    lines = tables.curves
+    if len(curves):
+        lines = pd.concat([lines, _as_typed(curves, lines, metric)], ignore_index=True)
+    return Tables(both, lines, tables.unread, metric)
 
 
-def _as_typed(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the columns of another frame, so that the two can be put together."""
-    known = rows.reindex(columns=list(like.columns))
+def _as_typed(rows: pd.DataFrame, like: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Rows with the columns of another frame and the metric, so that the two go together."""
+    known = rows.reindex(columns=list(dict.fromkeys([*like.columns, metric.name])))
     empty = [name for name in known.columns if known[name].isna().all()]
     return known.drop(columns=empty)
 
@@ -99,14 +117,16 @@ def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str
         "unread": [str(u) for u in tables.unread],
         "columns": [],
         "num_runs": len(runs),
-        "curves": _curves(runs, tables.curves),
+        "metric": {"name": tables.metric.name, "mode": tables.metric.mode},
+        "curves": _curves(runs, tables.curves, tables.metric),
         "config": {},
         "logs": {},
     }
     if not len(runs):
         return data
     common, own = _configs(runs)
-    shown = pd.concat([runs.drop(columns=list(_APART)), own], axis=1)
+    unmeasured = {name for name in _MEASURED if runs[name].isna().all()} - {tables.metric.name}
+    shown = pd.concat([runs.drop(columns=[*_APART, *unmeasured]), own], axis=1)
     data["columns"] = [_column(name, shown[name]) for name in shown.columns]
     data["config"] = {name: str(value) for name, value in common.items()}
     data["logs"] = _logs(runs)
@@ -119,15 +139,15 @@ def conclusions(tables: Tables) -> dict[str, Any]:
     runs, curves = tables.runs, tables.curves
     if not len(runs):
         return {"claims": [], "findings": [], "estimates": []}
-    judged = judge_all(runs, curves)
-    found = {str(finding) for paper in judged for finding in check_validity(paper.compared.runs)}
+    judged, metric = judge_all(runs, curves), tables.metric
+    found = {str(f) for paper in judged for f in check_validity(paper.compared.runs, metric)}
+    measured = Measured(runs, curves, metric)
     return {
         "claims": [
-            {"heading": j.heading, "verdicts": [[v.verdict, in_words(v)] for v in j.verdicts]}
-            for j in judged
+            {"heading": j.heading, "verdicts": [list(line) for line in lines(j)]} for j in judged
         ],
         "findings": sorted(found),  # refusals before remarks
-        "estimates": [[e.question, e.words] for e in estimate_all(runs, curves, draws=_DRAWS)],
+        "estimates": [[e.question, e.words] for e in estimate_all(measured, draws=_DRAWS)],
     }
 
 
@@ -211,13 +231,14 @@ def _logs(runs: pd.DataFrame) -> dict[str, str]:
     return tails
 
 
-def _curves(runs: pd.DataFrame, curves: pd.DataFrame) -> dict[str, Any]:
+def _curves(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> dict[str, Any]:
     """Curves as arrays, run after run; `start[i]` to `start[i + 1]` are run i's."""
     place = pd.Series(np.arange(len(runs)), index=runs["run_id"])
     order = curves.assign(place=curves["run_id"].map(place)).sort_values(["place", "epoch"])
     counts = order["place"].value_counts().reindex(range(len(runs)), fill_value=0).sort_index()
     start = np.concatenate([[0], counts.cumsum()]).astype(int).tolist()
-    there = [name for name in MEASURES if order[name].notna().any()] or [MEASURES[0]]
+    names = dict.fromkeys([metric.name, *MEASURES])
+    there = [n for n in names if n in order and order[n].notna().any()] or [MEASURES[0]]
     most = MAX_NUMBERS // max(1, len(order))
     return {
         "start": start,

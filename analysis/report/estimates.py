@@ -15,11 +15,15 @@ from analysis.stats.replicates import DRAWS, Estimate
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import AXES, group_comparable
+from analysis.tables.metric import Measured, Metric
 
 _SEED = 20170608
 
-#: Share of an accuracy within reach that counts as trained, if no target is given.
-TARGET_SHARE = 0.98
+#: Share of what is within reach by which a target falls short of it, if none is given.
+TARGET_SHORT = 0.02
+
+#: Margins for accuracies, as fractions; for other metrics a share of their mean.
+_BREAKING, _SAME, _SHARE = 0.005, 0.003, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +42,25 @@ class Estimated:
 
 
 def estimate_all(
-    runs: pd.DataFrame, curves: pd.DataFrame, target: float | None = None, draws: int = DRAWS
+    measured: Measured, target: float | None = None, draws: int = DRAWS
 ) -> list[Estimated]:
     """Estimate what the largest group of comparable runs can tell.
 
-    The target is an accuracy (0 to 1); if None, 98 % of what three batches reach with every
-    seed.
+    The target is in the unit of the metric (accuracies: 0 to 1); if None, 2 % short of what three
+    batches reach with every seed.
     """
     rng = np.random.default_rng(_SEED)
+    runs, curves, metric = measured.runs, measured.curves, measured.metric
     compared = group_comparable(runs)[0].runs
     one_rule = compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
     rates = group_comparable(runs, (*AXES, "base_lr"))[0].runs
     question = "How does the best warmup grow with the batch?"
     return [
-        _optimum(question, best_warmups(one_rule, rng, draws), "warmups"),
-        _learning_rate(rates, rng, draws),
-        _breaking(one_rule, rng, draws),
-        _critical(one_rule, curves, target, rng, draws),
-        _same(compared),
+        _optimum(question, best_warmups(one_rule, rng, draws, metric), "warmups"),
+        _learning_rate(rates, rng, draws, metric),
+        _breaking(one_rule, rng, draws, metric),
+        _critical(Measured(one_rule, curves, metric), target, rng, draws),
+        _same(compared, metric),
         _distance(one_rule, curves, rng, draws),
     ]
 
@@ -87,10 +92,13 @@ def _optimum(question: str, optima: Optima, name: str) -> Estimated:
     return Estimated(question, f"{start}{number(found)}.".capitalize(), table)
 
 
-def _learning_rate(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Estimated:
+def _learning_rate(
+    runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
+) -> Estimated:
     question = "Which learning-rate rule explains the best rates?"
     warmups = runs["warmup_epochs"].value_counts()
-    optima = best_lrs(runs[runs["warmup_epochs"] == warmups.index[0]], rng, draws)
+    of_one = runs[runs["warmup_epochs"] == warmups.index[0]]
+    optima = best_lrs(of_one, rng, draws, metric=metric)
     found = _optimum(question, optima, "learning rates")
     if len(optima.batches) < 3:
         return found
@@ -103,62 +111,81 @@ def _learning_rate(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> 
     return Estimated(question, words, comparison.table)
 
 
-def _breaking(runs: pd.DataFrame, rng: np.random.Generator, draws: int) -> Estimated:
-    question = "At which batch does accuracy break (0.5 points below the smallest batch)?"
-    finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
+def _finished(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    return runs[(runs["outcome"] == "finished") & runs[metric.name].notna()]
+
+
+def _margin(metric: Metric, of_accuracy: float, values: pd.Series) -> tuple[float, str]:
+    """What does not matter, as a number and in words: of other metrics, 1 % of the mean."""
+    if metric.unit == "%":
+        return of_accuracy, f"{100 * of_accuracy:g} points"
+    margin = _SHARE * abs(float(values.mean())) if len(values) else np.nan
+    return margin, "1 %" if np.isnan(margin) else f"{margin:.2g}, 1 %"
+
+
+def _breaking(
+    runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
+) -> Estimated:
+    finished = _finished(runs, metric)
+    smallest = finished[finished["global_batch"] == finished["global_batch"].min()]
+    margin, words = _margin(metric, _BREAKING, smallest[metric.name])
+    worse = "below" if metric.unit == "%" else "worse than at"
+    question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     spans = finished.groupby("warmup_epochs").agg(
-        batches=("global_batch", "nunique"), accuracy=("val_accuracy", "mean")
+        batches=("global_batch", "nunique"), value=(metric.name, "mean")
     )
     if not len(spans) or spans["batches"].max() < 2:
         return Estimated(question, "Not decidable: two or more batches are needed.")
-    warmup = spans.sort_values(["batches", "accuracy"]).index[-1]
-    found = breaking_batch(finished[finished["warmup_epochs"] == warmup], rng, 0.005, draws)
+    spans["value"] *= metric.sign
+    warmup = spans.sort_values(["batches", "value"]).index[-1]
+    at_warmup = finished[finished["warmup_epochs"] == warmup]
+    found = breaking_batch(at_warmup, rng, margin, draws, metric)
     return Estimated(question, f"At {number(found, ' examples')} (warmup {warmup:g} epochs).")
 
 
 def _critical(
-    runs: pd.DataFrame,
-    curves: pd.DataFrame,
-    target: float | None,
-    rng: np.random.Generator,
-    draws: int,
+    measured: Measured, target: float | None, rng: np.random.Generator, draws: int
 ) -> Estimated:
+    runs, metric = measured.runs, measured.metric
     question = "Beyond which batch do examples to target double (critical batch)?"
-    if not runs["val_accuracy"].notna().any():
-        return Estimated(question, "Not decidable: these runs have no accuracy.")
+    if not runs[metric.name].notna().any():
+        return Estimated(question, f"Not decidable: these runs have no {metric.word}.")
     if target is None:
-        target = TARGET_SHARE * _within_reach(runs)
-    reached = to_target(runs, curves, target)
+        best = _within_reach(runs, metric)
+        target = best - metric.sign * TARGET_SHORT * abs(best)
+    reached = to_target(runs, measured.curves, target, metric)
     reached = reached.sort_values("examples_to_target")
     reached = reached.drop_duplicates(["global_batch", "seed"])
     try:
         fit = critical_batch(reached, rng, draws)
     except ValueError as error:
-        return Estimated(question, f"Not decidable at a target of {100 * target:.4g} %: {error}")
+        return Estimated(question, f"Not decidable at a target of {metric.shown(target)}: {error}")
     words = (
-        f"At {number(fit.critical_batch, ' examples')}; target {100 * target:.4g} %, best warmup "
+        f"At {number(fit.critical_batch, ' examples')}; target {metric.shown(target)}, best warmup "
         f"of each batch and seed; lack of fit F = {fit.lack_of_fit:.3g} "
         f"(p = {fit.lack_of_fit_p:.2g})."
     )
     return Estimated(question, words)
 
 
-def _within_reach(runs: pd.DataFrame) -> float:
-    """The final accuracy that every seed reaches at three batches, each at its best warmup."""
-    best = runs.groupby(["global_batch", "seed"])["val_accuracy"].max()
+def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
+    """The final metric that every seed reaches at three batches, each at its best warmup."""
+    signed = runs.assign(value=metric.sign * runs[metric.name])
+    best = signed.groupby(["global_batch", "seed"])["value"].max()
     worst_seed = best.groupby("global_batch").min().sort_values(ascending=False)
-    return float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
+    return metric.sign * float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
 
 
-def _same(runs: pd.DataFrame) -> Estimated:
-    question = "Does the learning-rate rule make a difference (margin 0.3 points)?"
-    finished = runs[(runs["outcome"] == "finished") & runs["val_accuracy"].notna()]
+def _same(runs: pd.DataFrame, metric: Metric) -> Estimated:
+    finished = _finished(runs, metric)
+    margin, words = _margin(metric, _SAME, finished[metric.name])
+    question = f"Does the learning-rate rule make a difference (margin {words})?"
     rows: list[dict[str, object]] = []
     for (batch, warmup), group in finished.groupby(["global_batch", "warmup_epochs"]):
-        arms = {rule: a["val_accuracy"].to_numpy() for rule, a in group.groupby("lr_rule")}
+        arms = {rule: a[metric.name].to_numpy() for rule, a in group.groupby("lr_rule")}
         arms = {rule: values for rule, values in arms.items() if len(values) > 1}
         for first, second in combinations(arms, 2):
-            found = compare(arms[first], arms[second])
+            found = compare(arms[first], arms[second], margin)
             d = found.difference
             rows.append(
                 {

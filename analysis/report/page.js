@@ -3,9 +3,9 @@
 
 const PAGE_ROWS = 100;
 const state = {
-  x: "global_batch", y: "val_accuracy", color: "warmup_epochs", facet: "", xlog: true, ylog: false,
-  query: "", hidden: new Set(), measure: "val_accuracy", curveLog: false,
-  sort: "val_accuracy", descending: true, first: 0, picked: null,
+  x: "global_batch", y: "", color: "warmup_epochs", facet: "", xlog: true, ylog: false,
+  query: "", hidden: new Set(), measure: "", curveLog: false,
+  sort: "", descending: true, first: 0, picked: null, metric: "",
 };
 const byId = (id) => document.getElementById(id);
 let runs = null, rows = [], colors = new Map(), dots = [], traces = [], curves = null;
@@ -56,6 +56,10 @@ function controls() {
 }
 
 function load(data) {
+  if (data.metric.name !== state.metric) {
+    state.metric = state.y = state.measure = state.sort = data.metric.name;
+    state.descending = data.metric.mode === "max";
+  }
   runs = new Runs(data);
   curves = { start: data.curves.start, epoch: floats(data.curves.epoch), measures: {} };
   for (const [name, packed] of Object.entries(data.curves.measures)) curves.measures[name] = floats(packed);
@@ -195,7 +199,8 @@ function nearestLine(mx, my) {
   return best;
 }
 
-const TIP = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed", "val_accuracy", "val_loss", "epochs_completed", "wall_s"];
+const TIP = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
+const TIP_END = ["val_loss", "epochs_completed", "wall_s"];
 
 function hover(id, nearest) {
   const canvas = byId(id), tip = byId("tip");
@@ -205,7 +210,7 @@ function hover(id, nearest) {
     tip.hidden = i === null;
     if (i === null) return;
     const own = [...runs.columns.values()].filter((c) => c.about === "from the config").map((c) => c.name);
-    const told = [...TIP, ...own].filter((name) => runs.columns.has(name));
+    const told = [...new Set([...TIP, state.metric, ...TIP_END, ...own])].filter((name) => runs.columns.has(name));
     const log = (runs.data.logs[i] || "").trim().split("\n").slice(-3).join("\n");
     tip.textContent = told.map((name) => `${name}: ${runs.shown(name, i)}`).join("\n") + (log ? `\n\n${log}` : "");
     tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - 430)}px`;

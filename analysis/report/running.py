@@ -16,7 +16,7 @@ from sweeper.store.attempt import Attempt
 from sweeper.store.lease import EXPIRES_S, LEASE, holder_of
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import pending_runs
-from sweeper.store.row import planned_row
+from sweeper.store.row import metric_columns, planned_row
 
 RUNNING, SILENT, QUEUED = "running", "silent", "queued"
 
@@ -39,7 +39,7 @@ def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
                 row, curve = found
                 rows.append(row | {"results": folder})
                 keys = {"run_id": run_id, "attempt": number, "results": folder}
-                curves += [keys | epoch for epoch in curve]
+                curves += [keys | epoch.get("metrics", {}) | epoch for epoch in curve]
                 latest[run_id] = number
         rows += [row | {"results": folder} for row in _queued(ledger, latest)]
     return pd.DataFrame(rows), pd.DataFrame(curves)
@@ -69,6 +69,8 @@ def _training(
     last = curve[-1] if curve else {}
     state, heard = _heartbeat(attempt.folder)
     row |= {name: last.get(name) for name in ("val_accuracy", "val_loss", "train_loss")}
+    row |= metric_columns(curve, attempt.spec.config)
+    row[row["metric_name"]] = row["metric"]
     row |= {"epochs_completed": len(curve), "wall_s": last.get("elapsed_s"), "outcome": state}
     row |= {"attempt": number, "reason": f"epoch {len(curve)} of {row['epochs']}; {heard}"}
     row["log_path"] = str((attempt.folder / "log.txt").relative_to(ledger.results))

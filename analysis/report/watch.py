@@ -20,6 +20,7 @@ from analysis.report.page import as_json, page
 from analysis.report.running import progress_stamps, running_runs
 from analysis.tables.files import listing
 from analysis.tables.load import folders
+from analysis.tables.metric import AskedMetric
 
 
 class Watcher:
@@ -27,11 +28,15 @@ class Watcher:
 
     What runs and waits is read again whenever an epoch has ended; claims and estimates, which take
     longer and rest on runs that have ended, only when one more has.
+
+    The metric of the first runs stays the page's, also if later ones name another.
     """
 
-    def __init__(self, results: Sequence[str], command: str) -> None:
+    def __init__(
+        self, results: Sequence[str], command: str, asked: AskedMetric | None = None
+    ) -> None:
         folders(results)
-        self._results, self._command = list(results), command
+        self._results, self._command, self._asked = list(results), command, asked
         self._lock, self._version, self._json = Lock(), "", ""
         self._ended, self._tables = "", Tables(pd.DataFrame(), pd.DataFrame(), [])
         self._conclusions: dict[str, Any] = {}
@@ -52,7 +57,10 @@ class Watcher:
     def _data(self) -> dict[str, Any]:
         ended = self._files()
         if ended != self._ended:
-            self._tables = read_tables(self._results)
+            self._tables = read_tables(self._results, self._asked)
+            metric = self._tables.metric
+            if metric.name in set(self._tables.runs.get("metric_name", ())):
+                self._asked = AskedMetric(metric.name, metric.mode)
             self._conclusions = conclusions(self._tables)
             self._ended = ended
         tables = with_running(self._tables, *running_runs(self._results))
@@ -63,7 +71,7 @@ class Watcher:
         paths = [
             path
             for folder in self._results
-            for kind in ("runs", "curves")
+            for kind in ("runs", "curves", "metrics")
             for path in listing(Path(folder) / kind)
         ]
         return _digest([f"{path} {_stamp(path)}" for path in paths])

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
+from analysis.tables.metric import ACCURACY, Metric
 
 #: Added to a warmup before taking logarithms, so that no warmup has one [epochs].
 WARMUP_OFFSET = 1.0
@@ -14,7 +15,7 @@ WARMUP_OFFSET = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Optima:
-    """Where accuracy is highest, at each batch.
+    """Where the metric is best, at each batch.
 
     Attributes:
         batches: global batches with enough settings to fit a parabola [examples].
@@ -55,13 +56,18 @@ class Optima:
         return int(self.batches[i]), e.value, e.low, e.high, is_interior, e.num_seeds, e.note
 
 
-def best_warmups(runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
-    """The warmup with the highest accuracy at each batch.
+def best_warmups(
+    runs: pd.DataFrame,
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+    metric: Metric = ACCURACY,
+) -> Optima:
+    """The warmup with the best metric at each batch.
 
-    ``accuracy = a - c * (log(warmup + 1) - log(best + 1))**2`` by least squares at each batch;
-    intervals by resampling seeds inside each point.
+    ``metric = a - c * (log(warmup + 1) - log(best + 1))**2`` by least squares at each batch, with
+    c above 0 where higher is better; intervals by resampling seeds inside each point.
 
-    Uses `outcome`, `global_batch`, `warmup_epochs`, `val_accuracy`.
+    Uses `outcome`, `global_batch`, `warmup_epochs` and the metric.
 
     Returns:
         The best warmups [epochs] of batches with three or more warmups.
@@ -76,23 +82,29 @@ def best_warmups(runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAW
         from_scale=lambda u: np.maximum(np.exp(u) - WARMUP_OFFSET, 0.0),
         rng=rng,
         draws=draws,
+        metric=metric,
     )
 
 
 def best_lrs(
-    runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS, column: str = "peak_lr"
+    runs: pd.DataFrame,
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+    column: str = "peak_lr",
+    metric: Metric = ACCURACY,
 ) -> Optima:
-    """The peak learning rate with the highest accuracy at each batch.
+    """The peak learning rate with the best metric at each batch.
 
-    ``accuracy = a - c * (log(lr) - log(best))**2`` by least squares at each batch.
+    ``metric = a - c * (log(lr) - log(best))**2`` by least squares at each batch.
 
-    Uses `outcome`, `global_batch`, `val_accuracy` and the column: the learning rate, or `lr /
+    Uses `outcome`, `global_batch`, the metric and the column: the learning rate, or `lr /
     (1 - momentum)` where momentum varies.
 
     Returns:
         The best learning rates of batches with three or more rates.
     """
-    return _optima(runs, column, to_scale=np.log, from_scale=np.exp, rng=rng, draws=draws)
+    scales = {"to_scale": np.log, "from_scale": np.exp}
+    return _optima(runs, column, **scales, rng=rng, draws=draws, metric=metric)
 
 
 def _optima(
@@ -103,8 +115,9 @@ def _optima(
     from_scale: Callable[[Array], Array],
     rng: np.random.Generator,
     draws: int,
+    metric: Metric,
 ) -> Optima:
-    cells, note = Replicates.of(runs, ["global_batch", column], "val_accuracy").replicated()
+    cells, note = Replicates.of(runs, ["global_batch", column], metric.name).replicated()
     drawn = cells.resampled_means(rng, draws) if cells.num_seeds > 1 else None
     batch = cells.points["global_batch"].to_numpy(dtype=float)
     setting = cells.points[column].to_numpy(dtype=float)
@@ -114,7 +127,7 @@ def _optima(
 
     def vertices(means: Array) -> Array:
         columns = [
-            _vertex(to_scale(setting[p]), means[:, p], cells.counts[p].astype(float))
+            _vertex(to_scale(setting[p]), metric.sign * means[:, p], cells.counts[p].astype(float))
             for p in places
         ]
         if not columns:

@@ -1,4 +1,4 @@
-"""Steps and examples to a target accuracy, censored where it is not reached; critical batch."""
+"""Steps and examples to a target, censored where it is not reached; critical batch."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,23 @@ import pandas as pd
 from scipy import stats
 
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
+from analysis.tables.metric import ACCURACY, Metric
 
 
-def to_target(runs: pd.DataFrame, curves: pd.DataFrame, target: float) -> pd.DataFrame:
+def to_target(
+    runs: pd.DataFrame, curves: pd.DataFrame, target: float, metric: Metric = ACCURACY
+) -> pd.DataFrame:
     """When each run first reached the target on the validation set, at the ends of epochs.
 
     Uses `run_id`, `outcome` of the runs, and `run_id`, `epoch`, `step`, `examples_seen`,
-    `val_accuracy` of the curves. The target is an accuracy (0 to 1).
+    and the metric of the curves. The target is in the unit of the metric (accuracies: 0 to 1).
 
     Returns:
         The runs that finished or diverged, with `epochs_to_target`, `steps_to_target`,
         `examples_to_target` (null: never reached) and `reached_target`.
     """
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
-    hits = curves[curves["val_accuracy"] >= target].sort_values("epoch")
+    hits = curves[metric.reaches(curves[metric.name], target)].sort_values("epoch")
     first = hits.drop_duplicates("run_id")[["run_id", "epoch", "step", "examples_seen"]]
     first = first.rename(
         columns={

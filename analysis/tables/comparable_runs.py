@@ -15,7 +15,7 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 #: Columns that tell comparable runs from others and explain them.
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
-    "val_accuracy", "val_loss", "config_json",
+    "val_accuracy", "val_loss", "metric_name", "config_json",
 )  # fmt: skip
 
 

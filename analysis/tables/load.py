@@ -93,12 +93,23 @@ def read_curves(
     """Like `load_curves`, for runs already read, also returning the skipped files."""
     wanted = _wanted("curves", columns, ("epoch",))
     table, unread = _read_folders(results, "curves", wanted)
+    frame = _frame(_of_runs(table, runs)).drop_duplicates(["results", *KEYS, "epoch"])
+    return Loaded(frame.sort_values(["results", "run_id", "epoch"], ignore_index=True), unread)
+
+
+def read_metrics(results: Folders, runs: pd.DataFrame) -> Loaded:
+    """What the modules of runs already read have logged, one row per run, epoch and name."""
+    wanted = _wanted("metrics", None, ())
+    table, unread = _read_folders(results, "metrics", wanted)
+    return Loaded(_frame(_of_runs(table, runs)), unread)
+
+
+def _of_runs(table: pa.Table, runs: pd.DataFrame) -> pa.Table:
+    """The rows of these runs and attempts."""
     keys = ["results", *KEYS]
     right = pa.Table.from_pandas(runs[keys].astype({"results": "str"}), preserve_index=False)
     right = right.cast(pa.schema([table.schema.field(name) for name in keys]))
-    table = table.join(right, keys, join_type="left semi")
-    frame = _frame(table).drop_duplicates([*keys, "epoch"])
-    return Loaded(frame.sort_values(["results", "run_id", "epoch"], ignore_index=True), unread)
+    return table.join(right, keys, join_type="left semi")
 
 
 def folders(results: Folders) -> list[Path]:

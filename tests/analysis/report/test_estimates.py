@@ -8,6 +8,7 @@ from simulated_studies import simulated_curves, simulated_runs
 from analysis.report.estimates import estimate_all, number
 from analysis.stats.diffusion import constant_rate
 from analysis.stats.replicates import Estimate
+from analysis.tables.metric import Measured
 
 DISTANCE = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
 RULES = "Does the learning-rate rule make a difference (margin 0.3 points)?"
@@ -29,7 +30,7 @@ def with_distances(runs: pd.DataFrame, epochs: int, law) -> pd.DataFrame:
 
 
 def estimated(runs: pd.DataFrame, curves: pd.DataFrame, question: str):
-    return {e.question: e for e in estimate_all(runs, curves, draws=200)}[question]
+    return {e.question: e for e in estimate_all(Measured(runs, curves), draws=200)}[question]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_runs_without_accuracies_are_told_so():
     runs = study().assign(val_accuracy=np.nan, best_val_accuracy=np.nan)
     curves = simulated_curves(runs, 3).assign(val_accuracy=np.nan)
 
-    found = estimate_all(runs, curves, draws=50)
+    found = estimate_all(Measured(runs, curves), draws=50)
 
     assert all(a.words.startswith("Not decidable") for a in found if a.question != DISTANCE)
     assert {a.question: a.words for a in found}[CRITICAL] == (

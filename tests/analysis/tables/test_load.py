@@ -19,7 +19,7 @@ from simulated_studies import (
 import analysis
 from analysis.tables.load import read_curves, read_runs
 from sweeper.store.compaction import compact
-from sweeper.store.schema import RUNS, SCHEMA_VERSION
+from sweeper.store.schema import RUNS, SCHEMA_VERSION, TABLES
 
 
 @pytest.fixture
@@ -283,3 +283,14 @@ def test_a_link_to_nowhere_is_named(results):
 
     assert [unread.path.name for unread in loaded.unread] == ["lost.parquet"]
     assert len(loaded.frame) == 4
+
+
+@pytest.mark.parametrize("kind", ["runs", "curves"])
+def test_the_tables_in_the_docs_have_every_column(kind):
+    """Else the commands that the docs show refuse them: add a new column to them, as null."""
+    paths = sorted((Path(__file__).parents[3] / "docs/results").glob(f"*/{kind}/*.parquet"))
+
+    assert paths
+    assert {path: {*TABLES[kind]} - {*pq.read_schema(path).names} for path in paths} == {
+        path: set() for path in paths
+    }

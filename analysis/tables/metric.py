@@ -1,0 +1,197 @@
+"""The metric that runs are compared by: its direction and words, and its values beside each run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pandas as pd
+
+from analysis.tables.configs import stored_configs
+from analysis.tables.files import KEYS, Unread
+from analysis.tables.load import Folders, read_metrics
+from sweeper.store.schema import CURVES, RUNS
+
+Mode = Literal["max", "min"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What runs are compared by: a column of the frames of runs and of curves.
+
+    Attributes:
+        name: the column, as the module logs it.
+        mode: whether max or min is better.
+        label: on axes; the name if empty.
+        unit: on axes; % for fractions, which are written in percent.
+    """
+
+    name: str
+    mode: Mode
+    label: str = ""
+    unit: str = ""
+
+    @property
+    def word(self) -> str:
+        """In sentences: accuracy, loss, or the name."""
+        return self.label.rpartition(" ")[2] or self.name
+
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied by so that more is better."""
+        return 1.0 if self.mode == "max" else -1.0
+
+    def reaches(self, values: pd.Series, target: float) -> pd.Series:
+        """Which values are at the target or better."""
+        return self.sign * values >= self.sign * target
+
+    def shown(self, value: float) -> str:
+        """A value in words."""
+        return f"{100 * value:.4g} %" if self.unit == "%" else f"{value:.4g}"
+
+
+ACCURACY = Metric("val_accuracy", "max", "validation accuracy", "%")
+LOSS = Metric("val_loss", "min", "validation loss", "nats")
+
+#: Columns of both tables, which every classifier of ours has.
+_OURS = {
+    metric.name: metric
+    for metric in (
+        ACCURACY,
+        LOSS,
+        Metric("train_accuracy", "max", "training accuracy", "%"),
+        Metric("train_loss", "min", "training loss", "nats"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMetric:
+    """What a command asks for: a name, and a mode if the results do not say it."""
+
+    name: str | None = None
+    mode: Mode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Runs and curves with the column of their metric.
+
+    Attributes:
+        runs: one row per run, with the metric after the last epoch.
+        curves: one row per run and epoch.
+        metric: what the runs are compared by.
+        unread: files of the metrics table that were left out.
+    """
+
+    runs: pd.DataFrame
+    curves: pd.DataFrame
+    metric: Metric = ACCURACY
+    unread: Sequence[Unread] = field(default=())
+
+
+def curve_columns(runs: pd.DataFrame, asked: AskedMetric, *others: str) -> list[str]:
+    """The columns of the curves that `with_metric` needs, and others."""
+    names = [_name(runs, asked), ACCURACY.name, LOSS.name]
+    return list(dict.fromkeys([*others, *(name for name in names if name in _OURS)]))
+
+
+def named_metric(runs: pd.DataFrame) -> Metric:
+    """What runs that have not ended name as their metric; the first if they name several."""
+    names = runs["metric_name"].dropna() if "metric_name" in runs else pd.Series(dtype=str)
+    name = names.iloc[0] if len(names) else ACCURACY.name
+    return _OURS.get(name) or Metric(name, _mode(runs, AskedMetric(), name))
+
+
+def with_metric(
+    results: Folders, runs: pd.DataFrame, curves: pd.DataFrame, asked: AskedMetric | None = None
+) -> Measured:
+    """Runs and curves with the metric that is asked for, or that the results name.
+
+    Runs that name val_accuracy and have none are compared by their loss.
+
+    Uses `metric_name`, `config_json` and our own measures of the runs.
+
+    Raises:
+        ValueError: if the results name several metrics, none logged this one, or its direction
+            is not known.
+    """
+    asked = asked or AskedMetric()
+    name = _name(runs, asked)
+    if name in _OURS and (not len(runs) or runs[name].notna().all()):
+        return Measured(runs, curves, _OURS[name])
+    loaded = read_metrics(results, runs)
+    logged = loaded.frame[loaded.frame["name"] == name]
+    if not len(logged):
+        metric = _unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
+        return Measured(runs, curves, metric, loaded.unread)
+    last = logged.sort_values("epoch").drop_duplicates(_RUN, keep="last")
+    return Measured(
+        _with_column(runs, last, _RUN, name),
+        _with_column(curves, logged, [*_RUN, "epoch"], name),
+        Metric(name, _mode(runs, asked, name)),
+        loaded.unread,
+    )
+
+
+_RUN = ["results", *KEYS]
+
+
+def _name(runs: pd.DataFrame, asked: AskedMetric) -> str:
+    if asked.name is not None:
+        return asked.name
+    names = sorted(set(runs["metric_name"].dropna())) if len(runs) else []
+    if len(names) > 1:
+        msg = (
+            "results must be compared by one metric; the runs of these name "
+            f"{', '.join(names)}. Choose one with --metric NAME."
+        )
+        raise ValueError(msg)
+    return names[0] if names else ACCURACY.name
+
+
+def _unlogged(runs: pd.DataFrame, asked: AskedMetric, name: str, logged: Sequence[str]) -> Metric:
+    """A measure of ours, or one that runs name and that none of them lived to log."""
+    ours = [known for known in _OURS if known in runs and runs[known].notna().any()]
+    if name == ACCURACY.name and asked.name is None:
+        return LOSS if LOSS.name in ours and name not in ours else ACCURACY
+    if name in ours:
+        return _OURS[name]
+    if name in set(runs["metric_name"].dropna()) and name not in {*RUNS, *CURVES}:
+        return Metric(name, _mode(runs, asked, name))
+    msg = (
+        f"--metric must be a name that these runs logged; got {name}, they logged "
+        f"{', '.join([*ours, *logged]) or 'nothing'}. Choose one of them."
+    )
+    raise ValueError(msg)
+
+
+def _mode(runs: pd.DataFrame, asked: AskedMetric, name: str) -> Mode:
+    """As asked for, as the configs of the runs say, or as for our measure of this name."""
+    if asked.mode is not None:
+        return asked.mode
+    configs = runs.loc[runs["metric_name"] == name].drop_duplicates("config_json")
+    modes = {str(config.settings.get("metric_mode")) for config in stored_configs(configs)}
+    match sorted(modes - {"None"}) or ([_OURS[name].mode] if name in _OURS else []):
+        case ["max"]:
+            return "max"
+        case ["min"]:
+            return "min"
+        case found:
+            said = " and ".join(found) or "nothing about it"
+            msg = (
+                f"--metric-mode must say whether a higher {name} is better; the runs say {said}. "
+                "Add --metric-mode max or min."
+            )
+            raise ValueError(msg)
+
+
+def _with_column(
+    frame: pd.DataFrame, logged: pd.DataFrame, keys: list[str], name: str
+) -> pd.DataFrame:
+    """A frame with what was logged under a name, where it has no value of ours."""
+    values = logged.astype({"results": "str"}).set_index(keys)["value"]
+    values = values[~values.index.duplicated()]
+    rows = pd.MultiIndex.from_frame(frame[keys].astype({"results": "str"}))
+    found = values.reindex(rows).to_numpy(dtype=float)
+    column = pd.Series(found, index=frame.index)
+    return frame.assign(**{name: frame[name].fillna(column) if name in frame else column})
