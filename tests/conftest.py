@@ -14,7 +14,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hypothesis import settings
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, expand, plain
+from sweeper.commands.overrides import CONFIG_NAME, expand, plain, with_own_classes
+from sweeper.commands.sweep import run_sweep
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.launch.ranks import open_fork_server
 
 Config = dict[str, Any]
 
@@ -26,6 +30,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Several test processes share the cores; torch would start a thread for each core in all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# One fork server serves all tests of this process, whichever starts it: torch is imported once.
+open_fork_server()
 
 # Workers import what tests name by `_target_` from this folder.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -57,6 +64,19 @@ def config(default_config: Config) -> Callable[..., Config]:
 def grid(loader: ConfigLoader) -> Callable[..., list[Config]]:
     """The configs of a grid: ``grid("batch=3840,7680", "warmup=0")``."""
     return lambda *words: list(expand(loader, words))
+
+
+@pytest.fixture(scope="session")
+def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
+    """Sweep in this process: ``sweep_here(results, "batch=3840,7680")`` gives the exit code."""
+
+    def sweep(results: Path, *words: str) -> int:
+        configs = expand(loader, with_own_classes([*words, f"results={results}"]))
+        settings = {"results": str(results), "retry": None, "rerun": None}
+        machine = Machine(cores=2, jobs=1)
+        return run_sweep(configs, settings, lambda tasks, ledger: run_here(tasks, ledger, machine))
+
+    return sweep
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from lightning_modules.gradients.hierarchical import Hierarchy
 def ask_ranks(answer, meeting: Path, *, world_size: int) -> list:
     """What a function of this module answers on each rank, given the rank and a free folder."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ranks"])  # torch is imported once, not by each rank
     pipes, processes = [], []
     for rank in range(world_size):
         receive, send = context.Pipe(duplex=False)

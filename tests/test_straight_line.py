@@ -113,12 +113,15 @@ def test_the_figures_are_drawn_from_the_tables(done, tmp_path):
 
 
 @pytest.mark.slow
-def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(results):
+def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(
+    sweep_here, results, capsys
+):
     """A second rank repeats nothing (with Lightning's own launcher it repeats the sweep)."""
     words = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840"]
     for devices, seed in ((1, 0), (2, 1), (1, 2)):
-        assert sweep(results, *words, f"devices={devices}", f"seed={seed}").returncode == 0
-    again = sweep(results, *words, "devices=1,2,1", "seed=0,1,2")
+        assert sweep_here(results, *words, f"devices={devices}", f"seed={seed}") == 0
+    capsys.readouterr()
+    assert sweep_here(results, *words, "devices=1,2,1", "seed=0,1,2") == 0
 
     runs = pd.read_parquet(results / "runs").sort_values("seed")
 
@@ -126,7 +129,7 @@ def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(results)
     assert list(runs.attempt) == [1, 1, 1]
     assert (runs.steps == 16).all()
     assert (runs.realised_batch_min == 3840).all()
-    assert "6 points of the grid repeat another point's run" in again.stdout
+    assert "6 points of the grid repeat another point's run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

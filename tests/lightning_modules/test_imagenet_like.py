@@ -35,28 +35,24 @@ def root(tmp_path):
     return tmp_path / "images"
 
 
-def command(root, results):
-    return [sys.executable, "-m", "sweeper", *WORDS, f"data.root={root}", f"results={results}"]
-
-
 def curves(results):
     columns = ["epoch", "step", "lr", "train_loss", "val_loss", "val_accuracy"]
     return pd.read_parquet(results / "curves").sort_values("epoch")[columns].to_numpy()
 
 
-def test_a_run_killed_after_an_epoch_ends_as_if_it_had_not_been(root, tmp_path):
+def test_a_run_killed_after_an_epoch_ends_as_if_it_had_not_been(sweep_here, root, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(command(root, whole), check=True, capture_output=True, timeout=600)
+    words = [*WORDS, f"data.root={root}"]
+    assert sweep_here(whole, *words) == 0
 
-    first = subprocess.Popen(
-        command(root, killed), stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    command = [sys.executable, "-m", "sweeper", *words, f"results={killed}"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     while not [p for p in killed.glob("attempts/*/*/progress.jsonl") if p.stat().st_size]:
         assert first.poll() is None
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    subprocess.run(command(root, killed), check=True, capture_output=True, timeout=600)
+    assert sweep_here(killed, *words) == 0
 
     row = pd.read_parquet(killed / "runs").iloc[0]
     assert (row.outcome, row.attempt, row.steps) == ("finished", 2, 4)

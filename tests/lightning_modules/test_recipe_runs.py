@@ -1,12 +1,10 @@
 """Whole small runs of the techniques that keep state or look inside of the batch."""
 
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 
 SMALL = ("batch=3840", "epochs=2", "warmup=0", "schedule=constant", "base_lr=0.02")
+IN_FLOAT64 = ("precision=64-true", "data.num_train_examples=7680")
 
 
 @pytest.fixture
@@ -20,7 +18,7 @@ STATEFUL = {
     "lans": ("optimizer=lans", "lr_rule=sqrt"),
     "vr_lars and sam": ("optimizer=vr_lars", "base_lr=0.3", "perturbation=sam"),
     "powersgd": ("comm_hook=powersgd", "comm_hook.start_step=2", "batch=1920"),
-    "adascale": ("lr_rule=adascale",),
+    "adascale": ("lr_rule=adascale", "base_batch=1920"),
     "reproducible": ("reproducible=true", "micro_batch=640"),
     "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
 }
@@ -92,14 +90,14 @@ def test_every_switch_changes_the_training(run, plain):
     ],
     ids=lambda words: words[0],
 )
-def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(tmp_path, words):
+def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(
+    sweep_here, tmp_path, words
+):
     """The parts are gradient_span examples, wherever they are computed."""
     curves = []
     for devices in (1, 2):
         results = tmp_path / f"on-{devices}"
-        command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, f"devices={devices}"]
-        command += ["precision=64-true", "data.num_train_examples=7680", f"results={results}"]
-        subprocess.run(command, check=True, timeout=300)
+        assert sweep_here(results, *SMALL, *IN_FLOAT64, *words, f"devices={devices}") == 0
         curves.append(pd.read_parquet(results / "curves").sort_values("epoch"))
 
     for column in ("train_loss", "val_loss"):
@@ -107,14 +105,12 @@ def test_what_looks_at_parts_of_the_batch_is_the_same_on_one_rank_and_on_two(tmp
 
 
 @pytest.mark.slow
-def test_one_local_step_is_plain_data_parallelism(tmp_path):
+def test_one_local_step_is_plain_data_parallelism(sweep_here, tmp_path):
     """Averaging weights after every step is averaging gradients, momentum and all."""
     local = ["comm_hook=post_local_sgd", "comm_hook.workers=2", "comm_hook.start_epoch=0"]
     curves = []
     for name, words in (("plain", []), ("local", [*local, "comm_hook.local_steps=1"])):
-        command = [sys.executable, "-m", "sweeper", "-m", *SMALL, *words, "devices=2"]
-        command += ["precision=64-true", "data.num_train_examples=7680"]
-        subprocess.run([*command, f"results={tmp_path / name}"], check=True, timeout=300)
+        assert sweep_here(tmp_path / name, *SMALL, *IN_FLOAT64, *words, "devices=2") == 0
         curves.append(pd.read_parquet(tmp_path / name / "curves").sort_values("epoch"))
 
     for column in ("train_loss", "val_loss"):

@@ -4,18 +4,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from cluster import Cluster, missing_programs
 
 CONF = Path(__file__).parent / "conf"
 _SWEEP = [sys.executable, "-m", "sweeper"]
 _FOLDER = ["--config-dir", str(CONF)]
-SHORT = ["batch=7680", "warmup=0", "schedule=constant", "threads=1"]
+SHORT = ["batch=7680", "warmup=0", "schedule=constant", "threads=1", "model=slow"]
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +31,25 @@ def cluster() -> Generator[Cluster]:
             yield cluster
         finally:
             cluster.stop()
+
+
+def _short(words: Sequence[str]) -> list[str]:
+    """The words, with those of a short run of a slow linear model where they name no other."""
+    named = {word.partition("=")[0] for word in words}
+    return [*(word for word in SHORT if word.partition("=")[0] not in named), *words]
+
+
+def _of_class(word: str) -> list[str]:
+    """A word without need of --config-dir: a model of that folder by its class and settings."""
+    path = CONF / f"{word.replace('=', '/')}.yaml"
+    if not (word.startswith("model=") and path.exists()):
+        return [word]
+    settings = yaml.safe_load(path.read_text())
+    target = settings.pop("_target_")
+    return [
+        f"model._target_={target}",
+        *(f"+model.{key}={value}" for key, value in settings.items()),
+    ]
 
 
 @dataclass(frozen=True)
@@ -52,13 +72,10 @@ class Sweeps:
         self, *words: str, launcher: str = "slurm", mode: Sequence[str] = ("-m",)
     ) -> subprocess.Popen[str]:
         """`python -m sweeper -m WORDS`, on a slow linear model unless the words name another."""
-        model = [] if any(word.startswith("model=") for word in words) else ["model=slow"]
-        named = {word.partition("=")[0] for word in words}
-        short = [word for word in SHORT if word.partition("=")[0] not in named]
         where = [f"results={self.results}", f"hydra/launcher={launcher}"]
         where += ["hydra.launcher.poll_s=0.5"] if launcher == "slurm" else []
         return subprocess.Popen(
-            [*_SWEEP, *mode, *_FOLDER, *short, *model, *words, *where],
+            [*_SWEEP, *mode, *_FOLDER, *_short(words), *where],
             cwd=self.folder,
             env=self.cluster.environment,
             text=True,
@@ -135,6 +152,16 @@ def sweeps(cluster: Cluster, tmp_path: Path) -> Generator[Sweeps]:
 
 
 @pytest.fixture
-def elsewhere(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Sweeps:
-    """The same user with other results, for comparison."""
-    return Sweeps(cluster, tmp_path_factory.mktemp("elsewhere"))
+def elsewhere(
+    cluster: Cluster, sweep_here: Callable[..., int], tmp_path: Path
+) -> Callable[..., pd.DataFrame]:
+    """The rows of the same runs, undisturbed and without SLURM, for comparison."""
+    del cluster
+
+    def run(*words: str) -> pd.DataFrame:
+        results = tmp_path / "elsewhere"
+        spelled_out = [part for word in _short(words) for part in _of_class(word)]
+        assert sweep_here(results, *spelled_out) == 0
+        return pd.read_parquet(results / "runs")
+
+    return run

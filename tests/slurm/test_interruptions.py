@@ -41,21 +41,20 @@ def superseded(sweeps) -> pd.DataFrame:
     return pd.read_parquet(sweeps.results / "superseded/runs")
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere, nodes):
+def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere):
     """A partition of higher priority takes both nodes (submitit's own path starts at step 0)."""
     words = ["epochs=4", "micro_batch=128"]
-    command = sweeps.start(*words, f"num_nodes={nodes}")
+    command = sweeps.start(*words, "num_nodes=2")
     sweeps.wait_for_epochs(1)
     sweeps.cluster.run(
         "sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap 'sleep 2'"
     )
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=600)
-    elsewhere.run(*words, f"devices={nodes}", launcher="local")
+    undisturbed = elsewhere(*words, "devices=2")
 
     assert command.returncode == 0, said
-    assert_same(sweeps.rows(), elsewhere.rows())
+    assert_same(sweeps.rows(), undisturbed)
     (first,) = superseded(sweeps).itertuples()
     assert first.outcome == "preempted"
     where = re.fullmatch(r"SLURM took its nodes away: stopped after (.*)", first.reason)[1]
@@ -63,19 +62,18 @@ def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere
     assert first.steps > 8
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere, nodes):
-    """Steps of 3 s, or 6 s on one node, epochs of eight steps, 15 s from SIGTERM to the end."""
+def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere):
+    """Steps of 6 s, epochs of eight steps, 15 s from SIGTERM to the end."""
     words = ["epochs=1", "micro_batch=128"]
-    command = sweeps.start(*words, "model=slow", "model.seconds=0.1", f"num_nodes={nodes}")
+    command = sweeps.start(*words, "model=slow", "model.seconds=0.1")
     sweeps.wait_for_training()
     sweeps.cluster.run("sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap true")
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=600)
-    elsewhere.run(*words, "model=slow", "model.seconds=0.1", f"devices={nodes}", launcher="local")
+    undisturbed = elsewhere(*words, "model=slow", "model.seconds=0.1")
 
     assert command.returncode == 0, said
-    assert_same(sweeps.rows(), elsewhere.rows())
+    assert_same(sweeps.rows(), undisturbed)
     (first,) = superseded(sweeps).itertuples()
     assert re.search(r": stopped after \d of 8 steps of epoch 1$", first.reason), first.reason
 
@@ -90,10 +88,10 @@ def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewher
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}_0")
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=600)
-    elsewhere.run(*words, launcher="local")
+    undisturbed = elsewhere(*words)
 
     assert command.returncode == 0, said
-    assert_same(sweeps.rows(), elsewhere.rows())
+    assert_same(sweeps.rows(), undisturbed)
     assert sorted(sweeps.rows().attempt) == [1, 2]
     assert "its job's time limit was near" in superseded(sweeps).reason.iloc[0]
     assert [path.name for path in sweeps.folder.rglob("hpc_ckpt*")] == ["hpc_ckpt_1.ckpt"]
@@ -107,10 +105,10 @@ def test_a_run_over_two_nodes_goes_on_after_the_warning(sweeps, elsewhere):
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=600)
-    elsewhere.run(*words, "devices=2", launcher="local")
+    undisturbed = elsewhere(*words, "devices=2")
 
     assert command.returncode == 0, said
-    assert_same(sweeps.rows(), elsewhere.rows())
+    assert_same(sweeps.rows(), undisturbed)
     assert sweeps.rows().attempt[0] == 2
 
 
@@ -147,10 +145,10 @@ def test_a_node_that_dies_is_survived(sweeps, elsewhere):
         said, _ = command.communicate(timeout=600)
     finally:
         sweeps.cluster.start_node(min(nodes))
-    elsewhere.run(*words, launcher="local")
+    undisturbed = elsewhere(*words)
 
     assert command.returncode == 0, said
-    assert_same(sweeps.rows(), elsewhere.rows())
+    assert_same(sweeps.rows(), undisturbed)
     assert "gone after epoch" in superseded(sweeps).reason.iloc[0]
 
 
@@ -165,10 +163,10 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
         if "BeginTime" in sweeps.cluster.run("squeue --noheader -o %r"):
             sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=300)
-    elsewhere.run(*words, launcher="local")
+    undisturbed = elsewhere(*words)
 
     assert command.returncode == 0, said
-    assert_same(sweeps.rows(), elsewhere.rows())
+    assert_same(sweeps.rows(), undisturbed)
     assert sweeps.rows().attempt[0] >= 2
     assert set(superseded(sweeps).outcome) == {"preempted"}
 

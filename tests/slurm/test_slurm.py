@@ -38,9 +38,9 @@ def test_two_nodes_give_the_results_of_two_ranks_here(sweeps, elsewhere):
     """Same order of examples, same sums: equal to the last bit, whoever started the ranks."""
     words = ["epochs=1", "model=small_cnn", "micro_batch=384"]
     sweeps.run(*words, "num_nodes=2")
-    elsewhere.run(*words, "devices=2", launcher="local")
+    undisturbed = elsewhere(*words, "devices=2")
 
-    across, here = sweeps.rows().iloc[0], elsewhere.rows().iloc[0]
+    across, here = sweeps.rows().iloc[0], undisturbed.iloc[0]
     assert (across.world_size, here.world_size) == (2, 2)
     for name in ("run_id", "train_loss", "val_loss", "val_accuracy", "lr_series_hash", "steps"):
         assert across[name] == here[name], name

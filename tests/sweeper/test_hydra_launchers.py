@@ -24,7 +24,7 @@ def run(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["basic", "joblib", "submitit_local"])
+@pytest.mark.parametrize("launcher", ["joblib", "submitit_local"])
 def test_every_job_is_a_run(results, launcher):
     done = run(
         results, "model=slow", "seed=0,1", "hydra/sweeper=basic", f"hydra/launcher={launcher}"

@@ -5,9 +5,6 @@ gradient has the variance `noise_scale` per example: the noise scale is that num
 weights stay where they are, which tiny rates see to.
 """
 
-import subprocess
-import sys
-
 import pandas as pd
 import pytest
 
@@ -121,13 +118,12 @@ def test_a_run_that_adascale_had_ended_is_over_when_it_is_resumed(run_words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [ADASCALE, (*GROWING, "schedule.growth=measured")])
-def test_one_rank_and_two_decide_alike(tmp_path, words):
+def test_one_rank_and_two_decide_alike(sweep_here, tmp_path, words):
     curves = []
     for devices in (1, 2):
         results = tmp_path / f"on-{devices}"
-        command = [sys.executable, "-m", "sweeper", "-m", *STILL, "base_lr=0.01", *words]
-        command += [f"devices={devices}", "precision=64-true", f"results={results}"]
-        subprocess.run(command, check=True, timeout=300)
+        layout = (f"devices={devices}", "precision=64-true")
+        assert sweep_here(results, *STILL, "base_lr=0.01", *words, *layout) == 0
         curves.append(pd.read_parquet(results / "curves").sort_values("epoch"))
 
     for name in ("lr", "val_loss", "noise_scale", "realised_batch"):

@@ -69,7 +69,6 @@ def test_ranks_together_have_the_gradients_and_statistics_of_one(
     steps = SPAN * SPANS // world_size // micro_batch
     split = BatchSplit(micro_batch=micro_batch, accumulation_steps=steps, world_size=world_size)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_modules.worker"])
     receive, send = context.Pipe(duplex=False)
     ranks = [
         context.Process(

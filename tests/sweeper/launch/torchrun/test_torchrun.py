@@ -46,7 +46,7 @@ def test_the_layout_is_that_of_torchrun_unless_the_words_name_one(words, expecte
 
 
 @pytest.mark.slow
-def test_two_machines_train_each_run_together_and_one_row_is_written(results):
+def test_two_machines_train_each_run_together_and_one_row_is_written(sweep_here, results):
     """Two agents on loopback; the run that fails on rank 1 alone is reported in its own words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -68,8 +68,7 @@ def test_two_machines_train_each_run_together_and_one_row_is_written(results):
     assert across.realised_batch_min == across.realised_batch_max == 7680
 
     elsewhere = results.with_name("elsewhere")
-    here = [sys.executable, "-m", "sweeper", *SHORT, "devices=2", f"results={elsewhere}"]
-    subprocess.run(here, check=True, capture_output=True, timeout=300)
+    assert sweep_here(elsewhere, *SHORT, "devices=2") == 0
     alone = pd.read_parquet(elsewhere / "runs").iloc[0]
     for name in ("run_id", "train_loss", "val_loss", "val_accuracy", "lr_series_hash", "steps"):
         assert across[name] == alone[name], name
