@@ -28,6 +28,7 @@ from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import local_sgd
 from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
+from lightning_modules.callbacks.loss_items import LossItems, loss_items
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
@@ -104,6 +105,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         plan,
         num_val_examples=context.val_examples,
         in_whole_micro_batches=bool(spec.config.reproducible),
+        windows=callbacks.items.windows if callbacks.items else None,
     )
     resumed = context.checkpoint if context.checkpoint.exists() else None
     try:
@@ -173,6 +175,7 @@ class _Callbacks:
     clock: Clock
     contract: BatchContract
     curve: Curve
+    items: LossItems | None
     report: CurveReport
     mirror: Mirror
 
@@ -186,7 +189,8 @@ def _callbacks(
 ) -> _Callbacks:
     config = spec.config
     names = module.metrics if isinstance(module, Classifier) else ("loss",)
-    metrics = TrainingMetrics(names)
+    items = loss_items(config.loss_items, plan)
+    metrics = TrainingMetrics(names, items)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
     local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)
     ordered = OrderedSum(module, plan, position) if config.reproducible else None
@@ -206,6 +210,7 @@ def _callbacks(
         None if config.has_own_module else NoStrayDraws(),
         Position(plan, position),
         KeyedDraws(plan, position) if config.has_own_module else None,
+        items,  # before anything asks for a loss
         sam(config.perturbation),  # passes over the micro-batch, so its position must be known
         local or ordered or gradient_exchange(config.comm_hook),
         metrics,  # as measured by SAM
@@ -244,6 +249,7 @@ def _callbacks(
         clock=clock,
         contract=contract,
         curve=curve,
+        items=items,
         report=report,
         mirror=mirror,
     )

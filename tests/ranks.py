@@ -4,6 +4,7 @@ import multiprocessing
 import os
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ from lightning_modules.callbacks.checkpoint import StopRequest
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.gradients.hierarchical import Hierarchy
+from lightning_modules.train import RankContext, train
+from sweeper.spec.run_spec import run_spec
 
 
 def ask_ranks(answer, meeting: Path, *, world_size: int) -> list:
@@ -104,3 +107,12 @@ def broadcasts(rank: int, folder: Path) -> int:
     dist.broadcast = counting
     train_line(folder, Line(), [LaunchersSigterm()], constant_batches(4))
     return len(counted)
+
+
+def train_rank(config: dict[str, Any], rank: int, folder: Path) -> dict[str, Any]:
+    """The record of a run."""
+    own = folder / f"rank-{rank}"
+    own.mkdir()
+    checkpoint = folder / "checkpoint.ckpt"
+    context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=lambda rows: None)
+    return train(run_spec(config), context)

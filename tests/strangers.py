@@ -110,3 +110,50 @@ class Gan(L.LightningModule):
 
 class Classic(nn.Module):
     """No LightningModule."""
+
+
+class Masked(Dataset):
+    """Sequences of 4, of which `loss_mask` says which entries count: none in each fourth."""
+
+    def __init__(self, start, stop, present=1):
+        self.start, self.stop, self.present = start, stop, present
+
+    def __len__(self):
+        return self.stop - self.start
+
+    def __getitem__(self, index):
+        if index >= len(self):
+            raise IndexError(index)
+        number = self.start + index
+        x = torch.arange(4) + number / 10
+        return {"x": x, "y": x.cos(), "loss_mask": torch.arange(4) < number % 4 * self.present}
+
+
+class MaskedDataModule(L.LightningDataModule):
+    def __init__(self, batch_size, present=1):
+        super().__init__()
+        self.batch_size, self.present = batch_size, present
+
+    def train_dataloader(self):
+        return DataLoader(Masked(0, 48, self.present), batch_size=self.batch_size)
+
+    def val_dataloader(self):
+        return DataLoader(Masked(48, 60), batch_size=8)
+
+
+class MaskedModule(L.LightningModule):
+    """One weight; its loss is a mean over the entries that count."""
+
+    def __init__(self, lr=0.01):
+        super().__init__()
+        self.lr, self.weight = lr, nn.Parameter(torch.ones(()))
+
+    def training_step(self, batch):
+        mask = batch["loss_mask"]
+        return ((self.weight * batch["x"] - batch["y"]).square() * mask).sum() / mask.sum()
+
+    def validation_step(self, batch):
+        self.log("val/mse", (self.weight * batch["x"] - batch["y"]).square().mean())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.lr)

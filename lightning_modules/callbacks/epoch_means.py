@@ -7,6 +7,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
+from lightning_modules.callbacks.loss_items import LossItems, Share
 from lightning_modules.callbacks.steps import AfterSteps, examples_in
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 
@@ -23,12 +24,12 @@ class EpochSums:
         self._names = names
         self.totals = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)
 
-    def add(self, sums: Mapping[str, Tensor], examples: int) -> None:
+    def add(self, sums: Mapping[str, Tensor], examples: float) -> None:
         """Add a micro-batch.
 
         Args:
             sums: over its examples, by name.
-            examples: of the micro-batch [examples].
+            examples: of the micro-batch; or whatever else is averaged over [examples].
         """
         values = [sums[name] for name in self._names]
         self.totals += torch.stack([*values, torch.full_like(values[-1], examples)]).double()
@@ -46,13 +47,14 @@ class TrainingMetrics(AfterSteps):
 
     Args:
         names: keys of `sums`; only the loss for a module that returns none.
+        items: what that loss is a mean over, in place of examples.
 
     Attributes:
         columns: of the last epoch, each name with `train_` before it.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._names = names
+    def __init__(self, names: Sequence[str], items: LossItems | None = None) -> None:
+        self._names, self._items = names, items
         self._sums = EpochSums(names, torch.device("cpu"))
         self.columns: dict[str, float | None] = {}
 
@@ -68,7 +70,9 @@ class TrainingMetrics(AfterSteps):
             self._sums.add(outputs["sums"], examples_in(batch))
         elif isinstance(outputs, Mapping) and "loss" in outputs:  # divided for accumulation
             loss = outputs["loss"].detach() * trainer.accumulate_grad_batches
-            self._sums.add({"loss": loss}, 1)  # all micro-batches have as many examples
+            # All micro-batches have as many examples; a loss weighed by its items has their mean.
+            share = Share(1, 1) if self._items is None else self._items.share
+            self._sums.add({"loss": loss * share.mean}, share.items)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch and begin the next one's sums."""

@@ -1,7 +1,7 @@
 """Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ from torch import Tensor
 from lightning_modules.data.randomness import epoch_order
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.batch import BatchSplit
+
+#: A pass over the micro-batches of a 0-based epoch.
+Windows = Callable[[Iterator[Any], int], Iterator[Any]]
 
 
 class Data(Protocol):
@@ -119,10 +122,13 @@ class MicroBatches:
         data: the data set.
         plan: of the run's batches, and of this rank's part in them.
         seed: the run's seed.
+        windows: looks ahead at the micro-batches of each step of a 0-based epoch.
     """
 
-    def __init__(self, data: Data, plan: RankPlan, *, seed: int) -> None:
-        self._data, self._plan, self._seed = data, plan, seed
+    def __init__(
+        self, data: Data, plan: RankPlan, *, seed: int, windows: Windows | None = None
+    ) -> None:
+        self._data, self._plan, self._seed, self._windows = data, plan, seed, windows
         self._epoch = 0
 
     @property
@@ -137,14 +143,15 @@ class MicroBatches:
     def __len__(self) -> int:
         return self._plan.steps(self._epoch) * self._plan.split(self._epoch).accumulation_steps
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[Any]:
         # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
         # the iterator first and calls `set_epoch` later.
         self._data.set_epoch(self._seed, self._epoch)
         if isinstance(self._data, Streamed):
-            yield from self._data.train_stream(self.positions())
+            batches = self._data.train_stream(self.positions())
         else:
-            yield from map(self._data.train_examples, self.positions())
+            batches = map(self._data.train_examples, self.positions())
+        yield from self._windows(batches, self._epoch) if self._windows else batches
 
     def positions(self) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from lightning_modules.data.batches import Data, MicroBatches, ValBatches, val_bounds
+from lightning_modules.data.batches import Data, MicroBatches, ValBatches, Windows, val_bounds
 from lightning_modules.data.own_loaders import OwnExamples, ValLoader, seed_everything
 from lightning_modules.rank_plan import RankPlan
 
@@ -51,11 +51,19 @@ class OurLoaders(pl.LightningDataModule):
 
 
 def run_loaders(
-    data: Any, plan: RankPlan, *, num_val_examples: int | None, in_whole_micro_batches: bool
+    data: Any,
+    plan: RankPlan,
+    *,
+    num_val_examples: int | None,
+    in_whole_micro_batches: bool,
+    windows: Windows | None = None,
 ) -> pl.LightningDataModule:
-    """What the Trainer takes, of any data; the arguments are those of `OurLoaders`."""
+    """What the Trainer takes, of any data; the arguments are those of `OurLoaders`.
+
+    Of a user's data `windows` looks ahead, as `MicroBatches` lets it.
+    """
     if isinstance(data, pl.LightningDataModule):
-        return with_run_loaders(data, plan)
+        return with_run_loaders(data, plan, windows=windows)
     return OurLoaders(
         data,
         plan,
@@ -64,12 +72,15 @@ def run_loaders(
     )
 
 
-def with_run_loaders(data: pl.LightningDataModule, plan: RankPlan) -> pl.LightningDataModule:
+def with_run_loaders(
+    data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
+) -> pl.LightningDataModule:
     """A user's DataModule whose loaders are rebuilt, in place; its other hooks stay.
 
     Args:
         data: the user's.
         plan: of the run's batches.
+        windows: as of `MicroBatches`.
     """
     made = {name: getattr(data, name) for name in ("setup", "train_dataloader", "val_dataloader")}
 
@@ -80,7 +91,7 @@ def with_run_loaders(data: pl.LightningDataModule, plan: RankPlan) -> pl.Lightni
     def train_dataloader() -> MicroBatches:
         examples: Any = OwnExamples(made["train_dataloader"](), seed=plan.seed)
         _check_number(examples.num_train_examples, plan)
-        return MicroBatches(examples, plan, seed=plan.seed)
+        return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader() -> Any:
         split = plan.split(0)

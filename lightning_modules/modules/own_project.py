@@ -12,6 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
 
+from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples, seed_everything
 from lightning_modules.process.one_lightning import unite
 from sweeper.spec.config import Component, is_ours
@@ -50,14 +51,15 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """What can only be known by making the user's module and data.
 
     Args:
-        config: resolved; `module`, `data` and `seed` are read.
+        config: resolved; `module`, `data`, `loss_items` and `seed` are read.
 
     Returns:
         `num_train_examples`; of a user's module also `has_batchnorm` and `is_automatic`, whether
         Lightning steps the optimizer.
 
     Raises:
-        ValueError: if the examples have no order that could be the run's.
+        ValueError: if the examples have no order that could be the run's, or the items of a batch
+            cannot be counted.
     """
     seed_everything(config["seed"])
     data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
@@ -66,7 +68,10 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         data.prepare_data()
         data.setup("fit")
-        num = OwnExamples(data.train_dataloader(), seed=0).num_train_examples
+        loader = data.train_dataloader()
+        num = OwnExamples(loader, seed=0).num_train_examples
+        if config.get("loss_items"):
+            item_count(config["loss_items"])(next(iter(loader)))
     found = {"num_train_examples": num}
     if is_ours(config["module"]["_target_"]):
         return found

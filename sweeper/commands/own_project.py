@@ -15,6 +15,9 @@ from sweeper.store.publish import publish_json
 
 Config = dict[str, Any]
 
+#: Keys that facts depend on.
+_READ = ("module", "data", "loss_items")
+
 
 def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
     """Configs with the number of examples, and what follows from the user's module.
@@ -32,7 +35,7 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
         if not is_own and "num_train_examples" in config["data"]:
             yield config
             continue
-        made = {key: config[key] for key in ("module", "data")} if is_own else config["data"]
+        made = {key: config[key] for key in _READ if config.get(key)} if is_own else config["data"]
         key = json.dumps(made, sort_keys=True)
         if key not in known:
             known[key] = _facts(config, key, results)
@@ -61,6 +64,7 @@ def _check_manual(config: Config) -> None:
     methods = {
         "perturbation": config["perturbation"]["name"] != "none",
         "noise_span": config["noise_span"] is not None,
+        "loss_items": config["loss_items"] is not None,
         "reproducible": bool(config["reproducible"]),
         "comm_hook": config["comm_hook"]["name"] == "post_local_sgd",
     }

@@ -20,10 +20,11 @@ def is_ours(target: str) -> bool:
 
 
 def targets(node: Any) -> Iterator[str]:
-    """Every `_target_` of a resolved config: the dotted paths of what it names."""
+    """Every `_target_` of a resolved config, and the function of `loss_items`: dotted paths."""
     if isinstance(node, Mapping):
         for key, value in node.items():
-            if key == "_target_" and isinstance(value, str):
+            is_function = key == "loss_items" and "." in str(value)
+            if (key == "_target_" or is_function) and isinstance(value, str):
                 yield value
             else:
                 yield from targets(value)
@@ -165,6 +166,7 @@ class Scientific(Settings):
     ema_decay: Fraction | None = None
     noise_span: Count | None = None
     loss_ceiling: Positive | None = None
+    loss_items: Text | None = None
 
 
 class Incidental(Settings):

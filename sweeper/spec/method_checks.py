@@ -120,13 +120,14 @@ def _check_local_steps(hook: PostLocalSGD, config: RunConfig) -> None:
         "precision": config.precision == "16-mixed",
         "optimizer": config.optimizer.gradient_span is not None,
         "noise_span": noise_span(config) is not None,
+        "loss_items": config.loss_items is not None,
     }
     if any(beside.values()):
         names = ", ".join(name for name, is_set in beside.items() if is_set)
         msg = (
             "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
             "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
-            "noise (noise_span); "
+            "noise (noise_span), a mean over all items (loss_items); "
             f"got {names}. Remove it, or use comm_hook=all_reduce."
         )
         raise ValueError(msg)
@@ -196,6 +197,12 @@ def _check_module(config: RunConfig) -> None:
     """Refuse keys that do not go with the module, its optimizers or its metric."""
     if config.has_own_module:
         _check_own(config)
+    elif config.loss_items is not None:
+        msg = (
+            "loss_items must be null with module=classifier, whose loss is a mean over examples; "
+            f"got loss_items={config.loss_items}. Remove it."
+        )
+        raise ValueError(msg)
     elif config.model is None:
         msg = "model must be given with module=classifier; got model=null. Choose a model."
         raise ValueError(msg)

@@ -149,6 +149,18 @@ def test_what_a_plan_must_know_is_found_out():
     assert facts({**project, "module": ours}) == {"num_train_examples": 96}
 
 
+def test_items_that_cannot_be_counted_are_found_out_too():
+    masked = {
+        "module": {"_target_": "strangers.MaskedModule"},
+        "data": {"_target_": "strangers.MaskedDataModule"},
+        "seed": 0,
+    }
+
+    assert facts({**masked, "loss_items": "loss_mask"})["num_train_examples"] == 48
+    with pytest.raises(ValueError, match="loss_items must be a key of the batch"):
+        facts({**masked, "loss_items": "loss_masks"})
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

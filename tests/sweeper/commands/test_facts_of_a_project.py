@@ -66,6 +66,7 @@ def test_a_module_that_steps_by_hand_does_so_at_the_batch(fill):
         ("devices=3", "micro_batch x ranks must be the batch .* 3 ranks"),
         ("perturbation=sam", "perturbation cannot be used with .* automatic_optimization=False"),
         ("reproducible=true", "reproducible cannot be used"),
+        ("loss_items=y", "loss_items cannot be used"),
     ],
 )
 def test_what_would_need_lightning_to_step_is_refused(fill, word, sentence):

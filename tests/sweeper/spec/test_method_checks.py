@@ -82,8 +82,8 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
             (*LOCAL, "ema_decay=0.9"),
             "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
             "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
-            "noise (noise_span); got ema_decay. Remove it, or use "
-            "comm_hook=all_reduce.",
+            "noise (noise_span), a mean over all items (loss_items); got ema_decay. "
+            "Remove it, or use comm_hook=all_reduce.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

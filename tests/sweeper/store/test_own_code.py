@@ -30,6 +30,14 @@ CONFIG = {
 }
 
 
+@pytest.mark.usefixtures("project")
+def test_the_function_that_counts_items_is_code_too():
+    named = {"data": CONFIG["data"], "loss_items": "loose.count"}
+
+    assert list(own_code.own_code(targets(named))) == ["loose.py"]
+    assert own_code.own_code(targets({**named, "loss_items": "loose"})) == {}
+
+
 def code():
     return own_code.own_code(targets(CONFIG))
 

@@ -1,0 +1,109 @@
+"""A loss that is a mean over items, such as tokens or boxes: over those of a whole step."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+
+from lightning_modules.data.item_counts import item_count
+from lightning_modules.rank_plan import RankPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A micro-batch's items, and the mean over all micro-batches of its step, on all ranks."""
+
+    items: float
+    mean: float
+
+
+class LossItems(Callback):
+    """Weighs each micro-batch's loss by its items, so that a step's loss is the mean over them.
+
+    Accumulation and DDP average the losses of micro-batches and ranks. With the weight
+    ``items / mean items`` the average is ``sum(items * loss) / sum(items)``: the loss of the whole
+    batch. The items of a step are counted on the CPU before its first micro-batch is trained, and
+    summed over ranks in one exchange between CPUs, for which no device is waited.
+
+    A micro-batch without items has no gradient, whatever its loss, which is 0/0 as a rule.
+
+    Args:
+        count: the items of a batch, as its loader gives it.
+        plan: of the run's batches.
+
+    Attributes:
+        share: of the micro-batch that is trained on.
+    """
+
+    def __init__(self, count: Callable[[Any], float], plan: RankPlan) -> None:
+        self._count, self._plan = count, plan
+        self._ahead: deque[Share] = deque()
+        self.share = Share(1, 1)
+        # NCCL would count on the device, for which the CPU would have to wait.
+        on_device = dist.is_initialized() and dist.get_backend() != "gloo"
+        self._group: Any = dist.new_group(backend="gloo") if on_device else None
+
+    def windows(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+        """The same micro-batches; those of a step are fetched and counted before the first.
+
+        Raises:
+            ValueError: if the micro-batches of a step have no item.
+        """
+        split = self._plan.split(epoch)
+        while window := list(islice(batches, split.accumulation_steps)):
+            items = [self._count(batch) for batch in window]
+            total = self._over_ranks(sum(items))
+            if not total:
+                msg = (
+                    "every batch must have an item that its loss is a mean over; got a batch of "
+                    f"{split.global_batch} examples without any, in epoch {epoch + 1}. Correct "
+                    "loss_items, leave such examples out, or use a larger batch."
+                )
+                raise ValueError(msg)
+            mean = total / (len(window) * split.world_size)
+            self._ahead += [Share(one, mean) for one in items]
+            yield from window
+
+    def _over_ranks(self, items: float) -> float:
+        total = torch.tensor(items, dtype=torch.float64)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            dist.all_reduce(total, group=self._group)
+        return float(total)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Weigh what `training_step` returns."""
+        step: Any = pl_module.training_step
+
+        @wraps(step)
+        def weighed(*args: Any, **kwargs: Any) -> Any:
+            outputs = step(*args, **kwargs)
+            if isinstance(outputs, Mapping):
+                return {**outputs, "loss": self._weighed(outputs["loss"], pl_module)}
+            return None if outputs is None else self._weighed(outputs, pl_module)
+
+        pl_module.training_step = weighed  # type: ignore[method-assign]
+
+    def _weighed(self, loss: Tensor, module: LightningModule) -> Tensor:
+        if self.share.items:
+            return loss * (self.share.items / self.share.mean)
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        return torch.stack([weight.sum() for weight in weights]).sum() * 0.0
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Go on to the next micro-batch."""
+        self.share = self._ahead.popleft()
+
+
+def loss_items(given: str | None, plan: RankPlan) -> LossItems | None:
+    """The callback of a run; None if its loss is a mean over examples."""
+    return None if given is None else LossItems(item_count(given), plan)

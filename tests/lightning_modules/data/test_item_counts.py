@@ -1,0 +1,64 @@
+"""What counts as an item of a batch, and what as padding."""
+
+import pytest
+import torch
+
+from lightning_modules.data.item_counts import item_count
+
+IDS = torch.tensor([[3, 0, 5], [0, 0, -100]])
+BATCH = {
+    "labels": IDS,
+    "attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]),
+    "float_mask": torch.tensor([1.0, 0.0]),
+    "valid": torch.tensor([True, False]),
+    "weights": torch.tensor([0.5]),
+    "texts": ["a", "b"],
+}
+
+
+def halves(batch):
+    return 0.5 * len(batch["labels"])
+
+
+def none(batch):
+    del batch
+
+
+def negative(batch):
+    del batch
+    return -1
+
+
+@pytest.mark.parametrize(
+    ("key", "count"), [("labels", 5), ("attention_mask", 3), ("float_mask", 1), ("valid", 1)]
+)
+def test_labels_count_unless_they_are_ignored_and_masks_where_they_are_set(key, count):
+    assert item_count(key)(BATCH) == count
+
+
+def test_a_function_counts_what_it_likes():
+    assert item_count("test_item_counts.halves")(BATCH) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("loss_items", "sentence"),
+    [
+        ("weights", r"labels as whole numbers.* which holds torch.float32 numbers"),
+        ("texts", r"which holds a list"),
+        (
+            "lables",
+            r"a key of the batch or .* the batch is a dict with keys labels, attention_mask",
+        ),
+        ("test_item_counts.none", r"returns the number of items .* which returned None"),
+        ("test_item_counts.negative", r"which returned -1"),
+        ("nowhere.count", r"loss_items must name something that can be imported"),
+    ],
+)
+def test_what_cannot_be_counted_is_refused(loss_items, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        item_count(loss_items)(BATCH)
+
+
+def test_a_batch_without_keys_has_none_to_count():
+    with pytest.raises(ValueError, match="the batch is a list with no keys"):
+        item_count("labels")([IDS])
