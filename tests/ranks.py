@@ -109,6 +109,15 @@ def broadcasts(rank: int, folder: Path) -> int:
     return len(counted)
 
 
+def train_each(configs: dict[str, dict[str, Any]], rank: int, folder: Path) -> dict[str, Any]:
+    """The record of each of several runs, by name."""
+    records = {}
+    for name, config in configs.items():
+        (folder / name).mkdir(exist_ok=True)
+        records[name] = train_rank(config, rank, folder / name)
+    return records
+
+
 def train_rank(config: dict[str, Any], rank: int, folder: Path) -> dict[str, Any]:
     """The record of a run."""
     own = folder / f"rank-{rank}"

@@ -2,6 +2,7 @@
 
 import lightning as L
 import torch
+import torchmetrics
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -157,3 +158,25 @@ class MaskedModule(L.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class DrawingModule(L.LightningModule):
+    """Draws in each step, normalises by BatchNorm and counts its examples in a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.examples = torchmetrics.SumMetric()
+
+    def training_step(self, batch):
+        x = batch.pop("x")  # gone for whoever comes second
+        self.examples(len(x))
+        self.log("train/examples", self.examples, on_step=False, on_epoch=True)
+        return (self.head(self.norm(x)) * torch.rand(len(x), 1, dtype=x.dtype)).square().mean()
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        if dataloader_idx == 0:
+            self.log("val/mean", self.norm.running_mean.sum(), add_dataloader_idx=False)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)

@@ -1,12 +1,18 @@
 """Sharpness-aware minimisation: descend by the gradient at worse weights nearby."""
 
+import inspect
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
+from torchmetrics import Metric, MetricCollection
 
+from lightning_modules.data.own_loaders import kept_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from sweeper.spec import config
 
@@ -14,8 +20,9 @@ from sweeper.spec import config
 class SAM(Callback):
     """Takes each micro-batch's gradient at ``w + rho g / |g|``, ``g`` its gradient at ``w``.
 
-    The norm is over all layers. The metrics and running statistics of the epoch are those of the
-    pass at ``w``; its turn comes before that of callbacks that read what a step returns.
+    The norm is over all layers. The loss, the sums and the running statistics of the epoch are
+    those of the pass at ``w``; its turn comes before that of callbacks that read what a step
+    returns. What a module logs is of the other pass, and both passes make the same draws.
 
     Args:
         rho: how far to climb.
@@ -34,11 +41,18 @@ class SAM(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Take the loss and the gradient at the weights, and climb."""
-        with trainer.precision_plugin.train_step_context():
-            outputs: Any = pl_module.training_step(batch, batch_idx)
-        self._at_w = {key: value for key, value in outputs.items() if key != "loss"}
+        taken = (copy(batch), batch_idx)[: _num_arguments(pl_module)]
+        with trainer.precision_plugin.train_step_context(), _unnoticed(pl_module):
+            outputs: Any = pl_module.training_step(*taken)
+        outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+        loss: Tensor = outputs["loss"]
+        self._at_w = {"loss": loss.detach() / trainer.accumulate_grad_batches}
+        if "sums" in outputs:
+            self._at_w["sums"] = outputs["sums"]
         self._weights = [p for p in pl_module.parameters() if p.requires_grad]
-        gradients = torch.autograd.grad(outputs["loss"], self._weights)
+        gradients = torch.autograd.grad(
+            loss, self._weights, allow_unused=True, materialize_grads=True
+        )
         self._climb(gradients)
         track_statistics(pl_module, is_on=False)
 
@@ -62,6 +76,36 @@ class SAM(Callback):
     ) -> None:
         """Let others read what was measured at the weights."""
         outputs.update(self._at_w)
+
+
+def _num_arguments(module: LightningModule) -> int:
+    """Of `training_step`, as Lightning counts: the batch, and its index if there is room."""
+    given: Any = inspect.signature(module.training_step).parameters.values()
+    return 2 if any(one.kind is one.VAR_POSITIONAL for one in given) else len(given)
+
+
+@contextmanager
+def _unnoticed(module: LightningModule) -> Generator[None]:
+    """Leave what a module logs, its metrics and the generators as they were before the block."""
+    metrics = [
+        (parent, name, child)
+        for parent in module.modules()
+        if not isinstance(parent, Metric | MetricCollection)
+        for name, child in parent.named_children()
+        if isinstance(child, Metric | MetricCollection)
+    ]
+    log = module.log
+    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
+    for parent, name, metric in metrics:
+        setattr(parent, name, metric.clone())
+    devices = [module.device] if module.device.type == "cuda" else []
+    try:
+        with kept_generators(), torch.random.fork_rng(devices):
+            yield
+    finally:
+        module.log = log  # type: ignore[method-assign]
+        for parent, name, metric in metrics:
+            setattr(parent, name, metric)
 
 
 def sam(perturbation: config.Perturbation) -> SAM | None:

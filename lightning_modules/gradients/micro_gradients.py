@@ -67,14 +67,18 @@ class MicroGradients:
             ValueError: if there is a single micro-batch, which has nothing to be compared with.
         """
         world_size = dist.get_world_size() if dist.is_initialized() else 1
-        count = self._counts[parameters[0]] * world_size
+        count = max(self._counts.values(), default=0) * world_size
         if count == 1:
             msg = (
                 "methods that compare micro-batches need at least two in each global batch; got "
                 "one. Lower optimizer.gradient_span or noise_span, or raise batch."
             )
             raise ValueError(msg)
-        sums = [self._sums[parameter] for parameter in parameters]
+        # A parameter that some micro-batches leave out has no gradient of them: zero.
+        sums = [
+            self._sums[p] if p in self._counts else self._statistic(torch.zeros_like(p))
+            for p in parameters
+        ]
         if world_size > 1:
             sums = _all_reduced(sums)
         self._counts.clear()

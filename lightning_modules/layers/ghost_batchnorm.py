@@ -173,3 +173,6 @@ def track_statistics(model: nn.Module, *, is_on: bool) -> None:
     """Whether training passes move the running statistics on; they do at first."""
     for layer in ghost_batchnorms(model):
         layer.is_tracking = is_on
+    for layer in model.modules():  # of a user's module
+        if isinstance(layer, PlainBatchNorm) and layer.running_mean is not None:
+            layer.track_running_stats = is_on

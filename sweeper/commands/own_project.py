@@ -64,6 +64,10 @@ def _check_manual(config: Config) -> None:
     methods = {
         "perturbation": config["perturbation"]["name"] != "none",
         "noise_span": config["noise_span"] is not None,
+        "lr_rule=adascale": config["lr_rule"].get("name") == "adascale",
+        "schedule=growing_batch": config["schedule"].get("name") == "growing_batch",
+        "optimizer.gradient_span": config["optimizer"].get("gradient_span") is not None,
+        "gradient_clip": config["gradient_clip"] is not None,
         "loss_items": config["loss_items"] is not None,
         "reproducible": bool(config["reproducible"]),
         "comm_hook": config["comm_hook"]["name"] == "post_local_sgd",

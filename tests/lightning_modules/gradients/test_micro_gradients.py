@@ -57,6 +57,21 @@ def test_a_step_that_the_loss_scaler_skipped_leaves_nothing_behind():
     torch.testing.assert_close(micro.means([weight])[0], INPUTS.square().sum(dim=1).mean())
 
 
+def test_a_weight_that_a_micro_batch_leaves_out_has_no_gradient_of_it():
+    used, seldom = (torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
+    micro = MicroGradients(squares)
+    micro.watch([seldom, used], accumulation_steps=lambda: 4, loss_scale=lambda: 1.0)
+    accumulate(used)
+    accumulate(seldom, inputs=INPUTS[:1])
+
+    of_seldom, of_used = micro.means([seldom, used])
+
+    torch.testing.assert_close(of_used, INPUTS.square().mean(dim=0))
+    torch.testing.assert_close(of_seldom, 4 * INPUTS[0].square())
+    accumulate(used)
+    torch.testing.assert_close(micro.means([seldom, used])[0], torch.zeros_like(seldom))
+
+
 def test_gradients_that_are_not_accumulated_are_not_seen():
     """SAM's ascent asks for gradients of its own in between."""
     weight, micro = watched(squared_norm)

@@ -67,6 +67,9 @@ def test_a_module_that_steps_by_hand_does_so_at_the_batch(fill):
         ("perturbation=sam", "perturbation cannot be used with .* automatic_optimization=False"),
         ("reproducible=true", "reproducible cannot be used"),
         ("loss_items=y", "loss_items cannot be used"),
+        ("gradient_clip=1", "gradient_clip cannot be used"),
+        ("optimizer=vr_sgd", "optimizer.gradient_span cannot be used"),
+        ("lr_rule=adascale", "lr_rule=adascale cannot be used"),
     ],
 )
 def test_what_would_need_lightning_to_step_is_refused(fill, word, sentence):

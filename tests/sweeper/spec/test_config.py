@@ -10,7 +10,15 @@ from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.sentences import models_of
 
 #: Settings that no file of conf/ has for every choice, written with a `+`; None without it.
-OPTIONAL = {"about", "choice", "gradient_span", "measured_in", "model", "warmup_exponent"}
+OPTIONAL = {
+    "about",
+    "base_lr",
+    "choice",
+    "gradient_span",
+    "measured_in",
+    "model",
+    "warmup_exponent",
+}
 
 
 MODELS = [
