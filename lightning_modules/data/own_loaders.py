@@ -138,6 +138,13 @@ def rebuilt(
     )
 
 
+def batch_of(
+    dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key], *, seed: int
+) -> Any:
+    """The batch of these (epoch, index) as a rebuilt loader makes it, made in this process."""
+    return _Keyed(dataset, collate, seed).__getitems__(keys)
+
+
 def check_loader(loader: Any, made_by: str) -> None:
     """Refuse what is no loader of a data set with indices.
 

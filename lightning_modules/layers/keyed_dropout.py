@@ -131,11 +131,7 @@ class StrayDraws:
         """
         if torch.equal(self._before, _generator_state(self._device)):
             return
-        known = [
-            f"{name} (MultiheadAttention, dropout={layer.dropout:g})"
-            for name, layer in model.named_modules()
-            if isinstance(layer, nn.MultiheadAttention) and layer.dropout
-        ]
+        known = drawing_layers(model)
         culprits = f" It has {', '.join(known)}." if known else ""
         msg = (
             "the model must draw at random only in dropout layers (torch.nn's, torchvision's "
@@ -144,6 +140,15 @@ class StrayDraws:
             "model.settings, or write it as a layer instead of a function."
         )
         raise ValueError(msg)
+
+
+def drawing_layers(model: nn.Module) -> list[str]:
+    """Layers that are known to draw, and have no keyed counterpart."""
+    return [
+        f"{name} (MultiheadAttention, dropout={layer.dropout:g})"
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.MultiheadAttention) and layer.dropout
+    ]
 
 
 _SELU_FLOOR = -1.7580993408473766  # minus SELU's scale times its alpha

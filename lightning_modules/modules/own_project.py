@@ -14,6 +14,7 @@ from torch import nn
 
 from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples, seed_everything
+from lightning_modules.modules.guarantees import EXAMPLES, findings
 from lightning_modules.process.one_lightning import unite
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
@@ -55,7 +56,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `num_train_examples`; of a user's module also `has_batchnorm` and `is_automatic`, whether
-        Lightning steps the optimizer.
+        Lightning steps the optimizer, and `found`, what `findings` says.
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
@@ -63,23 +64,33 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     seed_everything(config["seed"])
     data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
+    loader: Any = None
+    order: list[int] = []
+    weigh = item_count(config["loss_items"]) if config.get("loss_items") else None
     if not isinstance(data, pl.LightningDataModule):
         num = data.num_train_examples
     else:
         data.prepare_data()
         data.setup("fit")
         loader = data.train_dataloader()
-        num = OwnExamples(loader, seed=0).num_train_examples
-        if config.get("loss_items"):
-            item_count(config["loss_items"])(next(iter(loader)))
+        examples = OwnExamples(loader, seed=0)
+        num, order = examples.num_train_examples, examples.order(0)[:EXAMPLES].tolist()
+        if weigh is not None:
+            weigh(next(iter(loader)))
     found = {"num_train_examples": num}
     if is_ours(config["module"]["_target_"]):
         return found
-    module = made(config["module"])
+
+    def make() -> pl.LightningModule:
+        seed_everything(config["seed"])
+        return made(config["module"])
+
+    module = make()
     return {
         **found,
         "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in module.modules()),
         "is_automatic": module.automatic_optimization,
+        "found": findings(make, data, loader, order, weigh) if order else {},
     }
 
 

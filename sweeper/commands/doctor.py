@@ -1,6 +1,7 @@
 """`sweeper doctor`: find what would go wrong on this machine, and say what to do about it.
 
-Run it on the login node and inside a job: the findings differ.
+Run it on the login node and inside a job: the findings differ. With the overrides of a sweep, such
+as module._target_=my.Module, it looks at your project instead.
 """
 
 import argparse
@@ -15,6 +16,9 @@ from sweeper.commands.checks.check import Check, Severity
 from sweeper.commands.checks.cluster import cluster_checks
 from sweeper.commands.checks.folders import folder_checks
 from sweeper.commands.checks.machine import machine_checks
+from sweeper.commands.checks.project import project_checks
+from sweeper.commands.plan import configs_of
+from sweeper.commands.refusals import refuse
 from sweeper.console.text import say, text_console
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 
@@ -26,9 +30,12 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
     checks: list[Check] = []
     console = text_console(quiet=options.json)
-    for check in examine(Path(options.results), devices=options.devices):
-        checks.append(check)
-        _show(check, console)
+    try:
+        for check in _examined(options):
+            checks.append(check)
+            _show(check, console)
+    except ValueError as error:
+        return refuse(error)
     counts = {severity: sum(c.severity == severity for c in checks) for severity in Severity}
     console.print(
         f"{counts[Severity.BROKEN]} broken, {counts[Severity.WARNING]} warnings, "
@@ -37,6 +44,14 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         say(json.dumps([asdict(check) for check in checks]))
     return RUN_FAILED if counts[Severity.BROKEN] else DONE
+
+
+def _examined(options: argparse.Namespace) -> Iterator[Check]:
+    overrides = [word for word in options.words if "=" in word]
+    if overrides:
+        yield from project_checks(configs_of(overrides, config_dir=options.config_dir)[0])
+    else:
+        yield from examine(Path(*options.words[:1] or ["results"]), devices=options.devices)
 
 
 def examine(results: Path, *, devices: int) -> Iterator[Check]:
@@ -55,7 +70,10 @@ def _show(check: Check, console: Console) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sweeper doctor", description=__doc__)
-    parser.add_argument("results", nargs="?", default="results", help="results folder")
+    parser.add_argument(
+        "words", nargs="*", help="a results folder (default: results), or the overrides of a sweep"
+    )
+    parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     parser.add_argument("--devices", type=int, default=1, help="ranks on each node")
     parser.add_argument("--json", action="store_true", help="for scripts")
     return parser

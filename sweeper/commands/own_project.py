@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.config import is_ours, targets
+from sweeper.spec.guarantees import held
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json
 
@@ -35,10 +36,9 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
         if not is_own and "num_train_examples" in config["data"]:
             yield config
             continue
-        made = {key: config[key] for key in _READ if config.get(key)} if is_own else config["data"]
-        key = json.dumps(made, sort_keys=True)
+        key = _key(config)
         if key not in known:
-            known[key] = _facts(config, key, results)
+            known[key] = _remembered(config, results) or facts_found_out(config, results)
         yield _filled(config, known[key], is_own=is_own)
 
 
@@ -50,6 +50,7 @@ def _filled(config: Config, facts: Mapping[str, Any], *, is_own: bool) -> Config
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
+    config["guarantees"] = held(facts, bn_span=config["bn_span"])
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
@@ -91,19 +92,38 @@ def _check_manual(config: Config) -> None:
     config["micro_batch"] = share
 
 
-def _facts(config: Config, key: str, results: Path) -> dict[str, Any]:
-    """Remembered for this module, this data and this code; else measured."""
-    code = code_hash(own_code(targets(config))) or ""
-    name = hashlib.sha256(f"{key}{code}".encode()).hexdigest()[:12]
-    path = results / "facts" / f"{name}.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        pass
+def facts_found_out(config: Config, results: Path) -> dict[str, Any]:
+    """The facts of a config's module and data, of a process of its own, and remembered.
+
+    Raises:
+        ValueError: if the module or the data cannot be made.
+    """
     facts = _measured(config)
+    path = _path(config, results)
     path.parent.mkdir(parents=True, exist_ok=True)
     publish_json(path, facts)
     return facts
+
+
+def _remembered(config: Config, results: Path) -> dict[str, Any] | None:
+    """For this module, this data and this code."""
+    try:
+        return json.loads(_path(config, results).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _path(config: Config, results: Path) -> Path:
+    code = code_hash(own_code(targets(config))) or ""
+    name = hashlib.sha256(f"{_key(config)}{code}".encode()).hexdigest()[:12]
+    return results / "facts" / f"{name}.json"
+
+
+def _key(config: Config) -> str:
+    """What facts depend on, of a config."""
+    if is_ours(config["module"]["_target_"]):
+        return json.dumps(config["data"], sort_keys=True)
+    return json.dumps({key: config[key] for key in _READ if config.get(key)}, sort_keys=True)
 
 
 def _measured(config: Config) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sweeper.launch.local.slots import this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
 from sweeper.spec.exit_codes import DONE
+from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.store.ledger import Ledger
@@ -58,14 +59,19 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
 
     ValueError if an override cannot be parsed or a point is impossible.
     """
+    configs = configs_of(overrides, config_dir=config_dir)
+    ledger = Ledger(Path(configs[0]["results"]))
+    device = this_machine(jobs="auto", runs_per_gpu=1).device
+    return plan(with_facts(configs, ledger.results), ledger, device=device), ledger
+
+
+def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
+    """The resolved configs of the grid that a command's overrides ask for."""
     if config_dir:
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         loader = GlobalHydra.instance().config_loader()
-        configs = list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
-    ledger = Ledger(Path(configs[0]["results"]))
-    device = this_machine(jobs="auto", runs_per_gpu=1).device
-    return plan(with_facts(configs, ledger.results), ledger, device=device), ledger
+        return list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
 
 
 def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
@@ -143,6 +149,9 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             console.print(sentence)
     for warning in planned.distinct_warnings:
         console.print(f"Warning: {warning}")
+    for sentence in dict.fromkeys(map(_guarantees, planned.specs)):
+        if sentence:
+            console.print(sentence)
     if said := of_code(planned.changes, planned.specs[0].config.code):
         console.print(said)
     new = sum(line["ledger"] == "new" for line in lines)
@@ -175,6 +184,18 @@ def _course(spec: RunSpec) -> str:
         for epoch, batch in later
     ]
     return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
+
+
+def _guarantees(spec: RunSpec) -> str:
+    """What was found to hold for the user's module; empty for ours."""
+    if not spec.config.has_own_module:
+        return ""
+    holding = spec.config.guarantees or []
+    not_holding = f"; not: {', '.join(names)}" if (names := missing(holding)) else ""
+    return (
+        f"Found to hold for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
+        f"{not_holding}. `sweeper doctor` with the same words says why."
+    )
 
 
 def _layout(line: Line) -> str:

@@ -187,6 +187,7 @@ class Incidental(Settings):
     keep_checkpoint: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
+    guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out
     code: Literal["keep", "rerun"] | None = None
     metric: Text
     metric_mode: Literal["max", "min"] | None = None

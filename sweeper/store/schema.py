@@ -58,6 +58,10 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "started_at": (pa.timestamp("us", tz="UTC"), "start of this attempt"),
     "host": (_TEXT, "name of the machine"),
     "device_kind": (_TEXT, "cpu, or the name of the GPU"),
+    "guarantees": (
+        _TEXT,
+        "what was found to hold for the user's module, by commas; null for ours",
+    ),
     "code_hash": (
         _TEXT,
         "of the user's own sources, which results/code/<code_hash>.json lists; null for none",

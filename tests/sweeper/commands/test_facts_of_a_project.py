@@ -3,19 +3,32 @@
 import pytest
 
 from sweeper.commands import own_project
+from sweeper.commands.checks.check import Severity
+from sweeper.commands.checks.project import project_checks
 from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.own_project import with_facts
+from sweeper.commands.plan import _guarantees
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.row import planned_columns
 
 WORDS = [
     "module=own", "module._target_=nowhere.Module", "data=own", "data._target_=nowhere.Data",
     "batch=32",
 ]  # fmt: skip
+METRIC = ["metric=val/loss", "metric_mode=min", "base_batch=32"]
+FOUND = {
+    "keyed items": {"holds": True, "said": "yes", "do": ""},
+    "additive loss": {"holds": False, "said": "no", "do": "Take means."},
+    "keyed draws": {"holds": None, "said": "not found out", "do": ""},
+}
 
 
 @pytest.fixture
 def fill(grid, tmp_path, monkeypatch):
     """The configs of a grid with the facts of a project; `fill.measured` counts the looks at it."""
-    found = {"num_train_examples": 96, "has_batchnorm": False, "is_automatic": True}
+    found = {
+        "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True, "found": FOUND,
+    }  # fmt: skip
     measured = []
 
     def run(*words, **facts):
@@ -51,6 +64,63 @@ def test_a_stated_number_of_examples_stays(fill):
 @pytest.mark.parametrize(("has", "span"), [(True, "micro"), (False, None)])
 def test_without_batchnorm_there_is_no_span(fill, has, span):
     assert fill(*WORDS, has_batchnorm=has)[0]["bn_span"] == span
+
+
+@pytest.mark.parametrize(
+    ("has", "words", "held"),
+    [
+        (False, [], ["keyed items", "fixed batchnorm"]),
+        (True, [], ["keyed items"]),
+        (True, ["bn_span=8"], ["keyed items", "fixed batchnorm"]),
+    ],
+)
+def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill, has, words, held):
+    (config,) = fill(*WORDS, *METRIC, *words, has_batchnorm=has)
+    spec = run_spec(config)
+
+    assert config["guarantees"] == held
+    assert planned_columns(spec)["guarantees"] == ", ".join(held)
+    assert _guarantees(spec).startswith(f"Found to hold for Module: {', '.join(held)}; not: ")
+
+
+def test_of_our_module_nothing_is_to_be_found_out(fill):
+    spec = run_spec(fill()[0])
+
+    assert planned_columns(spec)["guarantees"] is None
+    assert _guarantees(spec) == ""
+
+
+def test_nothing_found_to_hold_is_not_nothing_looked_at(fill):
+    (config,) = fill(*WORDS, *METRIC, has_batchnorm=True, found={})
+
+    assert planned_columns(run_spec(config))["guarantees"] == ""
+
+
+def test_the_doctor_says_each_thing_and_looks_again_each_time(fill, grid, tmp_path):
+    fill(*WORDS)
+    (config,) = grid(*WORDS, f"results={tmp_path}")
+    list(project_checks(config))
+
+    checks = list(project_checks(config))
+
+    assert [(check.severity, check.what, check.found, check.do) for check in checks] == [
+        (Severity.GOOD, "data", "96 training examples", ""),
+        (Severity.GOOD, "keyed items", "yes", ""),
+        (Severity.WARNING, "additive loss", "no", "Take means."),
+        (Severity.WARNING, "keyed draws", "not found out", ""),
+        (Severity.GOOD, "fixed batchnorm", "there is none", ""),
+    ]
+    assert len(fill.measured) == 3
+
+
+def test_the_doctor_tells_what_cannot_be_made_and_refuses_our_module(grid, tmp_path):
+    (config,) = grid(*WORDS, f"results={tmp_path}")
+    (check,) = project_checks(config)
+
+    assert check.severity is Severity.BROKEN
+    assert "No module named 'nowhere'" in check.found
+    with pytest.raises(ValueError, match="doctor must be given a module of your own"):
+        list(project_checks(grid()[0]))
 
 
 def test_a_module_that_steps_by_hand_does_so_at_the_batch(fill):

@@ -1,0 +1,255 @@
+"""A few training steps of a user's module on a CPU, each from its first weights."""
+
+import pickle
+import random
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers.logger import DummyLogger
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from torchmetrics import Metric
+from torchvision.ops import StochasticDepth
+
+from lightning_modules.data.own_loaders import batch_of, seed_generators
+from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
+from lightning_modules.layers.position import StepPosition
+from lightning_modules.modules.comparisons import attributes
+
+_WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the rest
+_STEPS, _EPOCHS = 100, 10  # that schedulers are told of
+_KNOWN_LAYERS = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout, StochasticDepth),
+)
+_ON_SAVE = pl.LightningModule.on_save_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A training step on these places of the order.
+
+    `mode` is `fixed` with layers in evaluation that the run replaces, `eval` with all of them,
+    `plain` as it is, `keyed` with the run's dropout layers.
+    """
+
+    places: range
+    mode: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Result:
+    """What a pass gave: the loss, the gradient, whether any generator was drawn from."""
+
+    weight: float
+    loss: float | None = None
+    gradient: Tensor | None = None
+    drew: bool = False
+    is_made: bool = False
+
+    @property
+    def values(self) -> tuple[float, Tensor] | None:
+        """Loss and gradient, if there are both."""
+        return None if self.loss is None or self.gradient is None else (self.loss, self.gradient)
+
+
+class _Done(Exception):
+    """All passes were made."""
+
+
+class TrialSteps(Callback):
+    """Makes passes one after the other, each from the first weights, and keeps what they give.
+
+    Args:
+        loader: of the training examples.
+        order: indices of a few of them.
+        weigh: what the loss of a batch is a mean over; None for its examples.
+        precision: of the Trainer.
+
+    Attributes:
+        changed: attributes of the module that the plain pass changed; None if it was not made.
+        drawing_layers: those that may draw beside dropout layers.
+        error: what the module raised, which ended the passes.
+        saves_itself: whether the module adds to checkpoints.
+    """
+
+    def __init__(
+        self,
+        loader: "DataLoader[Any]",
+        order: Sequence[int],
+        weigh: Callable[[Any], float] | None,
+        precision: Any,
+    ) -> None:
+        self._loader, self._order, self._weigh = loader, order, weigh
+        self._items = _Once(loader.dataset)
+        self.precision = precision
+        self._passes: list[Pass] = []
+        self._results: list[Result] = []
+        self._kept: dict[str, Tensor] = {}
+        self._before: dict[str, bytes | None] = {}
+        self._drawn_from: list[bytes] = []
+        self.changed: list[str] | None = None
+        self.drawing_layers: list[str] = []
+        self.error: Exception | None = None
+        self.saves_itself = False
+
+    def run(self, module: pl.LightningModule, data: pl.LightningDataModule) -> "TrialSteps":
+        """Make the passes, as far as the module lets."""
+        size = min(_WINDOW, len(self._order))
+        if module.automatic_optimization and size > 1:
+            for first in range(0, len(self._order) - size + 1, size):
+                self._passes += [Pass(part, "fixed") for part in _parts(first, size)]
+            self._passes += [Pass(part, "eval") for part in _parts(0, size)]
+        self._passes += [Pass(range(size), "plain"), Pass(range(size), "keyed")]
+        self.saves_itself = type(module).on_save_checkpoint is not _ON_SAVE
+        data.train_dataloader = lambda: _Batches(self._batches)  # type: ignore[method-assign]
+        try:
+            self._trainer().fit(module, datamodule=data)
+        except _Done:
+            pass
+        except Exception as error:  # noqa: BLE001  whatever a user's module raises
+            self.error = error
+        return self
+
+    def _trainer(self) -> pl.Trainer:
+        return pl.Trainer(
+            accelerator="cpu",
+            devices=1,
+            precision=self.precision,
+            max_epochs=_EPOCHS,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+            callbacks=[self],
+            logger=DummyLogger(),
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+
+    def of(self, mode: str) -> list[Result]:
+        """The results of the passes in a mode, as far as they were made."""
+        pairs = zip(self._passes, self._results, strict=False)
+        return [result for one, result in pairs if one.mode == mode and result.is_made]
+
+    def is_made(self, mode: str) -> bool:
+        """Whether all passes in a mode were made, if there were any to make."""
+        return len(self.of(mode)) == sum(one.mode == mode for one in self._passes)
+
+    def _batches(self) -> Iterator[Any]:
+        for one in self._passes:
+            keys = [(0, self._order[place]) for place in one.places]
+            batch = batch_of(self._items, self._loader.collate_fn, keys, seed=0)
+            weight = len(keys) if self._weigh is None else self._weigh(batch)
+            self._results.append(Result(weight=weight))
+            yield batch
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Keep the first weights."""
+        self._kept = {name: one.detach().clone() for name, one in _tensors(pl_module)}
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Make the module ready for the pass; after the plain one, see what it has changed."""
+        now = self._passes[batch_idx]
+        if now.mode == "keyed":
+            after = attributes(pl_module, Metric)
+            self.changed = [name for name in after if after[name] != self._before.get(name)]
+            self.drawing_layers = drawing_layers(pl_module)
+            position = StepPosition()
+            position.move(epoch=0, step=0, first_example=0, examples=len(now.places))
+            key_dropout(pl_module, seed=0, position=position)
+        with torch.no_grad():
+            for name, one in _tensors(pl_module):
+                if name in self._kept:
+                    one.copy_(self._kept[name])
+        pl_module.train(now.mode != "eval")
+        for layer in pl_module.modules() if now.mode == "fixed" else ():
+            if isinstance(layer, _KNOWN_LAYERS) or type(layer).__name__ == "DropPath":
+                layer.eval()
+        if now.mode == "plain":
+            self._before = attributes(pl_module, Metric)
+        seed_generators(0)
+        self._drawn_from = _generators()
+
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Keep the gradient of the pass."""
+        if pl_module.automatic_optimization:
+            gradients = [
+                torch.zeros_like(p) if p.grad is None else p.grad for p in pl_module.parameters()
+            ]
+            self._results[-1].gradient = torch.cat([g.flatten().double() for g in gradients])
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Keep the loss, and whether anything was drawn at random.
+
+        Raises:
+            _Done: after the last pass.
+        """
+        result = self._results[-1]
+        result.is_made, result.drew = True, self._drawn_from != _generators()
+        if outputs and "loss" in outputs:
+            result.loss = float(outputs["loss"])
+        if batch_idx == len(self._passes) - 1:
+            raise _Done
+
+
+class _Once:
+    """Items as they were when they were asked for first, since a data set may draw as it likes."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._seen: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self._seen:
+            self._seen[index] = self._dataset[index]
+        return deepcopy(self._seen[index])  # collate functions may change what they are given
+
+
+class _Batches:
+    """Promises more batches than it has, since the last pass ends it all."""
+
+    def __init__(self, batches: Callable[[], Iterator[Any]]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return _STEPS
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches()
+
+
+def _parts(first: int, size: int) -> list[range]:
+    """A window, its halves, its first example and the others."""
+    stop = first + size
+    cuts = [first + size // 2, first + 1]
+    return [range(first, stop), *(p for cut in cuts for p in (range(first, cut), range(cut, stop)))]
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _generators() -> list[bytes]:
+    """The states of torch's, Python's and NumPy's generators."""
+    others = pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
+    return [torch.get_rng_state().numpy().tobytes(), others]

@@ -1,0 +1,125 @@
+"""Whether two things are the same: an object then and now, an example in two batches."""
+
+import io
+import pickle
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:
+    """Bytes that are the same for the same content; None if they cannot be had.
+
+    Args:
+        thing: anything that can be pickled.
+        known: objects whose content does not count, by identity.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, known).dump(thing)
+    except Exception:  # noqa: BLE001  whatever an object of the user's does when it is pickled
+        return None
+    return buffer.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, known: Collection[Any]) -> None:
+        super().__init__(file)
+        self._known = {id(one) for one in known}
+
+    def persistent_id(self, obj: Any) -> str | None:
+        """Not the content of what is in a checkpoint anyway, nor the Trainer's."""
+        is_known = id(obj) in self._known
+        return "known" if is_known or isinstance(obj, _OF_TRAINER) else None
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Tensors by their values, since they may be views of much larger ones."""
+        if isinstance(obj, torch.Generator):
+            return bytes, (obj.get_state().numpy().tobytes(),)
+        if isinstance(obj, Tensor) and obj.layout is torch.strided:
+            values = obj.detach().cpu().contiguous().flatten().view(torch.uint8)
+            return tuple, ((str(obj.dtype), tuple(obj.shape), values.numpy().tobytes()),)
+        return NotImplemented
+
+
+_OF_TRAINER = (pl.Trainer, Optimizer, LRScheduler)
+
+
+def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str, bytes | None]:
+    """Fingerprints of what a module and its layers keep beside parameters, buffers and layers.
+
+    Args:
+        module: the user's.
+        skipped: layers whose attributes are left out.
+    """
+    inside = [*module.modules(), *module.parameters(), *module.buffers()]
+    plain = {*vars(pl.LightningModule())}  # those of Lightning's and torch's own
+    return {
+        f"{name}.{key}" if name else key: fingerprint(value, inside)
+        for name, layer in module.named_modules()
+        if not isinstance(layer, skipped)
+        for key, value in vars(layer).items()
+        if key not in plain
+    }
+
+
+def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool:
+    """Whether an example is the same in a batch of many as in a batch of its own.
+
+    Padding does not count. What has no entry for each example is not compared.
+
+    Args:
+        many: batch of `size` examples.
+        alone: batch of the example, of the same kind.
+        index: of the example in the larger batch.
+        size: examples of the larger batch [examples].
+    """
+    if isinstance(many, Mapping) and isinstance(alone, Mapping):
+        shared = [key for key in many if key in alone]
+        return all(example_in_both(many[key], alone[key], index, size) for key in shared)
+    if _has_entries(many, size) and _has_entries(alone, 1):
+        return _same(many[index], alone[0])
+    if _is_list(many) and _is_list(alone):
+        pairs = zip(many, alone, strict=False)
+        return all(example_in_both(*pair, index, size) for pair in pairs)
+    return True
+
+
+def _has_entries(part: Any, size: int) -> bool:
+    """Whether a part of a batch has an entry for each example."""
+    is_batch = bool(part.ndim) if isinstance(part, Tensor) else _is_list(part)
+    return is_batch and len(part) == size
+
+
+def _is_list(part: Any) -> bool:
+    return isinstance(part, Sequence) and not isinstance(part, str | bytes)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return _same_but_for_padding(one, other)
+    return fingerprint(one) == fingerprint(other)
+
+
+def _same_but_for_padding(one: Tensor, other: Tensor) -> bool:
+    """Equal where both have values, aligned at their begin or at their end."""
+    if one.ndim != other.ndim:
+        return False
+    sizes = list(map(min, one.shape, other.shape))
+    at_begin = tuple(slice(size) for size in sizes)
+    return _equal(one[at_begin], other[at_begin]) or _equal(
+        *(
+            t[tuple(slice(n - size, n) for size, n in zip(sizes, t.shape, strict=True))]
+            for t in (one, other)
+        )
+    )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Equal, where nan is nan."""
+    return fingerprint(one) == fingerprint(other)

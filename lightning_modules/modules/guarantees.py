@@ -1,0 +1,226 @@
+"""What holds for a user's module and data, found out in a few micro-batches on a CPU."""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+from torch.utils.data import DataLoader
+
+from lightning_modules.callbacks.trial_steps import Result, TrialSteps
+from lightning_modules.data.own_loaders import batch_of, kept_generators, seed_generators
+from lightning_modules.modules.comparisons import example_in_both, fingerprint
+from lightning_modules.process.quiet import quieten
+from sweeper.spec.guarantees import (
+    ADDITIVE,
+    KEYED_DRAWS,
+    KEYED_ITEMS,
+    SEPARATE_ITEMS,
+    WHOLE_CHECKPOINT,
+)
+
+#: Indices that are looked at: two micro-batches of four [examples].
+EXAMPLES = 8
+_SAME_TO = {"64-true": 1e-9, "32-true": 1e-4}  # relative, by precision
+_MOST_PARAMETERS = 500_000_000
+_ITEMS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Whether something holds, None if that could not be found out; why, and what to do."""
+
+    holds: bool | None
+    said: str
+    do: str = ""
+
+
+def findings(
+    make_module: Callable[[], pl.LightningModule],
+    data: pl.LightningDataModule,
+    loader: "DataLoader[Any]",
+    order: Sequence[int],
+    weigh: Callable[[Any], float] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """What holds of a user's project, by the names of `sweeper/spec/guarantees.py`.
+
+    Args:
+        make_module: the module, with the same weights each time.
+        data: set up; its loaders are replaced.
+        loader: of its training examples.
+        order: indices of a few of them.
+        weigh: what the loss of a batch is a mean over; None for its examples.
+    """
+    quieten()
+    data.prepare_data, data.setup = lambda: None, lambda stage: None  # type: ignore[method-assign]
+    found = _of_items(loader, order[:_ITEMS])
+    found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
+    for precision in _SAME_TO:  # a module that makes numbers of 32 bits fails with 64
+        module = make_module()
+        if sum(p.numel() for p in module.parameters()) > _MOST_PARAMETERS:
+            break
+        steps = TrialSteps(loader, order, weigh, precision).run(module, data)
+        found |= {
+            ADDITIVE: _additive(steps),
+            KEYED_DRAWS: _keyed_draws(steps),
+            WHOLE_CHECKPOINT: _whole_checkpoint(steps),
+        }
+        if steps.error is None:
+            break
+    if found[SEPARATE_ITEMS].holds is False:
+        found[ADDITIVE] = _PARTS_DIFFER
+    return {name: asdict(finding) for name, finding in found.items()}
+
+
+_TOO_LARGE = Finding(holds=None, said="not looked at: the module is too large to be tried on a CPU")
+
+
+def _of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
+    def one(index: int) -> bytes | None:
+        seed_generators(0, 0, index)
+        return fingerprint(loader.dataset[index])
+
+    try:
+        with kept_generators():
+            twice = [[one(index) for index in order] for _ in range(2)]
+        if any(item is None for item in twice[0]):
+            nothing = Finding(holds=None, said="not found out: the items cannot be compared")
+            return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), nothing)
+        if twice[0] != twice[1]:
+            return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
+        keys = [(0, index) for index in order]
+        many = batch_of(loader.dataset, loader.collate_fn, keys, seed=0)
+        alone = [batch_of(loader.dataset, loader.collate_fn, [key], seed=0) for key in keys]
+    except Exception as error:  # noqa: BLE001  whatever the user's data set raises
+        return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), _raised("an example", error))
+    same = all(example_in_both(many, own, i, len(order)) for i, own in enumerate(alone))
+    return {KEYED_ITEMS: _KEYED, SEPARATE_ITEMS: _SEPARATE if same else _MIXED}
+
+
+def _additive(steps: TrialSteps) -> Finding:
+    mode = "eval" if any(result.drew for result in steps.of("fixed")) else "fixed"
+    results = steps.of(mode)
+    if not (steps.is_made("fixed") and steps.is_made(mode)):
+        return _stopped(steps)
+    if not results:
+        return _NOT_ACCUMULATED
+    if any(result.drew for result in results):
+        return _DRAWS_ANYWAY
+    return _compared(results, _SAME_TO[steps.precision])
+
+
+def _compared(results: Sequence[Result], tolerance: float) -> Finding:
+    """Whether the loss and the gradient of each window are the means of its parts'."""
+    for at in range(0, len(results), 5):
+        whole, *parts = results[at : at + 5]
+        for pair in (parts[:2], parts[2:]):
+            if finding := _of_two(whole, pair, tolerance):
+                return finding
+    return _ADDITIVE
+
+
+def _of_two(whole: Result, pair: Sequence[Result], tolerance: float) -> Finding | None:
+    """What is wrong with a window and two parts of it; None if nothing is."""
+    made = [values for result in (whole, *pair) if (values := result.values)]
+    if len(made) < len(pair) + 1:
+        return Finding(holds=None, said="not found out: training_step returned no loss")
+    (loss, gradient), *parts = made
+
+    def differ(factors: Sequence[float]) -> bool:
+        of_loss = abs(_sum(factors, losses) - loss)
+        of_gradient = float((_sum(factors, gradients) - gradient).norm())
+        is_far = of_gradient > tolerance * float(gradient.norm())
+        return is_far or of_loss > tolerance * abs(loss)
+
+    losses, gradients = zip(*parts, strict=True)
+    total = sum(one.weight for one in pair)
+    weights = [one.weight / total for one in pair]
+    if not differ(weights):
+        return None
+    kind = "no mean over them" if differ([1, 1]) else "a sum over them"
+    said = (
+        f"the loss of some examples is {loss:.6g}, the mean of their parts' "
+        f"{_sum(weights, losses):.6g}: it is {kind}, so each layout has another gradient"
+    )
+    return Finding(holds=False, said=said, do=_TAKE_MEANS)
+
+
+def _sum(factors: Sequence[float], terms: Sequence[Any]) -> Any:
+    return sum(factor * term for factor, term in zip(factors, terms, strict=True))
+
+
+def _keyed_draws(steps: TrialSteps) -> Finding:
+    if steps.changed is None:
+        return _stopped(steps)
+    if steps.error is not None:  # in the last pass, with the run's dropout layers
+        said = f"with dropout by example a training step raises {_text(steps.error)}"
+        return Finding(holds=False, said=said, do="A run will raise the same.")
+    if not steps.of("keyed")[0].drew:
+        return _ALL_KEYED
+    known = f" ({', '.join(steps.drawing_layers)})" if steps.drawing_layers else ""
+    said = f"a training step draws at random outside of dropout layers{known}: by micro-batch"
+    return Finding(holds=False, said=said, do=_DRAW_IN_LAYERS)
+
+
+def _whole_checkpoint(steps: TrialSteps) -> Finding:
+    if steps.changed is None:
+        return _stopped(steps)
+    if not steps.changed:
+        return _NOTHING_LOST
+    names = ", ".join(steps.changed)
+    if steps.saves_itself:
+        said = f"not found out: {names} changes in a step; on_save_checkpoint may keep it"
+        return Finding(holds=None, said=said)
+    said = f"{names} changes in a step and is in no checkpoint: a resumed run begins without it"
+    return Finding(holds=False, said=said, do=_REGISTER)
+
+
+def _stopped(steps: TrialSteps) -> Finding:
+    assert steps.error is not None, "else all passes were made"
+    return _raised("a training step", steps.error)
+
+
+def _raised(what: str, error: Exception) -> Finding:
+    said = f"not found out: {what} on a CPU raised {_text(error)}"
+    return Finding(holds=None, said=said, do="Training may fail too.")
+
+
+def _text(error: Exception) -> str:
+    return " ".join("".join(traceback.format_exception_only(error)).split())
+
+
+_ADDITIVE = Finding(
+    holds=True, said="the loss of a micro-batch is the mean of its parts', and so is its gradient"
+)
+_TAKE_MEANS = (
+    "Take the mean over examples; for a mean over tokens or boxes, say so with loss_items=. Else "
+    "compare runs of one micro_batch and devices."
+)
+_NOT_ACCUMULATED = Finding(
+    holds=None, said="not looked at: a module that steps by hand accumulates nothing"
+)
+_PARTS_DIFFER = Finding(holds=None, said="not found out: examples depend on their neighbours")
+_DRAWS_ANYWAY = Finding(
+    holds=None, said="not found out: a training step draws at random even in evaluation"
+)
+_ALL_KEYED = Finding(holds=True, said="nothing is drawn at random in a step but dropout by example")
+_DRAW_IN_LAYERS = (
+    "Use dropout layers instead of functions, with the examples first; else compare runs of one "
+    "micro_batch."
+)
+_NOTHING_LOST = Finding(holds=True, said="nothing changes in a step that is not in a checkpoint")
+_REGISTER = "Register it as a buffer, or keep it in on_save_checkpoint and on_load_checkpoint."
+_KEYED = Finding(holds=True, said="an item that is asked for twice under one key is the same")
+_OWN_GENERATORS = Finding(
+    holds=False,
+    said="an item that is asked for twice under one key differs, so no two runs see the same data",
+    do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
+)
+_ITEMS_DIFFER = Finding(holds=None, said="not found out: the items differ anyway")
+_SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
+_MIXED = Finding(
+    holds=False,
+    said="an example depends on its neighbours in the micro-batch, so on micro_batch and devices",
+    do="Augment in the data set instead of the collate function, or compare runs of one layout.",
+)

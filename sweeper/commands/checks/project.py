@@ -1,0 +1,47 @@
+"""A user's module and data: what a run can promise of them, and why not the rest."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeper.commands.checks.check import Check, Severity, broken, good, warning
+from sweeper.commands.own_project import facts_found_out
+from sweeper.spec.config import is_ours
+from sweeper.spec.guarantees import FIXED_BATCHNORM
+
+
+def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
+    """Look at the module and the data of a config, whatever is remembered of them.
+
+    Raises:
+        ValueError: if the module is ours, of which all holds.
+    """
+    target = config["module"]["_target_"]
+    if is_ours(target):
+        msg = (
+            "doctor must be given a module of your own; got module._target_="
+            f"{target}, of which everything holds. Write module._target_=package.Class, or nothing "
+            "to look at this machine."
+        )
+        raise ValueError(msg)
+    try:
+        facts = facts_found_out(dict(config), Path(config["results"]))
+    except ValueError as error:
+        yield broken("module and data", str(error), "Training will fail as well: correct it.")
+        return
+    yield good("data", f"{facts['num_train_examples']:,} training examples")
+    for name, finding in facts["found"].items():
+        severity = Severity.GOOD if finding["holds"] else Severity.WARNING
+        yield Check(severity, name, finding["said"], finding["do"])
+    yield _of_batchnorm(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
+    if not facts["is_automatic"]:
+        yield good("optimization", "by hand: micro_batch x ranks must be the batch")
+
+
+def _of_batchnorm(bn_span: int | str | None, *, has_batchnorm: bool) -> Check:
+    if not has_batchnorm:
+        return good(FIXED_BATCHNORM, "there is none")
+    if isinstance(bn_span, int):
+        return good(FIXED_BATCHNORM, f"it normalises {bn_span} examples on every layout")
+    found = f"bn_span={bn_span} normalises micro-batches, so results depend on micro_batch"
+    return warning(FIXED_BATCHNORM, found, "Set bn_span to a number of examples.")

@@ -1,0 +1,265 @@
+"""What holds for a project that knows nothing of ours is found out, each by what breaks it."""
+
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from lightning_modules.data.own_loaders import seed_everything
+from lightning_modules.modules.guarantees import findings
+from lightning_modules.modules.own_project import facts
+
+ALL = {
+    "keyed items": True, "separate items": True, "additive loss": True, "keyed draws": True,
+    "whole checkpoint": True,
+}  # fmt: skip
+
+
+class Items(Dataset):
+    """Vectors with noise from a global generator, or from one of their own."""
+
+    def __init__(self, own=None):
+        self.own = own
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        noise = self.own.random() if self.own else random.random() + np.random.rand()  # noqa: NPY002
+        return torch.linspace(0, 1 + index, 4) + noise + torch.rand(1)
+
+
+class Line(pl.LightningModule):
+    """A mean over examples, with keyed dropout and BatchNorm; nothing is lost."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), *layers, nn.Linear(6, 1)
+        )
+        self.register_buffer("steps", torch.tensor(0))
+        self.same_layers = [self.layers]  # a name for what is in the checkpoint
+
+    def training_step(self, batch):
+        self.steps += 1
+        self.log("loss", loss := self.layers(batch).square().mean())
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.1)
+
+
+class Summed(Line):
+    def training_step(self, batch):
+        return self.layers(batch).square().sum()
+
+
+class Contrastive(Line):
+    """Each example against the others of its micro-batch."""
+
+    def training_step(self, batch):
+        views = self.layers[0](batch)
+        return functional.cross_entropy(views @ views.T, torch.arange(len(views)))
+
+
+class Drawing(Line):
+    """Dropout as a function, which evaluation ends."""
+
+    def training_step(self, batch):
+        return functional.dropout(self.layers(batch), 0.5, self.training).square().mean()
+
+
+class Noisy(Line):
+    def training_step(self, batch):
+        return (self.layers(batch) + random.random()).square().mean()
+
+
+class Forgetful(Line):
+    def __init__(self):
+        super().__init__()
+        self.average = 0.0
+
+    def training_step(self, batch):
+        loss = super().training_step(batch)
+        self.average += loss.item()
+        return loss
+
+
+class Saving(Forgetful):
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["average"] = self.average
+
+
+class Single(Line):
+    """Makes numbers of 32 bits, with which 64 cannot be multiplied."""
+
+    def training_step(self, batch):
+        return (
+            self.layers(batch).square().mean()
+            + (torch.ones(1, 6).float() @ self.layers[0].weight).sum()
+        )
+
+
+class Raising(Line):
+    def training_step(self, _):
+        raise RuntimeError("no such kernel")
+
+
+class Backwards(Line):
+    """Dropout where the examples do not come first."""
+
+    def __init__(self):
+        super().__init__()
+        self.late = nn.Dropout(0.1)
+
+    def training_step(self, batch):
+        return self.late(self.layers(batch).T).square().mean()
+
+
+class Data(pl.LightningDataModule):
+    pass
+
+
+def mixed(examples):
+    batch = default_collate(examples)
+    return batch + batch.flip(0)
+
+
+def padded(examples):
+    """As long as the longest, whose length is told."""
+    lengths = [1 + int(example[-1] * 10) % 4 for example in examples]
+    rows = [
+        [*example[:n], *[0.0] * (max(lengths) - n)]
+        for example, n in zip(examples, lengths, strict=True)
+    ]
+    return {"rows": torch.tensor(rows), "lengths": lengths, "longest": max(lengths)}
+
+
+def look(module=Line, items=None, collate=None, num=9, **more):
+    def make():
+        seed_everything(0)
+        return module()
+
+    loader = DataLoader(items or Items(), batch_size=3, collate_fn=collate)
+    return findings(make, Data(), loader, list(range(num)), **more)
+
+
+def held(found):
+    return {name: finding["holds"] for name, finding in found.items()}
+
+
+def test_all_holds_for_a_mean_over_examples_with_keyed_dropout():
+    assert held(look()) == ALL
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "holds", "said"),
+    [
+        (Summed, "additive loss", False, "it is a sum over them"),
+        (Contrastive, "additive loss", False, "it is no mean over them"),
+        (Drawing, "keyed draws", False, "draws at random outside of dropout layers: by micro-"),
+        (Forgetful, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
+        (Saving, "whole checkpoint", None, "on_save_checkpoint may keep it"),
+        (Backwards, "keyed draws", False, "dropout must act on activations with the examples"),
+    ],
+)
+def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, said):
+    found = look(module)
+
+    assert held(found) == {**ALL, name: holds}
+    assert said in found[name]["said"]
+
+
+def test_a_loss_that_is_drawn_at_random_cannot_be_compared():
+    assert held(look(Noisy)) == {**ALL, "keyed draws": False, "additive loss": None}
+
+
+def test_attention_is_named_as_what_may_draw():
+    class Attentive(Line):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(6, 1, dropout=0.1, batch_first=True)
+
+        def training_step(self, batch):
+            views = self.layers[0](batch)[:, None]
+            return self.attention(views, views, views)[0].square().mean()
+
+    found = look(Attentive)
+
+    assert held(found) == {**ALL, "keyed draws": False}
+    assert "(attention (MultiheadAttention, dropout=0.1))" in found["keyed draws"]["said"]
+
+
+def test_generators_of_the_data_sets_own_are_found_out():
+    found = look(items=Items(random.Random(0)))
+
+    assert held(found) == {**ALL, "keyed items": False, "separate items": None}
+
+
+def test_neighbours_may_pad_an_example_but_not_change_it():
+    assert held(look(collate=padded, module=Raising))["separate items"]
+    assert held(look(collate=mixed)) == {**ALL, "separate items": False, "additive loss": None}
+
+
+def test_a_module_of_32_bits_is_looked_at_in_32_bits():
+    assert held(look(Single)) == ALL
+
+
+def test_a_module_that_raises_is_told_with_its_words():
+    found = look(Raising)
+
+    assert held(found) == {
+        **ALL, "additive loss": None, "keyed draws": None, "whole checkpoint": None,
+    }  # fmt: skip
+    assert found["additive loss"]["said"] == (
+        "not found out: a training step on a CPU raised RuntimeError: no such kernel"
+    )
+    assert found["additive loss"]["do"] == "Training may fail too."
+
+
+def test_one_example_has_no_parts():
+    assert held(look(num=1))["additive loss"] is None
+
+
+def test_items_of_a_loss_weigh_its_parts():
+    class Tokens(Line):
+        """The mean over what is above 1."""
+
+        def training_step(self, batch):
+            kept = batch > 1
+            return (self.layers(batch) * kept).sum() / kept.sum()
+
+    rising = [torch.linspace(0, 1 + index, 4) for index in range(9)]
+
+    assert held(look(Tokens, rising)) == {**ALL, "additive loss": False}
+    assert held(look(Tokens, rising, weigh=lambda batch: (batch > 1).sum().item())) == ALL
+
+
+@pytest.mark.parametrize(
+    ("example", "module", "data", "additive"),
+    [
+        ("regression", "FriedmanModule", "FriedmanDataModule", True),
+        ("text", "TextModule", "TextDataModule", False),
+        ("boxes", "BoxModule", "BoxDataModule", False),
+    ],
+)
+def test_the_examples(monkeypatch, example, module, data, additive):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples")
+    config = {
+        "module": {"_target_": f"{example}.{module}"},
+        "data": {"_target_": f"{example}.{data}"},
+        "seed": 0,
+    }
+
+    found = facts(config)
+
+    assert held(found["found"]) == {**ALL, "additive loss": additive}
+    for name in [name for name in sys.modules if name.partition(".")[0] == example]:
+        monkeypatch.delitem(sys.modules, name)
