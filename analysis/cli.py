@@ -12,6 +12,7 @@ from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, curve_columns, with_metric
 from sweeper.console.text import say
+from sweeper.store.schema import RUNS
 
 #: Columns that place runs in a paper's grid and beside its published points.
 _PAPER_COLUMNS = (
@@ -144,8 +145,13 @@ def _tuning(options: argparse.Namespace) -> int:
     largest, *others = load_tuned(options.results, options.storage)
     if others:
         say(f"{len(others)} smaller sets of studies, with other search spaces, are skipped.")
-    options.results = [options.results]
-    curves = _read_curves(options, _read_runs(options, []), ["step", largest.column])
+    curves = pd.DataFrame()
+    if options.target is not None:
+        options.results = [options.results]
+        options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
+        columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
+        runs = _read_runs(options, columns)
+        curves = _with_metric(options, runs, curve_columns(runs, _asked(options), "step")).curves
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target):

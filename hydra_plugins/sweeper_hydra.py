@@ -137,12 +137,13 @@ class OptunaSweeper(RunSweeper):
         loader = self._context.config_loader
         overrides = with_preset(self._params, arguments)
         found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
-        ours = resolved(self._settings)
-        settings = StudySettings.from_config(ours, found.space, found.averaged)
+        ours, config = resolved(self._settings), plain(self._config)
+        named = {key: config[key] for key in ("metric", "metric_mode")}
+        settings = StudySettings.from_config(ours, found.space, found.averaged, **named)
 
         def configs_of(chosen: Sequence[str]) -> Any:
             return expand(loader, [*found.fixed, *found.averaged, *chosen])
 
-        options = {**plain(self._config), **ours}
+        options = {**config, **ours}
         points = list(found.points())
         sys.exit(run_tuning(points, settings, options, configs_of, self._launch()))

@@ -25,15 +25,18 @@ def draw_tuned(
 ) -> Iterator[Path]:
     """Draw the figures that the studies can give.
 
-    Without a target, an accuracy or a loss as was tuned, there is no figure of steps to it.
+    Without a target there is no figure of steps to it, without a tuned rate only that one.
     """
-    if "base_lr" in tuned.numbers():
+    if tuned.rate:
         yield from save(*draw_trials(tuned), folder, "tuned_trials")
-        yield from save(*draw_rates(tuned), folder, "tuned_rates")
+        if rates := draw_rates(tuned):
+            yield from save(*rates, folder, "tuned_rates")
         if len(tuned.numbers()) > 1:
             yield from save(*draw_space(tuned), folder, "tuned_space")
     if target is not None:
         reached = steps_to_target(tuned, curves, target)
+        if not reached["reached_target"].any():
+            return
         yield from save(*draw_steps(reached, f"{tuned.column} {target:g}"), folder, "tuned_steps")
 
 
@@ -51,8 +54,8 @@ def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     cross_at_foot(axes, frame.loc[frame["outcome"] == "diverged", "peak_lr"], label="diverged")
     axes.set_xscale("log")
     axes.set_xlabel("peak learning rate")
-    axes.set_ylabel(tuned.objective)
-    if "loss" in tuned.objective:
+    axes.set_ylabel(tuned.label)
+    if "loss" in tuned.label:
         axes.set_yscale("log")
     axes.legend(title="global batch", fontsize=8, frameon=False)
     note = f"{len(frame)} trials of {frame['study'].nunique()} studies; ring: best of its study."
@@ -67,9 +70,14 @@ def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
     return tuned.trials[columns].assign(is_best=is_best)
 
 
-def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
-    """The tuned peak learning rate against the batch, with what each rule makes of the first."""
+def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame] | None:
+    """The tuned peak learning rate against the batch, with what each rule makes of the first.
+
+    None if no batch has enough finished trials.
+    """
     optima = tuned_optima(tuned, "peak_lr", np.random.default_rng(_SEED))
+    if not len(optima.batches):
+        return None
     frame = joint_table(optima, log=tuned.is_log("peak_lr"))
     for rule, exponent in FIXED.items():
         ratio = frame["global_batch"] / frame["global_batch"].iloc[0]
@@ -120,7 +128,7 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
         The scatter plots of Shallue et al. 2019, arXiv:1811.03600, by which they check that the
         best trials lie inside the search space.
     """
-    other = next(key for key in tuned.numbers() if key != "base_lr")
+    other = next(key for key in tuned.numbers() if key != tuned.rate)
     columns = ["study", "global_batch", "trial", "outcome", "peak_lr", other, "loss"]
     frame = _with_best(tuned, columns)
     frame["place"] = frame.groupby("study")["loss"].rank(pct=True)

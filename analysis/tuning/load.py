@@ -13,6 +13,7 @@ from optuna.storages import BaseStorage, InMemoryStorage
 from optuna.study import Study
 
 from analysis.tables.load import load_runs
+from analysis.tables.metric import AskedMetric
 from sweeper.tuning.space import Space, edge, from_json
 from sweeper.tuning.storage import JOURNAL, close_storage, open_storage
 from sweeper.tuning.study import (
@@ -23,11 +24,13 @@ from sweeper.tuning.study import (
     SETTINGS_KEY,
     SPACE_KEY,
 )
-from sweeper.tuning.study_settings import OBJECTIVES
+from sweeper.tuning.study_settings import OBJECTIVES, objectives
 
 #: Studies that differ only in these keys are replicates of each other.
 REPLICATES = ("seed",)
 _FEWEST = 5  # trials for an importance
+#: The last parts of keys by which modules call their learning rate.
+_OWN_RATES = ("lr", "learning_rate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Tuned:
             keys, and of its first run `run_id`, `global_batch`, `base_batch`, `peak_lr`,
             `base_lr`, `seed`.
         space: what was tuned.
-        objective: column that was optimised.
+        objective: what was optimised, as the study records it.
         studies: Optuna's own, by name.
     """
 
@@ -58,9 +61,30 @@ class Tuned:
         }
 
     @property
+    def rate(self) -> str | None:
+        """The tuned key that is the learning rate, ours or the only one of a module's own."""
+        own = [key for key in self.numbers() if key.rpartition(".")[2] in _OWN_RATES]
+        return "base_lr" if "base_lr" in self.numbers() else own[0] if len(own) == 1 else None
+
+    @property
+    def label(self) -> str:
+        """The objective on an axis: a column, or what the module logs with its direction."""
+        (found,) = objectives([self.objective])
+        better = "higher" if found.mode == "max" else "lower"
+        own = f"{found.column} ({better} is better)"
+        return found.column if found.column in OBJECTIVES else own
+
+    @property
+    def metric(self) -> AskedMetric:
+        """What the curves say of the objective; accuracy if it has no curve."""
+        (found,) = objectives([self.objective])
+        curve = found.curve or "val_accuracy"
+        return AskedMetric(curve, OBJECTIVES.get(curve, found).mode)
+
+    @property
     def column(self) -> str:
-        """The column of the curves that the objective is about; accuracy if it has no curve."""
-        return OBJECTIVES[self.objective].curve or "val_accuracy"
+        """The column of the curves that the objective is about."""
+        return str(self.metric.name)
 
     def advice(self, trial: pd.Series) -> str:
         """Which ranges to widen because a trial lies at their ends; empty if none."""
@@ -68,8 +92,8 @@ class Tuned:
         return "; ".join(text for text in texts if text)
 
     def is_log(self, key: str) -> bool:
-        """Whether a number, peak_lr for base_lr, was tuned in its logarithm."""
-        return self.numbers()["base_lr" if key == "peak_lr" else key].log
+        """Whether a number, peak_lr for the rate, was tuned in its logarithm."""
+        return self.numbers()[(self.rate or key) if key == "peak_lr" else key].log
 
 
 def load_tuned(results: str | Path = "results", storage: str | None = None) -> list[Tuned]:
@@ -205,7 +229,7 @@ def importance(tuned: Tuned) -> pd.DataFrame:
 def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """The fewest steps in which any trial of a study reached a target, at the ends of epochs.
 
-    The target is an accuracy to rise to, or a loss to fall to where that was tuned.
+    The target is to be risen to, or fallen to, as the objective says.
 
     Returns:
         One row per study: `study`, `global_batch`, `steps_to_target`, `examples_to_target` (null if
@@ -216,11 +240,7 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
         Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
     """
     measured = curves[tuned.column]
-    reaches = (
-        measured >= target
-        if OBJECTIVES[tuned.column].direction == "maximize"
-        else measured <= target
-    )
+    reaches = measured >= target if tuned.metric.mode == "max" else measured <= target
     first = curves[reaches].sort_values("epoch").drop_duplicates("run_id").set_index("run_id")
     trials = tuned.trials[tuned.trials["global_batch"].notna()].copy()
     trials["steps_to_target"] = first["step"].reindex(trials["run_id"]).to_numpy(dtype=float)

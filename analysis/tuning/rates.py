@@ -33,7 +33,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     more studies (seeds), these are drawn with replacement, the same seeds at every batch, spread as
     `stretch` says; else trials are, and what another seed would have found is not in the interval.
 
-    The key is a tuned number; or peak_lr, which is base_lr at that batch after its rule.
+    The key is a tuned number; or peak_lr, which is the tuned rate at that batch after its rule.
 
     Returns:
         The batches with enough finished trials; `num_seeds` is the fewest studies of a batch.
@@ -41,7 +41,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     Raises:
         ValueError: if the key was not tuned as a number.
     """
-    source = "base_lr" if key == "peak_lr" else key
+    source = (tuned.rate or key) if key == "peak_lr" else key
     numbers = tuned.numbers()
     if source not in numbers:
         msg = f"key must be among the tuned numbers {', '.join(numbers)}; got {key}."
@@ -56,7 +56,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         studies = nearest_halves(trials, numbers)
         if not studies:
             continue
-        factor = (trials["peak_lr"] / trials["base_lr"]).median() if key == "peak_lr" else 1.0
+        factor = (trials["peak_lr"] / trials[source]).median() if key == "peak_lr" else 1.0
         best, drawn = vertices(studies, list(numbers).index(source), resampler)
         value = _unscaled(np.array([best]), ends)[0]
         fits.append((batch, *(factor * x for x in (value, ends.low, ends.high)), len(studies)))

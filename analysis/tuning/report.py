@@ -22,19 +22,19 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
     best = best_trials(tuned)
     counts = tuned.trials["outcome"].value_counts()
     ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    yield f"{len(tuned.studies)} studies of {tuned.objective}: {ended}."
+    yield f"{len(tuned.studies)} studies of {tuned.label}: {ended}."
     columns = ["study", "global_batch", *tuned.space, "value", "num_finished", "num_diverged"]
     yield _table("Best trial of each study", best[columns]) if len(best) else "No trial finished."
     for _, row in best[best["advice"] != ""].iterrows():
         yield f"{row['study']}: {row['advice']}."
-    keys = [*(["peak_lr"] if "base_lr" in tuned.numbers() else []), *tuned.numbers()]
+    keys = [*(["peak_lr"] if tuned.rate else []), *tuned.numbers()]
     for key in keys:
         optima = tuned_optima(tuned, key, rng)
         if len(optima.batches):
             title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once."
             title = f"{title} {optima.note}".strip()
             yield _table(title, joint_table(optima, log=tuned.is_log(key)))
-    if "base_lr" in tuned.numbers():
+    if tuned.rate:
         yield from _rules(tuned, rng)
     shares = importance(tuned)
     if len(tuned.space) > 1 and len(shares):

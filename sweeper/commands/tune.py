@@ -9,6 +9,7 @@ from typing import Any
 import optuna
 from optuna.storages import BaseStorage
 
+from sweeper.commands.own_project import with_facts
 from sweeper.commands.sweep import Launch, guard
 from sweeper.console.runs import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
@@ -39,6 +40,7 @@ def run_tuning(
     `hydra.sweeper`. ValueError for bad input; nothing was started then.
     """
     ledger = Ledger(Path(options["results"]))
+    configs_of = _with_facts(configs_of, ledger)
     _check_budget(options, settings)
     warnings = _check_space(points, settings.space, configs_of, ledger)
     ledger.prepare()
@@ -63,6 +65,10 @@ def run_tuning(
             return guard(lambda: _follow(tuner, launch, table, options["retry"]), table, ledger)
     finally:
         close_storage(storage)
+
+
+def _with_facts(configs_of: ConfigsOf, ledger: Ledger) -> ConfigsOf:
+    return lambda overrides: with_facts(configs_of(overrides), ledger.results)
 
 
 def _studies(

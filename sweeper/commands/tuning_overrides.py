@@ -15,7 +15,7 @@ from optuna.distributions import (
 )
 
 from sweeper.commands.overrides import parse, values_of
-from sweeper.tuning.space import Space
+from sweeper.tuning.space import Space, ends
 
 _TAGS = {"tune", "log", "mean"}
 
@@ -57,7 +57,10 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
         if not override.is_sweep_override():
             fixed.append(line)
         elif isinstance(override.value(), IntervalSweep) or "tune" in tags:
-            space[override.key_or_group] = _distribution(override)
+            key = override.key_or_group
+            space[key] = _distribution(override)
+            if override.is_add():  # the key must be there, for trials to give it their values
+                fixed.append(f"+{ends(key, space[key]).partition(',')[0]}")
         elif "mean" in tags:
             averaged.append(line)
         else:

@@ -22,6 +22,7 @@ from sweeper.spec.outcomes import Outcome
 
 #: Files with this prefix hold many rows, merged from small files.
 COMPACT_PREFIX = "compact-"
+_COMPACT = COMPACT_PREFIX.rstrip("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +119,38 @@ class Ledger:
                     found[row["run_id"]] = row
         return found
 
-    def curve(self, run_id: str, column: str) -> list[dict[str, Any]]:
-        """A column of a run's current curve, by epoch; empty if it has no separate file."""
+    def measured(self, run_ids: Collection[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Outcome, reason and what was measured of these runs: columns, or what modules logged."""
+        rows = self.rows(run_ids, ["outcome", "reason", *names])
+        lacking = {(run_id, n) for run_id, row in rows.items() for n in names if row[n] is None}
+        for logged in self._logged({run_id for run_id, _ in lacking}, names):
+            row, name = rows[logged["run_id"]], logged["name"]
+            if row["attempt"] == logged["attempt"] and (row["run_id"], name) in lacking:
+                row[name] = logged["value"]
+        return rows
+
+    def curve(self, run_id: str, name: str) -> list[dict[str, Any]]:
+        """A column of a run's current curve, or what its module logged, by epoch.
+
+        Empty if the run has no separate file.
+        """
         from sweeper.store.parquet import read_columns  # pyarrow: 0.2 s
 
         paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))
-        return read_columns(paths[-1], ["epoch", column]).to_pylist() if paths else []
+        rows = read_columns(paths[-1], ["epoch", name]).to_pylist() if paths else []
+        if any(row[name] is not None for row in rows):
+            return rows
+        logged = {row["epoch"]: row["value"] for row in self._logged({run_id}, [name])}
+        return [{"epoch": row["epoch"], name: logged.get(row["epoch"])} for row in rows]
+
+    def _logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
+        """What the modules of these runs logged under these names, by epoch."""
+        from sweeper.store.parquet import read_logged  # pyarrow: 0.2 s
+
+        paths = (self.results / "metrics").glob("*.parquet") if run_ids else ()
+        ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
+        rows = [row for path in ours for row in read_logged(path, run_ids, names)]
+        return sorted(rows, key=lambda row: row["epoch"])
 
     def run_folder(self, run_id: str) -> Path:
         """Where a run keeps its checkpoint and its attempts."""

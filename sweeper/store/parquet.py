@@ -1,10 +1,11 @@
 """Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.store.publish import publishing
@@ -39,6 +40,12 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table)))
     return table.select(list(columns))
+
+
+def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of a file of metrics that are of these runs and names."""
+    is_wanted = pc.field("run_id").isin([*run_ids]) & pc.field("name").isin([*names])
+    return pq.read_table(path, filters=is_wanted).to_pylist()
 
 
 def read_whole(path: Path, kind: str) -> pa.Table:

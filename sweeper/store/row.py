@@ -88,9 +88,13 @@ def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dic
 
 
 def _series(curve: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """A column of a curve, or what the module logged under that name."""
-    found = (row.get(name, row.get("metrics", {}).get(name)) for row in curve)
+    found = (value_of(row, name) for row in curve)
     return [value for value in found if value is not None]
+
+
+def value_of(row: Mapping[str, Any], name: str) -> float | None:
+    """A column of an epoch of a curve, or what the module logged under that name."""
+    return row.get(name, row.get("metrics", {}).get(name))
 
 
 _LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")

@@ -16,19 +16,31 @@ from sweeper.tuning.space import Space, to_json
 
 Direction = Literal["maximize", "minimize"]
 
+_DIRECTIONS: dict[str, Direction] = {"max": "maximize", "min": "minimize"}
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A column that says how good a trial is.
+    """What says how good a trial is: a column, or a name that a module logs.
 
     `worst` is the value of a trial that diverged; `curve` the same quantity per epoch, a column
-    of the curves table, or None.
+    of the curves table or a logged name, or None.
     """
 
     column: str
     direction: Direction
     worst: float
     curve: str | None = None
+
+    @property
+    def mode(self) -> Literal["max", "min"]:
+        """Whether more or less is better."""
+        return "max" if self.direction == "maximize" else "min"
+
+    @property
+    def spelled(self) -> str:
+        """As `objectives` reads it: the direction is part of a name that is no column."""
+        return self.column if self.column in OBJECTIVES else f"{self.column} {self.mode}"
 
 
 OBJECTIVES = {
@@ -48,28 +60,50 @@ OBJECTIVES = {
 }
 
 
-def objectives(names: Sequence[str]) -> list[Objective]:
-    """The objectives of these names; ValueError for none, an unknown or a repeated one."""
-    known = ", ".join(sorted(OBJECTIVES))
-    wrong = [name for name in names if name not in OBJECTIVES]
-    if wrong or not names or len(set(names)) < len(names):
+def objectives(
+    names: Sequence[str] | None, metric: str = "val_accuracy", metric_mode: str | None = None
+) -> list[Objective]:
+    """The objectives of these names; without any, the metric.
+
+    ValueError for an empty list, a repeated name, or one whose direction is not known.
+    """
+    modes = {metric: metric_mode} if metric_mode else {}
+    found = [_objective(name, modes) for name in ([metric] if names is None else names)]
+    known = [objective for objective in found if objective]
+    if not found or len({objective.column for objective in known}) < len(found):
+        columns = ", ".join(sorted(OBJECTIVES))
         msg = (
-            f"hydra.sweeper.objectives must be a list of different columns among {known}; "
-            f"got {list(names)}."
+            f"hydra.sweeper.objectives must be a list of different columns among {columns}, or of "
+            "names that the module logs, each the metric, a loss, or followed by its direction as "
+            f"in [val/mae min]; got {list(names or ())}."
         )
         raise ValueError(msg)
-    return [OBJECTIVES[name] for name in names]
+    return known
 
 
-def check_constraints(constraints: Mapping[str, Any]) -> None:
+def _objective(text: str, modes: Mapping[str, str]) -> Objective | None:
+    """An objective by its name; None if its direction is not known."""
+    name, _, mode = text.strip().rpartition(" ")
+    if mode not in _DIRECTIONS:
+        name, mode = text.strip(), modes.get(text.strip(), "")
+    if name in OBJECTIVES:
+        return OBJECTIVES[name]
+    if not mode and not name.endswith("loss"):
+        return None
+    direction = _DIRECTIONS[mode or "min"]
+    return Objective(name, direction, -math.inf if direction == "maximize" else math.inf, name)
+
+
+def check_constraints(constraints: Mapping[str, Any], objectives: Sequence[Objective]) -> None:
     """ValueError if a bounded column is unknown, or its bounds are not min and max."""
+    known = {*OBJECTIVES, *(objective.column for objective in objectives)}
     for column, bounds in constraints.items():
         given = bounds if isinstance(bounds, Mapping) else {"": bounds}
         are_numbers = all(type(bound) in (int, float) for bound in given.values())
-        if column not in OBJECTIVES or not given or set(given) - {"min", "max"} or not are_numbers:
+        if column not in known or not given or set(given) - {"min", "max"} or not are_numbers:
             msg = (
                 f"hydra.sweeper.constraints must give min or max of columns among "
-                f"{', '.join(sorted(OBJECTIVES))}; got {column}: {bounds}. "
+                f"{', '.join(sorted(known))}; got {column}: {bounds}. "
                 "Write {peak_memory_gib: {max: 12}}."
             )
             raise ValueError(msg)
@@ -93,7 +127,7 @@ class StudySettings:
     """How studies choose and judge their trials.
 
     Sampler and pruner are `_target_` and options; each trial is a mean over the values of
-    `averaged`; constraints are bounds on columns of the runs table.
+    `averaged`; constraints are bounds on columns of the runs table or on objectives.
     """
 
     space: Space
@@ -106,14 +140,21 @@ class StudySettings:
 
     @classmethod
     def from_config(
-        cls, config: Mapping[str, Any], space: Space, averaged: Sequence[str]
+        cls,
+        config: Mapping[str, Any],
+        space: Space,
+        averaged: Sequence[str],
+        *,
+        metric: str = "val_accuracy",
+        metric_mode: str | None = None,
     ) -> "StudySettings":
         """The settings of `hydra.sweeper`; ValueError if one is wrong or does not fit another."""
         constraints = config["constraints"] or {}
-        check_constraints(constraints)
+        chosen = objectives(config["objectives"], metric, metric_mode)
+        check_constraints(constraints, chosen)
         settings = cls(
             space=space,
-            objectives=objectives(config["objectives"]),
+            objectives=chosen,
             constraints=constraints,
             sampler=config["sampler"],
             sampler_seed=config["sampler_seed"],
@@ -138,7 +179,7 @@ class StudySettings:
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the runs table that judge a trial."""
+        """Columns of the runs table, and names that modules log, that judge a trial."""
         return list(dict.fromkeys([*(o.column for o in self.objectives), *self.constraints]))
 
     def new_sampler(self, number: int) -> BaseSampler:
@@ -160,7 +201,7 @@ class StudySettings:
         """Each setting as JSON, under the name that users know it by."""
         parts = {
             "the search space": to_json(self.space),
-            "hydra.sweeper.objectives": [o.column for o in self.objectives],
+            "hydra.sweeper.objectives": [o.spelled for o in self.objectives],
             "hydra.sweeper.constraints": self.constraints,
             "hydra/sweeper/sampler": self.sampler,
             "hydra.sweeper.sampler_seed": self.sampler_seed,

@@ -13,6 +13,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
+from sweeper.store.row import value_of
 from sweeper.tuning.space import override, short_override
 from sweeper.tuning.study import RUNS_KEY, PointStudy
 
@@ -147,7 +148,7 @@ class Tuner:
         if any(run_id in self._pending for run_id in running.specs):
             return
         study, trial = running.study, running.trial
-        rows = self.ledger.rows(set(running.specs), ["outcome", "reason", *study.settings.columns])
+        rows = self.ledger.measured(set(running.specs), study.settings.columns)
         results = [row for row in rows.values() if Outcome(row["outcome"]).is_result]
         if study.settings.is_pruned:
             list(self._report(running))  # to its last epoch
@@ -176,8 +177,9 @@ class Tuner:
         assert column is not None, "a pruned objective has a curve"
         curves = [self._curve(run_id, column) for run_id in running.specs]
         for epoch in range(running.reported, min(len(curve) for curve in curves)):
-            values = [curve[epoch][column] for curve in curves]
-            if all(value is not None for value in values):
+            found = [value_of(curve[epoch], column) for curve in curves]
+            values = [value for value in found if value is not None]
+            if len(values) == len(found):
                 running.study.report(running.trial, sum(values) / len(values), epoch + 1)
             running.reported = epoch + 1
             yield epoch + 1

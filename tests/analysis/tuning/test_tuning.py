@@ -259,6 +259,27 @@ def test_a_target_in_training_is_looked_for_in_the_curve_of_training(few, folder
     assert_frame_equal(found, steps_to_target(few, curves, 0.9))
 
 
+def test_an_objective_that_a_module_logs_has_its_name_and_direction(few, folder):
+    curves = pd.read_parquet(folder / "curves")
+    own = replace(
+        few,
+        objective="val/r2 max",
+        space={"module.lr" if key == "base_lr" else key: few.space[key] for key in few.space},
+        trials=few.trials.rename(columns={"base_lr": "module.lr"}),
+    )
+
+    found = steps_to_target(own, curves.assign(**{"val/r2": -curves["val_loss"]}), -0.9)
+
+    expected = steps_to_target(few, curves, 0.9)
+    assert found["steps_to_target"].equals(expected["steps_to_target"])
+    assert (own.rate, own.label) == ("module.lr", "val/r2 (higher is better)")
+    assert_frame_equal(draw_rates(own)[1], draw_rates(few)[1])
+
+
+def test_no_rates_are_drawn_of_too_few_trials(few):
+    assert draw_rates(replace(few, trials=few.trials.groupby("study").head(1))) is None
+
+
 def test_figures_draw_what_the_tables_say(few, folder):
     _, trials = draw_trials(few)
     _, rates = draw_rates(few)

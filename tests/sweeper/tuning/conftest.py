@@ -41,11 +41,12 @@ def tune(loader, results) -> Callable[..., int]:
                 return_hydra_config=True,
             )
         settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})
+        named = {key: composed[key] for key in ("metric", "metric_mode")}
         fixed = [word for word in found.fixed if not word.startswith(("n_trials", "retry"))]
         try:
             return run_tuning(
                 list(found.points()),
-                StudySettings.from_config(settings, found.space, found.averaged),
+                StudySettings.from_config(settings, found.space, found.averaged, **named),
                 {**plain(composed), **settings},
                 lambda more: expand(loader, [*fixed, *found.averaged, *more]),
                 lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),

@@ -1,12 +1,13 @@
 """What cannot be tuned is refused before anything starts, in a sentence."""
 
+import math
 import re
 
 import pytest
 
 from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study_settings import StudySettings
+from sweeper.tuning.study_settings import StudySettings, objectives
 
 LOSS = "hydra.sweeper.objectives=[val_loss]"
 RATES = "base_lr=tag(log, interval(0.01, 1))"
@@ -86,6 +87,11 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
     ("settings", "sentence"),
     [
         ({"objectives": ["accuracy"]}, "hydra.sweeper.objectives must be a list of different"),
+        ({"objectives": ["val/mae"]}, "hydra.sweeper.objectives must be a list of different"),
+        ({"objectives": ["val/mae min", "val/mae max"]}, "hydra.sweeper.objectives must be a list"),
+        ({"objectives": []}, "hydra.sweeper.objectives must be a list of different"),
+        ({"constraints": {"val/mae": {"max": 1}}},
+         "hydra.sweeper.constraints must give min or max of columns among"),
         ({"objectives": ["val_loss", "train_s"], "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner must be none with several objectives, for which Optuna does not "
          "support pruning; got val_loss, train_s."),
@@ -113,6 +119,28 @@ def test_settings_that_do_not_fit(loader, settings, sentence):
         StudySettings.from_config(given, space, [])
 
     assert str(refused.value).startswith(sentence)
+
+
+def test_objectives_are_the_metric_or_logged_names_with_a_direction():
+    def known(names, *metric):
+        return [(o.column, o.direction, o.worst, o.curve) for o in objectives(names, *metric)]
+
+    error = ("val/rmse", "minimize", math.inf, "val/rmse")
+    assert known(None, "val/rmse", "min") == known(["val/rmse min"]) == [error]
+    assert known(["val/loss"]) == [("val/loss", "minimize", math.inf, "val/loss")]
+    assert known(["val/r2 max"]) == [("val/r2", "maximize", -math.inf, "val/r2")]
+    assert known(None) == known(["val_accuracy"]) == [
+        ("val_accuracy", "maximize", 0.0, "val_accuracy")
+    ]  # fmt: skip
+    again = [o.spelled for o in objectives(["val/loss", "val/r2 max", "val_loss"])]
+    assert again == ["val/loss min", "val/r2 max", "val_loss"]
+
+
+def test_a_key_that_is_added_is_tuned_under_its_name(loader):
+    found = sort_overrides(["+module.lr=tag(log, interval(1e-3, 1e-1))"], loader)
+
+    assert list(found.space) == ["module.lr"]
+    assert found.fixed == ["+module.lr=0.001"]
 
 
 @pytest.mark.parametrize(

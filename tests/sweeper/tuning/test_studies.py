@@ -31,6 +31,15 @@ def test_every_compared_point_has_its_own_study_with_the_same_budget(tune, studi
     assert len(table) == 6
 
 
+def test_without_objectives_trials_are_judged_by_the_metric(tune, studies, rows):
+    tune(RATES, "n_trials=1", "metric=train_loss", "metric_mode=min")
+
+    (study,) = studies()
+    (run_id,) = study.trials[0].user_attrs["run_ids"]
+    assert study.direction.name == "MINIMIZE"
+    assert study.trials[0].value == rows().train_loss[run_id] == rows().metric[run_id]
+
+
 def test_repeating_the_command_changes_nothing(tune, studies, rows):
     tune(RATES, "n_trials=2", LOSS)
     before = [trial.number for trial in studies()[0].trials]

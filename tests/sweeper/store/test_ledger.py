@@ -1,0 +1,42 @@
+"""What was measured of runs: columns of the tables, or what their modules logged."""
+
+import pytest
+
+from sweeper.store.compaction import compact
+from sweeper.store.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """Two runs of three epochs; the first was tried twice, and logs no metric in its second."""
+    ledger = Ledger(tmp_path)
+    ledger.prepare()
+    ended = {"outcome": "finished", "reason": "trained", "train_s": 2.0}
+    for run_id, attempt in (("a" * 12, 1), ("a" * 12, 2), ("b" * 12, 1)):
+        errors = [{"val/rmse": 4.0 - epoch, "val_loss": 0.1 * epoch} for epoch in range(3)]
+        del errors[1]["val/rmse"]
+        curve = [{"epoch": i + 1, "step": i, "metrics": m} for i, m in enumerate(errors)]
+        ledger.attempt_folder(run_id, attempt).mkdir(parents=True)
+        ledger.publish({**ended, "run_id": run_id, "attempt": attempt}, curve)
+    return ledger
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_what_a_module_logged_is_measured_as_columns_are(ledger, is_merged):
+    if is_merged:
+        assert compact(ledger.results) == 2
+    names = ["train_s", "val/rmse", "val_loss", "val/mae"]
+
+    rows = ledger.measured({"a" * 12}, names)
+
+    row = {"outcome": "finished", "reason": "trained", "train_s": 2.0, "attempt": 2}
+    logged = {"val/rmse": 2.0, "val_loss": 0.2, "val/mae": None}
+    assert rows == {"a" * 12: {"run_id": "a" * 12, **row, **logged}}
+
+
+def test_a_curve_of_what_a_module_logged_has_every_epoch(ledger):
+    assert ledger.curve("b" * 12, "val/rmse") == [
+        {"epoch": 1, "val/rmse": 4.0},
+        {"epoch": 2, "val/rmse": None},
+        {"epoch": 3, "val/rmse": 2.0},
+    ]
