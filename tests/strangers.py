@@ -1,10 +1,12 @@
 """A Lightning project that knows nothing of sweeper, as tests name it by `_target_`."""
 
+from typing import ClassVar
+
 import lightning as L
 import torch
 import torchmetrics
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 
 class Noisy(Dataset):
@@ -180,3 +182,38 @@ class DrawingModule(L.LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Stream(IterableDataset):
+    """The examples of `Noisy` in an order of its own, dealt to its processes."""
+
+    def __init__(self, start, stop):
+        self.examples = Noisy(start, stop)
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        order = torch.randperm(len(self.examples)).tolist() if worker is None else range(96)
+        return (self.examples[index] for index in order[first::step])
+
+
+class StreamModule(Module):
+    """Notes what it trains on."""
+
+    trained: ClassVar[list] = []
+
+    def training_step(self, batch, batch_idx):
+        self.trained += batch["x"][:, 0].tolist()
+        return super().training_step(batch, batch_idx)
+
+
+class StreamDataModule(L.LightningDataModule):
+    def __init__(self, batch_size, num_workers=0):
+        super().__init__()
+        self.settings = {"batch_size": batch_size, "num_workers": num_workers}
+
+    def train_dataloader(self):
+        return DataLoader(Stream(0, 96), **self.settings)
+
+    def val_dataloader(self):
+        return DataLoader(Stream(96, 126), batch_size=8)

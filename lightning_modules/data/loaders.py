@@ -1,11 +1,15 @@
 """The loaders of a run: of data of ours, or rebuilt from a user's DataModule."""
 
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
 
 from lightning_modules.data.batches import Data, MicroBatches, ValBatches, Windows, val_bounds
+from lightning_modules.data.counted_loaders import (
+    CountedBatches,
+    CountedValidation,
+    is_iterable,
+)
 from lightning_modules.data.own_loaders import OwnExamples, ValLoader, seed_everything
 from lightning_modules.rank_plan import RankPlan
 
@@ -88,24 +92,35 @@ def with_run_loaders(
         seed_everything(plan.seed)  # of a random split: the same on every rank and attempt
         made["setup"](stage)
 
-    def train_dataloader() -> MicroBatches:
-        examples: Any = OwnExamples(made["train_dataloader"](), seed=plan.seed)
-        _check_number(examples.num_train_examples, plan)
-        return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
+    def train_dataloader() -> Any:
+        return _train_loader(made["train_dataloader"](), plan, windows)
 
     def val_dataloader() -> Any:
-        split = plan.split(0)
-        loader = partial(ValLoader, seed=plan.seed, rank=plan.rank, world_size=split.world_size)
         loaders = made["val_dataloader"]()
         if isinstance(loaders, dict):
-            return {name: loader(one) for name, one in loaders.items()}
+            return {name: _val_loader(one, plan) for name, one in loaders.items()}
         if isinstance(loaders, list | tuple):
-            return [loader(one) for one in loaders]
-        return loader(loaders)
+            return [_val_loader(one, plan) for one in loaders]
+        return _val_loader(loaders, plan)
 
     for replaced in (setup, train_dataloader, val_dataloader):
         setattr(data, replaced.__name__, replaced)
     return data
+
+
+def _train_loader(own: Any, plan: RankPlan, windows: Windows | None) -> Any:
+    if is_iterable(own):
+        return CountedBatches(own, plan, windows)
+    examples: Any = OwnExamples(own, seed=plan.seed)
+    _check_number(examples.num_train_examples, plan)
+    return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
+
+
+def _val_loader(own: Any, plan: RankPlan) -> Any:
+    ranks = plan.split(0).world_size
+    if is_iterable(own) and ranks == 1:
+        return CountedValidation(own, seed=plan.seed)
+    return ValLoader(own, seed=plan.seed, rank=plan.rank, world_size=ranks)
 
 
 def _check_number(num: int, plan: RankPlan) -> None:

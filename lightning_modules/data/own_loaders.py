@@ -118,23 +118,13 @@ def rebuilt(
     loader: "DataLoader[Any]", batches: "Iterable[list[_Key]]", *, seed: int
 ) -> "DataLoader[Any]":
     """A loader with the same data set, collate function and workers, and other batches."""
-    workers: dict[str, Any] = {}
-    if loader.num_workers:
-        workers = {
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": True,  # as they are asked for each epoch again
-            "worker_init_fn": loader.worker_init_fn,
-            "multiprocessing_context": loader.multiprocessing_context,
-            "timeout": loader.timeout,
-        }
     return DataLoader(
         _Keyed(loader.dataset, loader.collate_fn, seed),
         batch_sampler=batches,  # pyright: ignore[reportArgumentType]
-        collate_fn=_as_it_is,
-        num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory,
+        collate_fn=as_it_is,
         generator=torch.Generator(),  # else torch draws from the default one at each epoch
-        **workers,
+        persistent_workers=loader.num_workers > 0,  # as they are asked for each epoch again
+        **process_settings(loader),
     )
 
 
@@ -145,8 +135,36 @@ def batch_of(
     return _Keyed(dataset, collate, seed).__getitems__(keys)
 
 
+def process_settings(loader: "DataLoader[Any]") -> dict[str, Any]:
+    """How a loader loads: its processes and their settings."""
+    settings = {"num_workers": loader.num_workers, "pin_memory": loader.pin_memory}
+    if not loader.num_workers:
+        return settings
+    return settings | {
+        "prefetch_factor": loader.prefetch_factor,
+        "worker_init_fn": loader.worker_init_fn,
+        "multiprocessing_context": loader.multiprocessing_context,
+        "timeout": loader.timeout,
+    }
+
+
 def check_loader(loader: Any, made_by: str) -> None:
     """Refuse what is no loader of a data set with indices.
+
+    Raises:
+        ValueError: names what was given.
+    """
+    check_batched(loader, made_by)
+    if isinstance(loader.dataset, IterableDataset):
+        msg = (
+            f"{made_by} must have a data set with a length and indices, so that its order can be "
+            f"the run's; got {type(loader.dataset).__name__}, which is iterable only."
+        )
+        raise ValueError(msg)
+
+
+def check_batched(loader: Any, made_by: str) -> None:
+    """Refuse what is no loader of batches of examples.
 
     Raises:
         ValueError: names what was given.
@@ -155,12 +173,6 @@ def check_loader(loader: Any, made_by: str) -> None:
         msg = (
             f"{made_by} must return one torch.utils.data.DataLoader, so that its examples can be "
             f"put in the run's order; got {type(loader).__name__}. Return a DataLoader."
-        )
-        raise ValueError(msg)
-    if isinstance(loader.dataset, IterableDataset):
-        msg = (
-            f"{made_by} must have a data set with a length and indices, so that its order can be "
-            f"the run's; got {type(loader.dataset).__name__}, which is iterable only."
         )
         raise ValueError(msg)
     if loader.batch_sampler is None:
@@ -200,7 +212,8 @@ class _Asked:
         return self.batches
 
 
-def _as_it_is(batch: Any) -> Any:
+def as_it_is(batch: Any) -> Any:
+    """What is not collated."""
     return batch
 
 

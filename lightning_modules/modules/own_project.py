@@ -12,6 +12,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
 
+from lightning_modules.data.counted_loaders import examples_of, is_iterable
 from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples, seed_everything
 from lightning_modules.modules.guarantees import EXAMPLES, findings
@@ -55,8 +56,9 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         config: resolved; `module`, `data`, `loss_items` and `seed` are read.
 
     Returns:
-        `num_train_examples`; of a user's module also `has_batchnorm` and `is_automatic`, whether
-        Lightning steps the optimizer, and `found`, what `findings` says.
+        `num_train_examples`, and `is_iterable` of data without indices; of a user's module also
+        `has_batchnorm` and `is_automatic`, whether Lightning steps the optimizer, and `found`, what
+        `findings` says.
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
@@ -64,20 +66,20 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     seed_everything(config["seed"])
     data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
+    found: dict[str, Any] = {}
     loader: Any = None
     order: list[int] = []
     weigh = item_count(config["loss_items"]) if config.get("loss_items") else None
     if not isinstance(data, pl.LightningDataModule):
-        num = data.num_train_examples
+        found["num_train_examples"] = data.num_train_examples
     else:
         data.prepare_data()
         data.setup("fit")
         loader = data.train_dataloader()
-        examples = OwnExamples(loader, seed=0)
-        num, order = examples.num_train_examples, examples.order(0)[:EXAMPLES].tolist()
+        stated = config["data"].get("num_train_examples")
+        found, order = _of_loader(loader, stated)
         if weigh is not None:
             weigh(next(iter(loader)))
-    found = {"num_train_examples": num}
     if is_ours(config["module"]["_target_"]):
         return found
 
@@ -92,6 +94,16 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "is_automatic": module.automatic_optimization,
         "found": findings(make, data, loader, order, weigh) if order else {},
     }
+
+
+def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], list[int]]:
+    """What is known of the training examples, and some of their indices if they have any."""
+    if is_iterable(loader):
+        num = examples_of(loader) if stated is None else stated
+        return {"num_train_examples": num, "is_iterable": True}, []
+    examples = OwnExamples(loader, seed=0)
+    order = examples.order(0)[:EXAMPLES].tolist()
+    return {"num_train_examples": examples.num_train_examples}, order
 
 
 unite()  # before anything of the user's is imported

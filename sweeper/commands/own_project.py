@@ -46,6 +46,9 @@ def _filled(config: Config, facts: Mapping[str, Any], *, is_own: bool) -> Config
     data = config["data"]
     if "num_train_examples" not in data:
         config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
+    if facts.get("is_iterable"):
+        _check_iterable(config)
+        config["data_order"] = "counted"
     if not is_own:
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
@@ -54,6 +57,21 @@ def _filled(config: Config, facts: Mapping[str, Any], *, is_own: bool) -> Config
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
+
+
+def _check_iterable(config: Config) -> None:
+    """Refuse several ranks where examples cannot be dealt to them.
+
+    Raises:
+        ValueError: if there are any.
+    """
+    if (ranks := config["devices"] * config["num_nodes"]) > 1:
+        msg = (
+            "devices x num_nodes must be 1 with a data set that can only be iterated, as its "
+            f"examples cannot be dealt to ranks; got {ranks} ranks, data._target_="
+            f"{config['data']['_target_']}. Train on one, or give it a length and indices."
+        )
+        raise ValueError(msg)
 
 
 def _check_manual(config: Config) -> None:

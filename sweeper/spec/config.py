@@ -184,6 +184,7 @@ class Incidental(Settings):
     timeout_s: Positive | None = None
     results: Text
     twin_of: Text | None = None
+    data_order: Literal["counted"] | None = None  # of data without indices: filled in
     keep_checkpoint: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None

@@ -129,6 +129,14 @@ def test_a_module_that_steps_by_hand_does_so_at_the_batch(fill):
     assert config["micro_batch"] == 16
 
 
+def test_data_that_can_only_be_iterated_are_for_one_rank_and_the_row_says_so(fill):
+    (config,) = fill(*WORDS, is_iterable=True)
+
+    assert config["data_order"] == "counted"
+    with pytest.raises(ValueError, match=r"devices x num_nodes must be 1 .* got 2 ranks"):
+        fill(*WORDS, "devices=2", is_iterable=True)
+
+
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [

@@ -1,0 +1,148 @@
+"""Loaders of data that can only be iterated: in their own order, in the run's micro-batches.
+
+What is promised is the count: every micro-batch is whole. Which examples it has is the data set's
+business, so only one rank can train on it, and a run resumes in an epoch by passing over what it
+has had.
+"""
+
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from lightning_modules.data.batches import Windows
+from lightning_modules.data.own_loaders import (
+    as_it_is,
+    check_batched,
+    kept_generators,
+    process_settings,
+    seed_generators,
+)
+from lightning_modules.data.randomness import stream_of
+from lightning_modules.rank_plan import RankPlan
+
+_VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
+
+
+def is_iterable(loader: Any) -> bool:
+    """Whether a loader's data set has no indices."""
+    return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+
+
+def examples_of(loader: "DataLoader[Any]") -> int:
+    """The examples of a pass over a loader's data set, by going through it [examples]."""
+    check_batched(loader, "train_dataloader")
+    single = DataLoader(
+        loader.dataset, batch_size=None, collate_fn=as_it_is, num_workers=loader.num_workers
+    )
+    return sum(1 for _ in single)
+
+
+class CountedBatches:
+    """An epoch of micro-batches of an iterable data set, for Lightning's Trainer; on one rank.
+
+    Args:
+        loader: of the user's; its data set, collate function and workers stay.
+        plan: of the run's batches.
+        windows: as of `MicroBatches`.
+
+    Raises:
+        ValueError: if the loader gives batches that cannot be counted, or there are several ranks.
+    """
+
+    def __init__(
+        self, loader: "DataLoader[Any]", plan: RankPlan, windows: Windows | None = None
+    ) -> None:
+        check_batched(loader, "train_dataloader")
+        ranks = plan.split(0).world_size
+        if ranks > 1:
+            msg = (
+                "devices x num_nodes must be 1 with a data set that can only be iterated, as its "
+                f"examples cannot be dealt to ranks; got {ranks} ranks. Train on one, or give it "
+                "a length and indices."
+            )
+            raise ValueError(msg)
+        self._loader, self._plan, self._windows = loader, plan, windows
+        self._epoch = 0
+
+    @property
+    def sampler(self) -> "CountedBatches":
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to a 0-based epoch; Lightning calls it before iterating."""
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        return self._plan.steps(self._epoch) * self._plan.split(self._epoch).accumulation_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator, for the reason of `MicroBatches`.
+        epoch = self._epoch
+        batches = self._whole_batches(epoch)
+        yield from self._windows(batches, epoch) if self._windows else batches
+
+    def _whole_batches(self, epoch: int) -> Iterator[Any]:
+        """The micro-batches that are left.
+
+        Raises:
+            ValueError: if the data set ends before the epoch does.
+        """
+        split, num = self._plan.split(epoch), len(self)
+        behind = self._plan.first_step(epoch) * split.accumulation_steps
+        if hasattr(self._loader.dataset, "set_epoch"):
+            self._loader.dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
+        found = -1
+        for found, batch in islice(
+            _keyed(self._loader, split.micro_batch, self._plan.seed, epoch), num
+        ):
+            if found >= behind:
+                yield batch
+        if found + 1 < num:
+            msg = (
+                f"the data set must give {num} whole micro-batches of {split.micro_batch} examples "
+                f"in epoch {epoch + 1}; it ended after {found + 1}. Correct "
+                "+data.num_train_examples, or use at most one loading process, as each leaves "
+                "out its last, incomplete micro-batch."
+            )
+            raise ValueError(msg)
+
+
+class CountedValidation:
+    """A validation loader of an iterable data set, as it is, with the same draws at each pass."""
+
+    def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
+        check_batched(loader, "val_dataloader")
+        self._loader, self._seed = loader, seed
+
+    def __iter__(self) -> Iterator[Any]:
+        size = self._loader.batch_size
+        keyed = _keyed(self._loader, size or 1, self._seed, _VALIDATION, drop_last=False)
+        return (batch for _, batch in keyed)
+
+
+def _keyed(
+    loader: "DataLoader[Any]", num_examples: int, *key: int, drop_last: bool = True
+) -> Iterator[tuple[int, Any]]:
+    """A pass over batches of so many examples, with their numbers; the draws of each by its own."""
+    whole = DataLoader(
+        loader.dataset,
+        batch_size=num_examples,
+        drop_last=drop_last,
+        collate_fn=loader.collate_fn,
+        generator=torch.Generator().manual_seed(stream_of(*key) % 2**63),  # of its processes
+        **process_settings(loader),
+    )
+    batches: Iterator[Any] = iter(())
+    for number in count():
+        with kept_generators():
+            seed_generators(*key, number)
+            batches = batches if number else iter(whole)
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield number, batch

@@ -1,0 +1,93 @@
+"""Data that can only be iterated are trained in their own order, in batches that are counted."""
+
+import pytest
+from strangers import StreamModule
+from test_own_project import IN_PROCESS, curve
+
+from lightning_modules.modules.own_project import facts
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.row import planned_row
+
+WORDS = [
+    *IN_PROCESS, "epochs=2", "module._target_=strangers.StreamModule",
+    "data._target_=strangers.StreamDataModule", "metric=val/mse",
+]  # fmt: skip
+FACTS = {
+    "module": {"_target_": "strangers.StreamModule"},
+    "data": {"_target_": "strangers.StreamDataModule"},
+    "seed": 0,
+}
+
+
+@pytest.fixture
+def train(run_words):
+    """The record of a run, and what it was trained on."""
+
+    def go(*words, **settings):
+        StreamModule.trained.clear()
+        return run_words(*WORDS, *words, **settings), [*StreamModule.trained]
+
+    return go
+
+
+def test_every_batch_is_exact_and_every_example_comes_once_an_epoch(train):
+    record, trained = train("micro_batch=8")
+
+    assert (record["realised_batch_min"], record["realised_batch_max"]) == (32, 32)
+    assert (record["outcome"], record["steps"]) == ("finished", 6)
+    first, second = trained[:96], trained[96:]
+    assert len(set(first)) == len(set(second)) == 96
+    assert first != second
+    assert sorted(round(100 * -x) for x in first) == pytest.approx(range(96), abs=5)
+
+
+def test_examples_that_fill_no_batch_are_left_out(train):
+    """As of data with indices: 2 steps of 40, and 16 examples are not trained on."""
+    record, trained = train("batch=40", "micro_batch=20", "base_batch=40")
+
+    assert (record["steps"], len(trained)) == (4, 160)
+
+
+def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not_been(train):
+    words = ["batch=48", "micro_batch=8", "base_batch=48"]
+    whole, trained = train(*words, name="whole")
+
+    parts = []
+    for steps in range(1, 4):
+        record, part = train(*words, name="stepped", one_step=True)
+        assert (record["outcome"], record["steps"]) == ("preempted", steps)
+        parts += part
+    record, part = train(*words, name="stepped", one_step=True)
+
+    assert parts + part == trained
+    assert curve(record, "val/mse") == curve(whole, "val/mse")
+
+
+def test_data_that_end_too_early_fail_the_run(train):
+    with pytest.raises(ValueError, match=r"must give 16 whole micro-batches of 8 .* after 12"):
+        train("micro_batch=8", num_train_examples=128)
+
+
+def test_processes_that_leave_out_incomplete_micro_batches_fail_the_run(train):
+    """Each of 2 has 48 examples: one micro-batch of 32 and 16 that make none."""
+    with pytest.raises(ValueError, match=r"must give 3 whole micro-batches of 32 .* after 2"):
+        train("+data.num_workers=2")
+
+
+def test_the_examples_are_counted_once_or_stated():
+    assert facts(FACTS) == {
+        "num_train_examples": 96, "is_iterable": True, "has_batchnorm": False, "is_automatic": True,
+        "found": {},
+    }  # fmt: skip
+    data = {**FACTS["data"], "num_train_examples": 50}
+    assert facts({**FACTS, "data": data})["num_train_examples"] == 50
+
+
+def test_the_row_says_that_only_the_count_is_promised(grid):
+    (config,) = grid(*WORDS)
+
+    plain, counted = run_spec(config), run_spec({**config, "data_order": "counted"})
+
+    assert planned_row(plain)["data_order"] == "global"
+    assert planned_row(counted)["data_order"] == "counted"
+    assert plain.run_id == counted.run_id
