@@ -29,7 +29,12 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
     except ValueError as error:
         yield broken("module and data", str(error), "Training will fail as well: correct it.")
         return
-    yield good("data", f"{facts['num_train_examples']:,} training examples")
+    found = f"{facts['num_train_examples']:,} training examples"
+    if facts.get("is_iterable"):
+        found += ", which can only be iterated: on one rank, in their own order"
+        yield warning("data", found, "Give the data set a length and indices.")
+    else:
+        yield good("data", found)
     for name, finding in facts["found"].items():
         severity = Severity.GOOD if finding["holds"] else Severity.WARNING
         yield Check(severity, name, finding["said"], finding["do"])
