@@ -23,7 +23,8 @@ def has_batchnorm(checkpoint: Path) -> bool:
 
 
 def _state(path: Path) -> dict[str, Tensor]:
-    return torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+    # A user's module may add any object to its checkpoints; this one was just made here.
+    return torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
 
 
 def _difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> float:

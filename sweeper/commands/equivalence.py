@@ -18,6 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
+from sweeper.commands.own_project import with_facts
 from sweeper.commands.plan import overrides_parser, plan_grid
 from sweeper.commands.refusals import refuse
 from sweeper.console.text import text_console, text_table
@@ -27,6 +28,7 @@ from sweeper.planning.plan import plan, tasks
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
+from sweeper.spec.guarantees import GUARANTEES, OF_LAYOUTS, missing
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import CHECKPOINT
@@ -38,9 +40,11 @@ LAYOUTS = "1x1,1x8,2x4,4x1"
 #: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
 BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
 BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
+#: Of a user's module: its optimizer may amplify rounding, as Adam does where a gradient is small.
+BOUNDS_OF_OWN = {"64-true": 1e-9}
 
 _COLUMNS = (
-    "precision", "ranks", "micro", "acc", "steps", "lr", "val loss", "difference", "allowed",
+    "precision", "ranks", "micro", "acc", "steps", "lr", "value", "difference", "allowed",
     "verdict",
 )  # fmt: skip
 
@@ -49,9 +53,9 @@ _COLUMNS = (
 class Trained:
     """One layout after its epoch.
 
-    `difference` is the largest relative one of any tensor from the first layout's, `val_loss`
-    in nats per example, `same_lr` whether every step's learning rate was that of the first
-    layout.
+    `difference` is the largest relative one of any tensor from the first layout's, `value` the
+    validation loss in nats per example, or the metric of a user's module, `same_lr` whether every
+    step's learning rate was that of the first layout.
     """
 
     split: BatchSplit
@@ -59,8 +63,9 @@ class Trained:
     difference: float
     same_lr: bool
     steps: int
-    val_loss: float
+    value: float
     has_batchnorm: bool
+    is_own: bool
     is_reproducible: bool
 
     @property
@@ -69,7 +74,7 @@ class Trained:
         if self.is_reproducible:
             return 0.0
         bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
-        return bounds.get(self.precision)
+        return (BOUNDS_OF_OWN if self.is_own else bounds).get(self.precision)
 
     @property
     def holds(self) -> bool:
@@ -90,9 +95,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the table of the overrides on the command line; return 1 if a layout differs."""
     options = _parser().parse_intermixed_args(arguments)
     try:
-        planned, _ = plan_grid(options.overrides, config_dir=options.config_dir)
+        planned, ledger = plan_grid(options.overrides, config_dir=options.config_dir)
         config = planned.specs[0].config.replaced(epochs=1, warmup=0, num_nodes=1)
-        layouts, left_out = _feasible(config, options.layouts)
+        layouts, left_out = _feasible(config, options.layouts, ledger.results)
         configs = [config.replaced(precision=one) for one in options.precision.split(",")]
     except ValueError as error:
         return refuse(error)
@@ -105,7 +110,18 @@ def main(arguments: Sequence[str]) -> int:
         refuse(error, "The layouts could not be compared.")
         return RUN_FAILED
     _show(rows, console)
-    return DONE if all(row.holds for row in rows) else RUN_FAILED
+    if all(row.holds for row in rows):
+        return DONE
+    for reason in reasons(config):
+        console.print(f"{config.module.name}: {reason}.")
+    return RUN_FAILED
+
+
+def reasons(config: RunConfig) -> list[str]:
+    """Why the layouts of a user's module differ, as far as was found out; none of ours."""
+    if not config.has_own_module:
+        return []
+    return [GUARANTEES[name] for name in missing(config.guarantees or ()) if name in OF_LAYOUTS]
 
 
 def compare(
@@ -129,8 +145,9 @@ def compare(
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
                 or config.lr_rule.name == "adascale",
                 steps=row["steps"],
-                val_loss=row["val_loss"],
+                value=row["metric" if config.has_own_module else "val_loss"],
                 has_batchnorm=has_batchnorm,
+                is_own=config.has_own_module,
                 is_reproducible=bool(config.reproducible),
             )
 
@@ -142,7 +159,7 @@ def _train(config: RunConfig, ledger: Ledger) -> tuple[RunSpec, dict[str, Any], 
     to_do = tasks(planned, ledger, retry=None, rerun=None)
     for _ in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
         pass
-    columns = ["outcome", "reason", "steps", "val_loss", "lr_series_hash"]
+    columns = ["outcome", "reason", "steps", "val_loss", "metric", "lr_series_hash"]
     (row,) = ledger.rows({spec.run_id}, columns).values()
     if row["outcome"] != "finished":
         msg = f"every layout must finish training; {spec.point} {row['outcome']}: {row['reason']}"
@@ -172,7 +189,9 @@ def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
     return relative_differences(checkpoints), has_batchnorm(checkpoints[0])
 
 
-def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], list[str]]:
+def _feasible(
+    config: RunConfig, layouts: str, results: Path
+) -> tuple[list[dict[str, int]], list[str]]:
     """The layouts that make the batch exactly, and why others cannot."""
     feasible: list[dict[str, int]] = []
     left_out: list[str] = []
@@ -182,7 +201,7 @@ def _feasible(config: RunConfig, layouts: str) -> tuple[list[dict[str, int]], li
             left_out.append(f"{layout}: batch={config.batch} cannot be split this way.")
         elif changes not in feasible:
             try:
-                run_spec(config.replaced(**changes))
+                list(map(run_spec, with_facts([config.replaced(**changes).resolved], results)))
             except ValueError as error:
                 left_out.append(f"{layout}: {error}")
             else:
@@ -220,16 +239,17 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
             str(row.split.accumulation_steps),
             str(row.steps),
             "same" if row.same_lr else "DIFFERS",
-            f"{row.val_loss:.6f}",
+            f"{row.value:.6f}",
             f"{row.difference:.1e}" if row.difference else "0",
             "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
             row.verdict,
         )
     console.print(table, soft_wrap=False)
     console.print(
-        "difference: the largest over the model's tensors, relative to the tensor's largest value, "
-        "compared with the first layout after one epoch. With BatchNorm, training amplifies "
-        "float32 rounding, so no bound is guaranteed; use float64 (docs/layouts.md)."
+        "value: the validation loss, or the metric of a module of yours. difference: the largest "
+        "over the model's tensors, relative to the tensor's largest value, compared with "
+        "the first layout after one epoch. With BatchNorm, training amplifies float32 "
+        "rounding, so no bound is guaranteed; use float64 (docs/layouts.md)."
     )
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sweeper.commands.equivalence import compare, differences_between, main
+from sweeper.commands.equivalence import compare, differences_between, main, reasons
 from sweeper.spec.config import run_config
 
 LAYOUTS = [
@@ -97,7 +97,7 @@ def test_bit_for_bit_on_any_number_of_ranks_if_reproducible_and_only_then(
 
     same = [row.difference == 0 for row in trained]
     assert same == [True, is_reproducible, is_reproducible]
-    assert (len({row.val_loss for row in trained}) == 1) == is_reproducible
+    assert (len({row.value for row in trained}) == 1) == is_reproducible
 
 
 def test_with_batchnorm_over_the_micro_batch_they_do_not_agree(layouts_of):
@@ -106,6 +106,38 @@ def test_with_batchnorm_over_the_micro_batch_they_do_not_agree(layouts_of):
 
     assert max(row.difference for row in trained) > 1e-6
     assert not all(row.holds for row in trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "is_additive"), [("Module", True), ("Summed", False)])
+def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
+    module, is_additive, tmp_path, capsys
+):
+    words = [
+        f"module._target_=strangers.{module}", "data._target_=strangers.DataModule", "batch=32",
+        "base_batch=32", "metric=val/mse/dataloader_idx_0", "metric_mode=min",
+        f"results={tmp_path}", "--layouts=1x1,1x4,2x1", "--precision=64-true",
+    ]  # fmt: skip
+
+    code = main(words)
+
+    said = capsys.readouterr().out
+    assert code == (not is_additive)
+    assert said.count("DIFFERS") == (0 if is_additive else 2)
+    assert ("Summed: its loss is no mean over examples" in said) is not is_additive
+
+
+def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_hold(grid):
+    words = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C", "batch=32"]
+    more = ["+data.num_train_examples=64", "metric=loss", "metric_mode=min"]
+    (own,) = grid(*words, *more)
+    held = ["keyed items", "separate items", "fixed batchnorm"]
+
+    assert reasons(run_config({**own, "guarantees": held})) == [
+        "its loss is no mean over examples, so each layout follows another gradient",
+        "its draws in a training step belong to the micro-batch, not to the examples",
+    ]
+    assert reasons(run_config(grid("bn_span=80")[0])) == []
 
 
 @pytest.mark.parametrize("layout", ["2by4", "2x4x1", "0x4", "x"])
