@@ -92,6 +92,8 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
             for first, batch in spec.batch_plan.batches()
         ],
         "lr_factor": spec.schedule.peak_lr if spec.config.keeps_own_optimizer else None,
+        "metric_name": spec.config.metric,
+        "metric_mode": spec.config.metric_mode,
         "most_epochs": spec.most_epochs,
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
@@ -144,7 +146,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             line["ledger"],
         )
     console.print(table, soft_wrap=False)
-    for sentence in dict.fromkeys(map(_course, planned.specs)):
+    for sentence in dict.fromkeys([*map(_course, planned.specs), *map(_compared, planned.specs)]):
         if sentence:
             console.print(sentence)
     for warning in planned.distinct_warnings:
@@ -161,6 +163,15 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
 def _peak(line: Line) -> str:
     """The peak rate, or what multiplies the module's own."""
     return f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}"
+
+
+def _compared(spec: RunSpec) -> str:
+    """What runs are compared by; empty if it is the accuracy of ours."""
+    name, mode = spec.config.metric, spec.config.metric_mode
+    if mode is None:
+        return ""
+    better = "higher" if mode == "max" else "lower"
+    return f"Runs are compared by {name}, of which {better} is better."
 
 
 def _course(spec: RunSpec) -> str:

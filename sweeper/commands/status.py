@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,17 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
         console.print(f"attempt {attempt['attempt']}, started {started}: {attempt['end']}")
         console.print(f"    log: {attempt['log']}")
     for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
-        measured = {name: value for name, value in row.items() if value is not None}
-        console.print("    " + " ".join(f"{name}={value:.6g}" for name, value in measured.items()))
+        console.print(f"    {_epoch_in_words(row)}", highlight=False)
+
+
+def _epoch_in_words(row: Mapping[str, Any]) -> str:
+    """What was measured in an epoch, and logged; without accuracies that the task does not have."""
+    values = {**row, **row.get("metrics", {}), "metrics": None}
+    return " ".join(
+        f"{name}={value:.6g}"
+        for name, value in values.items()
+        if value is not None and not (name.endswith("accuracy") and isnan(value))
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

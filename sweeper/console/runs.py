@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isnan
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -64,7 +65,7 @@ class RunState:
     @property
     def metric_text(self) -> str:
         """For a cell of the table."""
-        return f"{self.metric:.4f}" if self.metric is not None else ""
+        return f"{self.metric:.4f}" if self.metric is not None and not isnan(self.metric) else ""
 
 
 def runs_table(states: Iterable[RunState], *, title: str) -> Table:
@@ -227,11 +228,11 @@ class LiveTable:
     def _fill_in_from_ledger(self) -> None:
         """Outcomes of runs that earlier commands executed."""
         missing = {run_id for run_id, state in self._states.items() if state.metric is None}
-        columns = ["metric_name", "metric", "epochs_completed", "train_s"]
-        for run_id, row in self._ledger.rows(missing, columns).items() if missing else ():
+        names = {self._states[run_id].spec.config.metric for run_id in missing}
+        columns = [*names, "epochs_completed", "train_s"]
+        for run_id, row in self._ledger.measured(missing, columns).items() if missing else ():
             state = self._states[run_id]
-            if row["metric_name"] == state.spec.config.metric:
-                state.metric = row["metric"]
+            state.metric = row[state.spec.config.metric]
             state.seconds = row["train_s"]
             state.epoch = row["epochs_completed"] or 0
 

@@ -133,6 +133,19 @@ def test_a_run_tried_again_stands_in_place_of_its_failed_attempt(ledger, spec):
     assert found.runs[["outcome", "attempt"]].to_numpy().tolist() == [["running", 2]]
 
 
+def test_the_page_of_a_first_run_is_about_the_metric_that_it_names(ledger, config):
+    spec = run_spec(config(batch=3840, warmup=0, metric="val/rmse", metric_mode="min"))
+    row = json.loads(epoch(1, 0.5)) | {"metrics": {"val/rmse": 1.25}}
+    begun(spec, ledger, json.dumps(row) + "\n")
+
+    tables = with_running(read_tables([str(ledger.results)]), *running_runs([str(ledger.results)]))
+    data = shown_data(tables, [str(ledger.results)], "watch")
+
+    assert data["metric"] == {"name": "val/rmse", "mode": "min"}
+    assert tables.runs["val/rmse"].tolist() == tables.curves["val/rmse"].tolist() == [1.25]
+    assert "val/rmse" in data["curves"]["measures"]
+
+
 def test_the_page_counts_runs_that_have_not_ended(ledger, spec):
     begun(spec, ledger, epoch(1, 0.5))
     tables = with_running(read_tables([str(ledger.results)]), *running_runs([str(ledger.results)]))

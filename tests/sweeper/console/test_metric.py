@@ -1,0 +1,91 @@
+"""The metric of a run, as the table of a sweep, the plan and `status` show it."""
+
+import json
+import math
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from sweeper.commands.plan import plan_grid, plan_lines, show
+from sweeper.commands.status import main
+from sweeper.console.runs import live_table
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt, End
+from sweeper.store.ledger import Ledger
+
+
+def ended(results, config, logged, **measured):
+    """A finished run of one epoch, whose module logged something."""
+    ledger, spec = Ledger(results), run_spec(config)
+    ledger.prepare()
+    attempt = Attempt.begin(spec, ledger, 1)
+    assert attempt is not None
+    row = {"epoch": 1, "step": 16, "elapsed_s": 2.0, "lr": None, "metrics": logged, **measured}
+    (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
+    attempt.end(End(outcome=Outcome.FINISHED, reason="trained 1 epochs"), ledger)
+    return spec, ledger
+
+
+@pytest.fixture
+def error(config):
+    """A run that is compared by its error."""
+    return config(batch=3840, warmup=0, metric="val/rmse", metric_mode="min")
+
+
+def summary(spec, ledger, capsys) -> str:
+    with live_table([spec], ledger):
+        pass
+    return capsys.readouterr().out
+
+
+def test_a_run_that_had_ended_is_shown_with_its_metric(results, error, capsys):
+    shown = summary(*ended(results, error, {"val/rmse": 1.25, "val/r2": 0.75}), capsys)
+
+    assert "val/rmse" in shown
+    assert "1.2500" in shown
+
+
+def test_a_run_that_named_another_metric_is_shown_with_the_one_asked_for(results, error, capsys):
+    _, ledger = ended(results, error, {"val/rmse": 1.25, "val/r2": 0.75})
+    other = run_spec({**error, "metric": "val/r2", "metric_mode": "max"})
+
+    assert "0.7500" in summary(other, ledger, capsys)
+
+
+def test_a_run_without_an_accuracy_has_an_empty_cell(results, config, capsys):
+    spec, ledger = ended(results, config(batch=3840, warmup=0), {}, val_accuracy=math.nan)
+
+    assert "nan" not in summary(spec, ledger, capsys)
+
+
+def test_status_of_a_run_names_what_was_logged_and_no_accuracy_that_there_is_not(
+    results, error, capsys
+):
+    spec, _ = ended(results, error, {"val/rmse": 1.25}, val_accuracy=math.nan, train_loss=math.nan)
+
+    main([spec.run_id, "--results", str(results)])
+
+    *_, last = capsys.readouterr().out.rstrip().splitlines()
+    assert last.strip() == "epoch=1 step=16 elapsed_s=2 train_loss=nan val/rmse=1.25"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["metric=train_loss", "metric_mode=min"], "compared by train_loss, of which lower is bet"),
+        ([], ""),
+    ],
+)
+def test_the_plan_says_what_runs_are_compared_by(results, words, sentence):
+    plan, ledger = plan_grid(["accelerator=cpu", *words, f"results={results}"], config_dir=None)
+    lines = plan_lines(plan, ledger)
+    console = Console(width=200, file=StringIO())
+
+    show(plan, lines, console)
+
+    assert lines[0]["metric_name"] == (words[0].partition("=")[2] if words else "val_accuracy")
+    said = console.file.getvalue()
+    assert sentence in said
+    assert ("compared by" in said) == bool(sentence)
