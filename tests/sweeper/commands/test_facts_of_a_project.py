@@ -133,6 +133,7 @@ def test_data_that_can_only_be_iterated_are_for_one_rank_and_the_row_says_so(fil
     (config,) = fill(*WORDS, is_iterable=True)
 
     assert config["data_order"] == "counted"
+    assert "can only be iterated" in next(iter(project_checks(config))).found
     with pytest.raises(ValueError, match=r"devices x num_nodes must be 1 .* got 2 ranks"):
         fill(*WORDS, "devices=2", is_iterable=True)
 

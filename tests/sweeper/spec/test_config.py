@@ -14,6 +14,8 @@ OPTIONAL = {
     "about",
     "base_lr",
     "choice",
+    "data_order",  # as the next: filled in as it is found out
+    "guarantees",
     "gradient_span",
     "measured_in",
     "model",
