@@ -117,6 +117,8 @@ class TrialSteps(Callback):
             pass
         except Exception as error:  # noqa: BLE001  whatever a user's module raises
             self.error = error
+        else:
+            self.error = RuntimeError("the module ended the epoch early")
         return self
 
     def _trainer(self) -> pl.Trainer:

@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     if all(row.holds for row in rows):
         return DONE
     for reason in reasons(config):
-        console.print(f"{config.module.name}: {reason}.")
+        console.print(reason)
     return RUN_FAILED
 
 
@@ -121,7 +121,13 @@ def reasons(config: RunConfig) -> list[str]:
     """Why the layouts of a user's module differ, as far as was found out; none of ours."""
     if not config.has_own_module:
         return []
-    return [GUARANTEES[name] for name in missing(config.guarantees or ()) if name in OF_LAYOUTS]
+    module = config.module.name
+    found = [
+        f"Not found to hold for {module}: {name}. {GUARANTEES[name]}"
+        for name in missing(config.guarantees or ())
+        if name in OF_LAYOUTS
+    ]
+    return [*found, "`sweeper doctor` with the same words says more."] if found else []
 
 
 def compare(

@@ -10,14 +10,14 @@ KEYED_DRAWS = "keyed draws"
 FIXED_BATCHNORM = "fixed batchnorm"
 WHOLE_CHECKPOINT = "whole checkpoint"
 
-#: Every guarantee, with what does not hold without it.
+#: Every guarantee, with what follows where it does not hold.
 GUARANTEES = {
-    ADDITIVE: "its loss is no mean over examples, so each layout follows another gradient",
-    KEYED_ITEMS: "its data set draws from generators of its own, so no two runs see the same",
-    SEPARATE_ITEMS: "an example depends on its neighbours in the micro-batch",
-    KEYED_DRAWS: "its draws in a training step belong to the micro-batch, not to the examples",
-    FIXED_BATCHNORM: "BatchNorm normalises micro-batches; set bn_span to a number",
-    WHOLE_CHECKPOINT: "it keeps something outside of its checkpoint, which a resumed run lacks",
+    ADDITIVE: "Unless the loss is a mean over examples, each layout has another gradient.",
+    KEYED_ITEMS: "A data set with generators of its own gives no two runs the same examples.",
+    SEPARATE_ITEMS: "An example that depends on its neighbours depends on the micro-batch.",
+    KEYED_DRAWS: "What a step draws outside of dropout layers belongs to the micro-batch.",
+    FIXED_BATCHNORM: "BatchNorm normalises micro-batches unless bn_span is a number.",
+    WHOLE_CHECKPOINT: "What changes in a step and is in no checkpoint is lost at a resume.",
 }
 #: Those without which layouts differ.
 OF_LAYOUTS = (ADDITIVE, KEYED_ITEMS, SEPARATE_ITEMS, KEYED_DRAWS, FIXED_BATCHNORM)

@@ -224,6 +224,16 @@ def test_a_module_that_raises_is_told_with_its_words():
     assert found["additive loss"]["do"] == "Training may fail too."
 
 
+def test_a_module_that_ends_its_epoch_early_is_not_found_out():
+    class Short(Line):
+        def on_train_batch_start(self, _batch, batch_idx):
+            return -1 if batch_idx == 2 else None
+
+    said = look(Short)["additive loss"]["said"]
+
+    assert said.endswith("RuntimeError: the module ended the epoch early")
+
+
 def test_one_example_has_no_parts():
     assert held(look(num=1))["additive loss"] is None
 

@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.commands.equivalence import compare, differences_between, main, reasons
 from sweeper.spec.config import run_config
+from sweeper.spec.guarantees import OF_LAYOUTS
 
 LAYOUTS = [
     {"devices": 1, "micro_batch": 3840},
@@ -124,7 +125,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     said = capsys.readouterr().out
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
-    assert ("Summed: its loss is no mean over examples" in said) is not is_additive
+    assert ("Not found to hold for Summed: additive loss." in said) is not is_additive
 
 
 def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_hold(grid):
@@ -134,9 +135,13 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     held = ["keyed items", "separate items", "fixed batchnorm"]
 
     assert reasons(run_config({**own, "guarantees": held})) == [
-        "its loss is no mean over examples, so each layout follows another gradient",
-        "its draws in a training step belong to the micro-batch, not to the examples",
+        "Not found to hold for B: additive loss. Unless the loss is a mean over examples, each "
+        "layout has another gradient.",
+        "Not found to hold for B: keyed draws. What a step draws outside of dropout layers belongs "
+        "to the micro-batch.",
+        "`sweeper doctor` with the same words says more.",
     ]
+    assert reasons(run_config({**own, "guarantees": list(OF_LAYOUTS)})) == []
     assert reasons(run_config(grid("bn_span=80")[0])) == []
 
 
