@@ -37,8 +37,8 @@ from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled
+from lightning_modules.data.generators import seed_everything
 from lightning_modules.data.loaders import run_loaders
-from lightning_modules.data.own_loaders import seed_everything
 from lightning_modules.gradients.comm_hooks import ddp_settings, gradient_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span

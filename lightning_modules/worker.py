@@ -48,6 +48,7 @@ def work(rank: WorkerArgs) -> None:
     folder = Path(rank.folder)
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     _die_with_parent()
+    _start_processes_as_usual()
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
     _enter(rank, config.accelerator)
@@ -171,6 +172,14 @@ def _die_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _start_processes_as_usual() -> None:
+    """Let data workers start as in any program; a process of a fork server would open another.
+
+    That would import everything again in each worker, and refuse data sets that cannot be pickled.
+    """
+    multiprocessing.set_start_method(None, force=True)
 
 
 def choose_nccl(comm_hook: CommHook) -> None:

@@ -84,6 +84,17 @@ class Summed(Module):
         return (self.head(self.body(batch["x"]).tanh()) - batch["y"]).square().sum() / 10
 
 
+class Guessing(Module):
+    """It draws at the start of epochs and in validation."""
+
+    def on_train_epoch_start(self):
+        self.log("train/start", torch.rand(()))
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        super().validation_step(batch, batch_idx, dataloader_idx)
+        self.log("val/guess", torch.rand(()))
+
+
 class Gan(L.LightningModule):
     """Two optimizers, stepped by hand."""
 

@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.steps import examples_in
-from lightning_modules.data.own_loaders import seed_generators
+from lightning_modules.data.generators import VALIDATION, seed_generators
 from lightning_modules.data.randomness import stream_of
 from lightning_modules.layers.keyed_dropout import StrayDraws
 from lightning_modules.layers.position import StepPosition
@@ -43,10 +43,10 @@ class Position(Callback):
 
 
 class KeyedDraws(Callback):
-    """Seeds the generators before each micro-batch, by its place in the epoch's order.
+    """Seeds the generators before each epoch and each batch, by its place in the epoch's order.
 
     For a user's module, which may draw as it likes: the same draws on every layout with this
-    micro-batch, and after every resume.
+    micro-batch, and after every resume; those of validation also after every epoch.
 
     Args:
         plan: of the run's batches.
@@ -56,14 +56,31 @@ class KeyedDraws(Callback):
     def __init__(self, plan: RankPlan, position: StepPosition) -> None:
         self._plan, self._position = plan, position
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Seed by (seed, epoch)."""
+        self._seed_all(pl_module, trainer.current_epoch)
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Seed by (seed, epoch, first example)."""
-        key = (self._plan.seed, self._position.epoch, self._position.first_example)
-        seed_generators(*key)
+        self._seed_all(pl_module, self._position.epoch, self._position.first_example)
+
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Seed by (seed, loader, batch, rank)."""
+        self._seed_all(pl_module, VALIDATION, dataloader_idx, batch_idx, self._plan.rank)
+
+    def _seed_all(self, pl_module: LightningModule, *place: int) -> None:
+        seed_generators(self._plan.seed, *place)
         if pl_module.device.type == "cuda":
-            torch.cuda.manual_seed(stream_of(*key))
+            torch.cuda.manual_seed(stream_of(self._plan.seed, *place))
 
 
 class NoStrayDraws(Callback):

@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
-from lightning_modules.data.own_loaders import kept_generators
+from lightning_modules.data.generators import kept_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from sweeper.spec import config
 

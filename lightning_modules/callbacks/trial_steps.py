@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 from torchvision.ops import StochasticDepth
 
-from lightning_modules.data.own_loaders import batch_of, seed_generators
+from lightning_modules.data.generators import seed_generators
+from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.modules.comparisons import attributes

@@ -13,13 +13,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.batches import Windows
-from lightning_modules.data.own_loaders import (
-    as_it_is,
-    check_batched,
-    kept_generators,
-    process_settings,
-    seed_generators,
-)
+from lightning_modules.data.generators import kept_generators, seed_generators
+from lightning_modules.data.own_loaders import as_it_is, check_batched, process_settings
 from lightning_modules.data.randomness import stream_of
 from lightning_modules.rank_plan import RankPlan
 

@@ -10,7 +10,8 @@ from lightning_modules.data.counted_loaders import (
     CountedValidation,
     is_iterable,
 )
-from lightning_modules.data.own_loaders import OwnExamples, ValLoader, seed_everything
+from lightning_modules.data.generators import seed_everything
+from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.rank_plan import RankPlan
 
 

@@ -2,12 +2,11 @@
 
 A loader gives its data set, its collate function and its workers; which examples a micro-batch has
 is the plan's business. The random draws of an example belong to (seed, epoch, index): torch's,
-Python's and NumPy's generators are seeded around `dataset[index]`, in whichever process.
+Python's and NumPy's generators are seeded around `dataset[index]`, in whichever process, which
+leaves them there in a state of no meaning.
 """
 
-import random
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,15 @@ from torch.utils.data import (
     RandomSampler,
 )
 
-from lightning_modules.data.randomness import epoch_order, stream_of
+from lightning_modules.data.generators import (
+    VALIDATION,
+    KeyedMaking,
+    kept_generators,
+    seed_generators,
+)
+from lightning_modules.data.randomness import epoch_order
 
 _Key = tuple[int, int]  # epoch, index in the data set
-_VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
 _COLLATE = 1  # after the key of a first example: draws of the collate function
 
 
@@ -102,7 +106,7 @@ class ValLoader:
         parts = np.array_split(np.asarray(indices), per_rank * world_size)
         mine = parts[rank * per_rank : (rank + 1) * per_rank]
         self._asked = _Asked()
-        self._batches = [[(_VALIDATION, int(i)) for i in part] for part in mine]
+        self._batches = [[(VALIDATION, int(i)) for i in part] for part in mine]
         self.sizes = [len(part) for part in mine]
         self._loader = rebuilt(loader, self._asked, seed=seed)
 
@@ -188,15 +192,18 @@ class _Keyed(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
         self._dataset, self._collate, self._seed = dataset, collate, seed
+        self._keyed = KeyedMaking()
 
     def __getitems__(self, keys: Sequence[_Key]) -> Any:
-        with kept_generators():
+        def batch(seed: Callable[..., None]) -> Any:
             examples: list[Any] = []
             for epoch, index in keys:
-                seed_generators(self._seed, epoch, index)
+                seed(self._seed, epoch, index)
                 examples.append(self._dataset[index])
-            seed_generators(self._seed, *keys[0], _COLLATE)
+            seed(self._seed, *keys[0], _COLLATE)
             return self._collate(examples)
+
+        return self._keyed(batch)
 
     def __getitem__(self, index: int) -> Any:
         return self._dataset[index]
@@ -215,33 +222,6 @@ class _Asked:
 def as_it_is(batch: Any) -> Any:
     """What is not collated."""
     return batch
-
-
-@contextmanager
-def kept_generators() -> Generator[None]:
-    """Leave torch's, Python's and NumPy's generators as they were before the block."""
-    kept = torch.random.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        torch.random.set_rng_state(kept[0])
-        random.setstate(kept[1])
-        np.random.set_state(kept[2])  # noqa: NPY002
-
-
-def seed_generators(*key: int) -> None:
-    """Seed torch's, Python's and NumPy's generators of this process, those of GPUs left alone."""
-    word = stream_of(*key)
-    torch.default_generator.manual_seed(word)
-    random.seed(word)
-    np.random.seed(word % 2**32)  # noqa: NPY002
-
-
-def seed_everything(seed: int) -> None:
-    """Seed the generators of initial weights and of splits; torch's on GPUs too."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
 
 
 def _own_sampler(loader: "DataLoader[Any]") -> Any:

@@ -9,7 +9,8 @@ import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 
 from lightning_modules.callbacks.trial_steps import Result, TrialSteps
-from lightning_modules.data.own_loaders import batch_of, kept_generators, seed_generators
+from lightning_modules.data.generators import kept_generators, seed_generators
+from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from lightning_modules.process.quiet import quieten
 from sweeper.spec.guarantees import (

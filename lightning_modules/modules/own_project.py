@@ -13,8 +13,9 @@ from hydra.utils import instantiate
 from torch import nn
 
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
+from lightning_modules.data.generators import seed_everything
 from lightning_modules.data.item_counts import item_count
-from lightning_modules.data.own_loaders import OwnExamples, seed_everything
+from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings
 from lightning_modules.process.one_lightning import unite
 from sweeper.spec.config import Component, is_ours

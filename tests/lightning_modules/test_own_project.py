@@ -68,6 +68,20 @@ def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not_been(run_words):
         assert curve(record, name) == curve(whole, name)
 
 
+def test_draws_outside_of_training_steps_do_not_depend_on_what_came_before(run_words):
+    words = [*IN_PROCESS, "module._target_=strangers.Guessing"]
+    whole = run_words(*words, name="whole")
+
+    run_words(*words, name="cut", stop_after=1)
+    record = run_words(*words, name="cut")
+
+    for name in ("train/start", "val/guess/dataloader_idx_1"):
+        assert curve(record, name) == curve(whole, name)
+    guesses, starts = curve(whole, "val/guess/dataloader_idx_1"), curve(whole, "train/start")
+    assert len(set(guesses)) == 1
+    assert len(set(starts)) == len(starts)
+
+
 def test_the_rule_multiplies_the_rate_of_each_group_and_is_taken_back(run_words, monkeypatch):
     """Linear from 16 to 32 is twice; OneCycle must go on from its own rates."""
     seen = {}

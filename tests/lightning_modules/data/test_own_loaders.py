@@ -79,22 +79,6 @@ def test_draws_differ_between_epochs_and_seeds():
     assert not torch.equal(draws(0, 3), draws(0, 4))
 
 
-def test_the_generators_of_the_process_are_left_alone():
-    loader = DataLoader(Drawing(), batch_size=4, shuffle=True)
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    expected = torch.rand(3), random.random(), np.random.rand()  # noqa: NPY002
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-
-    stream(loader, 4)
-
-    assert torch.equal(torch.rand(3), expected[0])
-    assert (random.random(), np.random.rand()) == expected[1:]  # noqa: NPY002
-
-
 def test_a_loader_that_does_not_shuffle_keeps_its_order():
     assert stream(DataLoader(Drawing(), batch_size=4), 3)[0].tolist() == list(range(12))
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from lightning_modules.data.own_loaders import seed_everything
+from lightning_modules.data.generators import seed_everything
 from lightning_modules.modules.guarantees import findings
 from lightning_modules.modules.own_project import facts
 

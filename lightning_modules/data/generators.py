@@ -1,0 +1,104 @@
+"""The generators that a user's code may draw from, torch's, Python's and NumPy's, by a key.
+
+Those of GPUs are left alone, except at the start of a run.
+"""
+
+import random
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lightning_modules.data.randomness import stream_of
+
+VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
+_STILL = 1  # the seed of a generator that is only watched
+
+
+class _Global(NamedTuple):
+    """A generator of this process, and the first draw after the seed `_STILL`."""
+
+    seed: Callable[[int], object]
+    draw: Callable[[], float]
+    first: float
+
+
+def _draw_of_torch(generator: torch.Generator | None = None) -> float:
+    return torch.rand((), dtype=torch.float64, generator=generator).item()
+
+
+def _seed_numpy(word: int) -> None:
+    np.random.seed(word % 2**32)  # noqa: NPY002
+
+
+_GLOBAL = (
+    _Global(
+        torch.default_generator.manual_seed,
+        _draw_of_torch,
+        _draw_of_torch(torch.Generator().manual_seed(_STILL)),
+    ),
+    _Global(random.seed, random.random, random.Random(_STILL).random()),
+    _Global(
+        _seed_numpy,
+        np.random.random_sample,
+        np.random.RandomState(_STILL).random_sample(),
+    ),
+)
+
+
+class KeyedMaking:
+    """Makes something of examples, each under the draws of its key.
+
+    Seeding takes longer than fetching a small example does. So only those generators are seeded for
+    each example that were seen to draw in this process; the others are watched, and when one has
+    drawn, everything is made again with it seeded. The result is that of seeding them all.
+    """
+
+    def __init__(self) -> None:
+        self._drawing: list[_Global] = []
+
+    def __call__(self, make: Callable[[Callable[..., None]], Any]) -> Any:
+        """What `make` returns; it is given what seeds by a key."""
+        while True:
+            watched = [one for one in _GLOBAL if one not in self._drawing]
+            for one in watched:
+                one.seed(_STILL)
+            made = make(self._seed)
+            moved = [one for one in watched if one.draw() != one.first]
+            if not moved:
+                return made
+            self._drawing += moved
+
+    def _seed(self, *key: int) -> None:
+        if self._drawing:
+            word = stream_of(*key)
+            for one in self._drawing:
+                one.seed(word)
+
+
+@contextmanager
+def kept_generators() -> Generator[None]:
+    """Leave torch's, Python's and NumPy's generators as they were before the block."""
+    kept = torch.random.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(kept[0])
+        random.setstate(kept[1])
+        np.random.set_state(kept[2])  # noqa: NPY002
+
+
+def seed_generators(*key: int) -> None:
+    """Seed torch's, Python's and NumPy's generators of this process by a key."""
+    word = stream_of(*key)
+    for one in _GLOBAL:
+        one.seed(word)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators of initial weights and of splits; torch's on GPUs too."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    _seed_numpy(seed)
