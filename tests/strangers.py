@@ -1,5 +1,6 @@
 """A Lightning project that knows nothing of sweeper, as tests name it by `_target_`."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import lightning as L
@@ -228,3 +229,18 @@ class StreamDataModule(L.LightningDataModule):
 
     def val_dataloader(self):
         return DataLoader(Stream(96, 126), batch_size=8)
+
+
+class PreparedDataModule(DataModule):
+    """Downloads into its folder, once, and validates by name."""
+
+    def prepare_data(self):
+        with (Path(self.root) / "downloads").open("a") as file:
+            file.write("x")
+
+    def setup(self, stage):
+        assert (Path(self.root) / "downloads").exists()
+        super().setup(stage)
+
+    def val_dataloader(self):
+        return dict(zip(("new", "old"), super().val_dataloader(), strict=True))

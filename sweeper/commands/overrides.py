@@ -5,6 +5,7 @@ large grid costs microseconds a point instead of Hydra's fifth of a second.
 """
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.commands.refusals import sentence, unknown_key
+from sweeper.spec.config import RunConfig
 
 CONFIG_NAME = "config"
 Config = dict[str, Any]
@@ -25,6 +27,7 @@ Config = dict[str, Any]
 def plain(config: DictConfig) -> Config:
     """A composed config as resolved plain values, without Hydra's own part.
 
+    Keys of the user's own that others refer to, such as a group `paths`, have then done their part.
     ValueError if a value is missing or an interpolation leads nowhere.
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
@@ -34,7 +37,12 @@ def plain(config: DictConfig) -> Config:
         msg = f"every config value must be given; {error}."
         raise ValueError(msg) from error
     assert isinstance(container, dict)
-    return {str(key): value for key, value in container.items()}
+    text = OmegaConf.to_yaml(ours)
+    return {
+        str(key): value
+        for key, value in container.items()
+        if key in RunConfig.model_fields or not re.search(rf"\$\{{{key}[.}}]", text)
+    }
 
 
 def resolved(settings: Mapping[str, Any]) -> Config:

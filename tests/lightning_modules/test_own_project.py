@@ -35,6 +35,17 @@ def test_every_logged_name_and_the_counted_batch_are_in_the_record(run_words):
     }
 
 
+def test_data_are_prepared_then_set_up_and_validated_by_name(run_words, tmp_path):
+    words = [*IN_PROCESS, "data._target_=strangers.PreparedDataModule", f"+data.root={tmp_path}"]
+
+    record = run_words(*words, name="named")
+
+    listed = run_words(*IN_PROCESS, name="listed")
+    assert (tmp_path / "downloads").read_text() == "x"
+    for name in ("val/mse/dataloader_idx_0", "val/mse/dataloader_idx_1"):
+        assert curve(record, name) == curve(listed, name)
+
+
 @pytest.mark.parametrize("micro_batch", [16, 4])
 def test_a_micro_batch_changes_nothing(run_words, micro_batch):
     whole = run_words(*IN_PROCESS, name="whole")

@@ -34,6 +34,59 @@ def test_a_point_is_what_hydra_itself_would_compose(grid, words):
     assert grid(*words) == [hydras]
 
 
+PROJECT = ["module=own", "module._target_=a.Module", "data=own", "data._target_=a.Data"]
+
+
+def test_keys_of_a_project_may_refer_to_each_other_and_to_the_environment(grid, monkeypatch):
+    monkeypatch.setenv("PHOTOS", "/photos")
+    words = [
+        *PROJECT, "+data.root=${oc.env:PHOTOS}", "+data.num_classes=3,4",
+        "+module.num_classes=${data.num_classes}", "+module.steps=${epochs}", "epochs=7",
+    ]  # fmt: skip
+
+    configs = grid(*words)
+
+    assert [config["module"] for config in configs] == [
+        {"_target_": "a.Module", "num_classes": num, "steps": 7} for num in (3, 4)
+    ]
+    assert {config["data"]["root"] for config in configs} == {"/photos"}
+
+
+def test_groups_of_a_projects_own_folder_are_chosen_and_resolved(grid, tmp_path):
+    """As of lightning-hydra-template, with its group `paths` that only others read."""
+    for name, text in {
+        "module/photo": "_target_: a.Module\nnum_classes: ${data.num_classes}\n",
+        "data/photos": "_target_: a.Data\nroot: ${paths.root}/photos\nnum_classes: 9\n",
+        "paths/here": "root: /here\n",
+    }.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / f"{name}.yaml").write_text(text)
+
+    (config,) = grid(
+        f"hydra.searchpath=[file://{tmp_path}]", "module=photo", "data=photos", "+paths=here",
+    )  # fmt: skip
+
+    assert config["module"] == {"_target_": "a.Module", "num_classes": 9}
+    assert config["data"] == {"_target_": "a.Data", "root": "/here/photos", "num_classes": 9}
+    assert config["optimizer"]["_target_"] == "module.configure_optimizers"
+    assert "paths" not in config
+
+
+def test_a_key_that_nothing_refers_to_is_not_left_out(grid):
+    (config,) = grid(*PROJECT, "+paths.root=/here", "+root=/there", "+data.root=${root}")
+
+    assert (config["paths"], config["data"]["root"]) == ({"root": "/here"}, "/there")
+    assert "root" not in config
+
+
+@pytest.mark.parametrize("word", ["+data.root=${data.rooot}", "+data.root=${oc.env:NOWHERE}"])
+def test_a_reference_to_nothing_is_told(grid, word):
+    with pytest.raises(
+        ValueError, match=r"(?s)^every config value must be given; .*full_key: data\."
+    ):
+        grid(*PROJECT, word)
+
+
 def test_ranges_and_choices_of_groups_sweep(grid):
     configs = grid("seed=range(3)", "lr_rule=linear,none", "batch=choice(256,512)")
 
