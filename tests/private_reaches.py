@@ -39,8 +39,8 @@ NAMES = (
     Reach(
         library="torch",
         name="torch:_C._current_graph_task_id",
-        used_in="lightning_modules/layers/keyed_dropout.py",
-        why="a layer called in a backward pass is refused: activation checkpointing draws anew",
+        used_in="lightning_modules/layers/position.py",
+        why="activation checkpointing repeats forward passes in a backward pass",
     ),
     Reach(
         library="Optuna",

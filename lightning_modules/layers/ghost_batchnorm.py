@@ -1,14 +1,16 @@
 """BatchNorm over a fixed span of examples, for any micro-batch and number of ranks."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn, TypeGuard, get_args
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.position import StepPosition, is_in_backward
+from lightning_modules.layers.replace import replace_layers
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 
 PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
@@ -22,7 +24,12 @@ class GhostBatchNorm(nn.Module):
     rank sums the terms of its own spans with their final weights; `merge_ranks` adds them up once
     an epoch, so they do not depend on the layout either.
 
-    A span larger than the micro-batch is normalised by several ranks together.
+    A span larger than the micro-batch is normalised by several ranks together. A pass that is
+    repeated for the backward pass, as activation checkpointing does, is not counted again.
+
+    Raises:
+        ValueError: in training, if the layer is not called once, with the micro-batch's examples,
+            in each pass: its running statistics would be those of something else.
 
     Source:
         Hoffer, Hubara & Soudry 2017, arXiv:1705.08741, algorithm 1; a span of 32 is Goyal et al.
@@ -43,7 +50,7 @@ class GhostBatchNorm(nn.Module):
         together: SyncGroup | None = None,
     ) -> None:
         super().__init__()
-        assert plain.momentum is not None
+        assert plain.momentum is not None, "checked by fix_batchnorm_span"
         assert plain.running_mean is not None
         assert plain.running_var is not None
         self.weight, self.bias = plain.weight, plain.bias
@@ -54,18 +61,21 @@ class GhostBatchNorm(nn.Module):
         self.register_buffer("_mean_terms", torch.zeros_like(plain.running_mean), persistent=False)
         self.register_buffer("_var_terms", torch.zeros_like(plain.running_var), persistent=False)
         self._spans_counted = 0
+        self._counted_pass: int | None = None
         self.is_tracking = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x, shape (n, channels, ...); in training n is a multiple of the span."""
         if not self.training:
             return self._normalise(x, self.running_mean, self.running_var)
-        if self.is_tracking:
-            self._decay_to(self.position.first_example // self.span)
-            self._spans_counted += max(1, len(x) // self.span)
+        counts = self.is_tracking and not is_in_backward()
+        if counts:
+            self._count(x)
         if self._together is not None:
-            return self._normalise_together(x, self._together)
+            return self._normalise_together(x, self._together, counts=counts)
         mean, var = (self._mean_terms, self._var_terms) if self.is_tracking else (None, None)
+        if mean is not None and var is not None and not counts:
+            mean, var = mean.clone(), var.clone()  # thrown away; checkpointing wants the same call
         if len(x) == self.span:
             return self._normalise(x, mean, var)
         return torch.cat([self._normalise(span, mean, var) for span in x.split(self.span)])
@@ -91,13 +101,12 @@ class GhostBatchNorm(nn.Module):
     def merge_ranks(self, spans_in_epoch: int) -> None:
         """Bring the running statistics to the end of the epoch, equal on all ranks.
 
-        Does nothing if all terms have been taken already.
-
         Does nothing if all terms have been taken already. `spans_in_epoch` are those that all ranks
         together saw since the last merge.
         """
         if not self._spans_counted:
             return
+        self._check_pass(self.position.moves)
         terms = self.take_terms(spans_in_epoch)
         if dist.is_initialized() and dist.get_world_size() > 1:
             dist.all_reduce(terms)
@@ -119,15 +128,43 @@ class GhostBatchNorm(nn.Module):
         self._mean_terms.copy_(mean)
         self._var_terms.copy_(var)
         self._spans_counted = state["spans"]
+        self._counted_pass = None
+
+    def _count(self, x: Tensor) -> None:
+        """Take note of a pass's spans; ValueError if they are not those of its examples."""
+        position = self.position
+        if len(x) != position.examples:
+            self._refuse(
+                f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"
+            )
+        if self._counted_pass == position.moves:
+            self._refuse("once; it was called again in the same pass")
+        self._check_pass(position.moves - 1)
+        self._counted_pass = position.moves
+        self._decay_to(position.first_example // self.span)
+        self._spans_counted += max(1, len(x) // self.span)
+
+    def _check_pass(self, last: int) -> None:
+        """Refuse that the layer was left out since its first pass of the epoch."""
+        if self._spans_counted and self._counted_pass not in {None, last}:
+            self._refuse("in every training pass of an epoch; it was left out of one")
+
+    def _refuse(self, how: str) -> NoReturn:
+        msg = (
+            f"a BatchNorm of bn_span={self.span} examples must see each example of the micro-batch "
+            f"{how} (a layer of {len(self.running_mean)} channels). Use another model, or a "
+            "normalisation without statistics of the batch (GroupNorm, LayerNorm)."
+        )
+        raise ValueError(msg)
 
     def _forget_terms(self) -> None:
         self._mean_terms.zero_()
         self._var_terms.zero_()
         self._spans_counted = 0
 
-    def _normalise_together(self, x: Tensor, together: SyncGroup) -> Tensor:
+    def _normalise_together(self, x: Tensor, together: SyncGroup, *, counts: bool) -> Tensor:
         normalised, mean, var = normalise_together(x, self.weight, self.bias, self.eps, together)
-        if self.is_tracking:
+        if counts:
             for terms, statistic in ((self._mean_terms, mean), (self._var_terms, var)):
                 terms.mul_(1 - self.momentum)
                 if together.is_first:  # the others have the same span
@@ -155,13 +192,61 @@ def fix_batchnorm_span(
 
     All layers share the position, which a callback moves on. A model that is itself a BatchNorm
     gives a new layer.
+
+    Raises:
+        ValueError: for a layer that normalises over the batch in a way of its own.
     """
-    if isinstance(model, PlainBatchNorm):
-        return GhostBatchNorm(model, span=span, position=position, together=together)
-    for name, child in model.named_children():
-        fixed = fix_batchnorm_span(child, span=span, position=position, together=together)
-        setattr(model, name, fixed)
-    return model
+
+    def replacement(layer: nn.Module) -> nn.Module | None:
+        if not _is_batchnorm(layer):
+            return None
+        _check_plain(layer)
+        ghost = GhostBatchNorm(layer, span=span, position=position, together=together)
+        layer.register_forward_pre_hook(_refuse_old_layer)
+        if not _has_activation(layer):
+            return ghost
+        after = {name: layer.get_submodule(name) for name in ("drop", "act")}
+        return nn.Sequential(OrderedDict(norm=ghost, **after))
+
+    return replace_layers(model, replacement)
+
+
+def _is_batchnorm(layer: nn.Module) -> TypeGuard[PlainBatchNorm]:
+    becomes = getattr(layer, "cls_to_become", None)  # of a lazy layer
+    return isinstance(layer, PlainBatchNorm) or becomes in get_args(PlainBatchNorm)
+
+
+def _has_activation(layer: nn.Module) -> bool:
+    """Whether it is one of timm's, which drop and activate what they have normalised."""
+    kind = type(layer)
+    names = {"BatchNormAct2d", "SyncBatchNormAct"}
+    return kind.__name__ in names and kind.__module__.startswith("timm.")
+
+
+def _check_plain(layer: nn.Module) -> None:
+    """Refuse a BatchNorm that is not torch's own, or that keeps no running mean."""
+    is_torchs = type(layer).forward in {nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward}
+    if not isinstance(layer, PlainBatchNorm):
+        wrong = "made with its number of channels"
+    elif not is_torchs and not _has_activation(layer):
+        wrong = "torch's own (or timm's with an activation)"
+    elif layer.momentum is None or layer.running_mean is None:
+        wrong = "one with a momentum and running statistics"
+    else:
+        return
+    msg = (
+        f"with bn_span, a BatchNorm must be {wrong}; got {layer} ({type(layer).__module__}). "
+        "Replace it in the model."
+    )
+    raise ValueError(msg)
+
+
+def _refuse_old_layer(layer: nn.Module, *_: object) -> NoReturn:
+    msg = (
+        "with bn_span, the model must call its BatchNorm layers by the names under which it holds "
+        f"them; it called {layer} in another way. Hold the layer in an attribute or a ModuleList."
+    )
+    raise ValueError(msg)
 
 
 def ghost_batchnorms(model: nn.Module) -> Iterator[GhostBatchNorm]:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits, stream_of
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.position import StepPosition, is_in_backward
+from lightning_modules.layers.replace import replace_layers
 
 
 class Unit(Enum):
@@ -82,7 +83,7 @@ class KeyedDropout(nn.Module):
 
     def _call(self) -> int:
         """How often the layer has been called in the passes over this micro-batch."""
-        if torch._C._current_graph_task_id() != -1:  # pyright: ignore[reportPrivateUsage]
+        if is_in_backward():
             msg = (
                 "dropout must be drawn once for each micro-batch; it was called again in a "
                 "backward pass, as activation checkpointing does. Disable checkpointing, or set "
@@ -114,7 +115,7 @@ def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Mo
             is_rescaled=is_rescaled,
         )
 
-    return _replaced(model, keyed)
+    return replace_layers(model, lambda layer: _replacement(layer, keyed))
 
 
 class StrayDraws:
@@ -162,7 +163,7 @@ _KINDS: dict[type[nn.Module], tuple[Unit, float]] = {
 }
 
 
-def _replaced(module: nn.Module, keyed: Callable[..., nn.Module]) -> nn.Module:
+def _replacement(module: nn.Module, keyed: Callable[..., nn.Module]) -> nn.Module | None:
     kind = type(module)  # exactly: a subclass may do something else
     if kind in _KINDS and module.p:
         unit, floor = _KINDS[kind]
@@ -171,9 +172,7 @@ def _replaced(module: nn.Module, keyed: Callable[..., nn.Module]) -> nn.Module:
         return keyed(module.p, Unit.ROW if module.mode == "row" else Unit.STEP)
     if kind.__name__ == "DropPath" and kind.__module__.startswith("timm.") and module.drop_prob:
         return keyed(module.drop_prob, Unit.ROW, is_rescaled=module.scale_by_keep)
-    for name, child in module.named_children():
-        setattr(module, name, _replaced(child, keyed))
-    return module
+    return None
 
 
 def _check_examples(x: Tensor, examples: int) -> None:

@@ -1,5 +1,15 @@
 """The position of a micro-batch in the run, for layers that must not depend on the layout."""
 
+import torch
+
+
+def is_in_backward() -> bool:
+    """Whether a backward pass is under way: activation checkpointing repeats forward passes in it.
+
+    private: torch has no public name for it.
+    """
+    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
+
 
 class StepPosition:
     """Moved on before each training pass; shared by the layers of one model.

@@ -36,8 +36,9 @@ def test_metrics_are_those_at_the_weights(fit, line, batches):
 
 def test_the_second_pass_leaves_the_running_statistics_alone(fit, line):
     plain = nn.Sequential(nn.Linear(1, 3), nn.BatchNorm1d(3)).double()
-    module = line()
-    module.layers = fix_batchnorm_span(plain, span=4, position=StepPosition())
+    module, position = line(), StepPosition()
+    module.layers = fix_batchnorm_span(plain, span=4, position=position)
+    position.move(epoch=0, step=0, first_example=0, examples=8)
     inputs = torch.randn(8, 1, generator=torch.Generator().manual_seed(0)).double()
 
     fit(module, [SAM(rho=0.5)], [(inputs,)], accumulate=1)

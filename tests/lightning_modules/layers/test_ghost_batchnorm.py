@@ -1,9 +1,12 @@
 """BatchNorm over a fixed span of examples: the statistics of torch's own, whatever the layout."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
@@ -27,7 +30,7 @@ def test_one_span_per_micro_batch_is_torchs_own_batchnorm():
     x = images(32)
 
     for index, part in enumerate(x.split(8)):
-        position.first_example = 8 * index
+        position.move(epoch=0, step=0, first_example=8 * index, examples=8)
         torch.testing.assert_close(ours(part), torchs(part), rtol=1e-12, atol=1e-12)
     (layer,) = ghost_batchnorms(ours)
     layer.merge_ranks(4)
@@ -44,7 +47,7 @@ def test_the_micro_batch_does_not_change_the_gradient(micro_batch):
     def gradient(micro: int) -> torch.Tensor:
         model, position = net(span=8)
         for index, part in enumerate(x.split(micro)):
-            position.first_example = index * micro
+            position.move(epoch=0, step=0, first_example=index * micro, examples=micro)
             (model(part).square().sum() / 32).backward()
         return model[0].weight.grad
 
@@ -72,7 +75,7 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
 
     for epoch in epochs:
         for index, span in enumerate(epoch):
-            position.first_example = 4 * index
+            position.move(epoch=0, step=0, first_example=4 * index, examples=4)
             alone(span)
         (layer,) = ghost_batchnorms(alone)
         layer.merge_ranks(steps * spans)
@@ -82,7 +85,7 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
         for rank, (model, place) in enumerate(ranks):
             for step in range(steps):
                 for i in range(step * spans + rank * share, step * spans + (rank + 1) * share):
-                    place.first_example = 4 * i
+                    place.move(epoch=0, step=step, first_example=4 * i, examples=4)
                     model(epoch[i])
             (part,) = ghost_batchnorms(model)
             before = part.running_mean.clone()
@@ -96,9 +99,113 @@ def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
 def test_every_kind_of_batchnorm_in_a_torchvision_model_is_converted():
     from torchvision.models import resnet18
 
-    model = fix_batchnorm_span(resnet18(num_classes=10), span=4, position=StepPosition())
+    position = StepPosition()
+    model = fix_batchnorm_span(resnet18(num_classes=10), span=4, position=position)
+    position.move(epoch=0, step=0, first_example=0, examples=8)
 
     kinds = {type(layer).__name__ for layer in model.modules()}
     assert "BatchNorm2d" not in kinds
     assert len(list(ghost_batchnorms(model))) == 20
     assert functional.cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.arange(8)).isfinite()
+
+
+def tracked(layers: nn.Module, batches: list[torch.Tensor], forward) -> tuple[nn.Module, nn.Module]:
+    """The ghost BatchNorm of layers after an epoch of passes, and torch's after the same."""
+    torchs, position = copy.deepcopy(layers), StepPosition()
+    ours = fix_batchnorm_span(layers, span=4, position=position)
+    for index, x in enumerate(batches):
+        position.move(epoch=0, step=0, first_example=4 * index, examples=4)
+        forward(ours, x).sum().backward()
+        torchs(x)
+    (layer,) = ghost_batchnorms(ours)
+    layer.merge_ranks(len(batches))
+    return layer, next(m for m in torchs.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_pass_that_activation_checkpointing_repeats_is_counted_once(reentrant):
+    """Twice as large means, and a third of the accuracy, without it."""
+    layers = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)).double()
+    batches = [x.requires_grad_() for x in images(12).split(4)]
+
+    ours, torchs = tracked(
+        layers, batches, lambda net, x: checkpoint(net, x, use_reentrant=reentrant)
+    )
+
+    torch.testing.assert_close(ours.running_mean, torchs.running_mean)
+    torch.testing.assert_close(ours.running_var, torchs.running_var)
+
+
+class _Calls(nn.Module):
+    """A BatchNorm that a test calls in its own way."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.norm, self.again, self.hidden = nn.BatchNorm2d(1), None, []
+        self.how = forward
+
+    def forward(self, x):
+        return self.how(self, x)
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        (
+            lambda net, x: net.norm(x.reshape(-1, 1, 3, 3)),
+            r"as a row of its own; got shape \(16, 1, 3, 3\) for 4 examples",
+        ),
+        (lambda net, x: net.norm(net.norm(x)), "once; it was called again in the same pass"),
+        (lambda net, x: net.norm(net.again(x)), "once; it was called again in the same pass"),
+        (
+            lambda net, x: x if net.norm.position.moves == 2 else net.norm(x),
+            "in every training pass of an epoch; it was left out of one",
+        ),
+        (
+            lambda net, x: x if net.norm.position.moves > 2 else net.norm(x),
+            "in every training pass of an epoch; it was left out of one",
+        ),
+        (lambda net, x: net.hidden[0](x), "must call its BatchNorm layers by the names"),
+    ],
+    ids=["folded", "twice", "two names", "left out", "left out at the end", "hidden"],
+)
+def test_statistics_that_would_be_of_something_else_are_refused(how, sentence):
+    net, position = _Calls(how).double(), StepPosition()
+    net.again, net.hidden = net.norm, [net.norm]
+    fix_batchnorm_span(net, span=4, position=position)
+
+    with pytest.raises(ValueError, match=sentence):  # noqa: PT012
+        for index, x in enumerate(images(12).split(4)):
+            position.move(epoch=0, step=index, first_example=4 * index, examples=4)
+            net(x)
+        net.norm.merge_ranks(3)
+
+
+class _Doubled(nn.BatchNorm2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class _Named(nn.BatchNorm2d):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("layer", "wrong"),
+    [
+        (_Doubled(4), "torch's own"),
+        (nn.LazyBatchNorm2d(), "made with its number of channels"),
+        (nn.BatchNorm2d(4, momentum=None), "one with a momentum and running statistics"),
+        (nn.BatchNorm2d(4, track_running_stats=False), "one with a momentum and running"),
+    ],
+    ids=["subclass", "lazy", "no momentum", "no statistics"],
+)
+def test_a_batchnorm_of_another_kind_is_refused(layer, wrong):
+    with pytest.raises(ValueError, match=f"a BatchNorm must be {wrong}"):
+        fix_batchnorm_span(nn.Sequential(layer), span=4, position=StepPosition())
+
+
+def test_a_subclass_that_normalises_as_torch_does_is_converted():
+    model = fix_batchnorm_span(nn.Sequential(_Named(4)), span=4, position=StepPosition())
+
+    assert len(list(ghost_batchnorms(model))) == 1

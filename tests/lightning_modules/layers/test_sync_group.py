@@ -90,7 +90,9 @@ def test_ranks_together_have_the_gradients_and_statistics_of_one(
 
 def test_a_span_of_one_is_torchs_own_batchnorm():
     """What `test_ranks_together...` compares with, against torch itself."""
-    model = fix_batchnorm_span(net(), span=SPAN, position=StepPosition())
+    position = StepPosition()
+    model = fix_batchnorm_span(net(), span=SPAN, position=position)
+    position.move(epoch=0, step=0, first_example=0, examples=SPAN)
     x = inputs()[:SPAN]
 
     torch.testing.assert_close(model(x), net()(x), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,25 @@
+"""Other layers in the place of some of a model's, under every name that they have there."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+
+def replace_layers(
+    model: nn.Module, replacement: Callable[[nn.Module], nn.Module | None]
+) -> nn.Module:
+    """Replace each layer for which there is a replacement, once, in place where it can be.
+
+    A layer that has several names, or that several parts share, is one layer afterwards too. A
+    model that is itself such a layer gives a new one.
+    """
+    made: dict[nn.Module, nn.Module | None] = {}
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if layer not in made:
+            made[layer] = replacement(layer)
+        if (new := made[layer]) is None:
+            continue
+        if not name:
+            return new
+        model.set_submodule(name, new)
+    return model
