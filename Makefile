@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 2
 SLOW_TEST_PROCESSES ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all soak check format clean
+.PHONY: help demo test test-slow test-all models soak check format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -29,6 +29,9 @@ test-slow: .venv/.installed-dev ## the others: end to end, SLURM, soak, coverage
 	$(PYTEST) -n $(SLOW_TEST_PROCESSES) --no-loadscope-reorder -m slow
 
 test-all: test test-slow ## all tests
+
+models: .venv/.installed-dev ## every model of torchvision, and one of each family of timm
+	SWEEPER_MODELS_UP_TO=inf $(BIN)/python -m pytest tests/lightning_modules/layers/test_any_model.py
 
 soak: .venv/.installed-dev ## sweeps killed 30 times each
 	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py tests/sweeper/tuning/test_killed.py

@@ -72,7 +72,7 @@ def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
 
     def sweep(results: Path, *words: str) -> int:
         configs = expand(loader, with_own_classes([*words, f"results={results}"]))
-        settings = {"results": str(results), "retry": None, "rerun": None}
+        settings = {"results": str(results), "retry": None, "rerun": None, "code": None}
         machine = Machine(cores=2, jobs=1)
         return run_sweep(configs, settings, lambda tasks, ledger: run_here(tasks, ledger, machine))
 

@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import Checkpoint
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import took_step
 from lightning_modules.rank_plan import RankPlan
+from sweeper.store.publish import flush_to_disk
 
 _SECONDS_BETWEEN_POLLS = 1.0
 
@@ -155,4 +156,5 @@ class RunCheckpoint(Checkpoint):
         trainer.save_checkpoint(self._partial)
         self._is_saving = False
         if trainer.is_global_zero:
+            flush_to_disk(self._partial)
             self._partial.replace(self._path)

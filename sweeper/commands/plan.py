@@ -60,7 +60,7 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
     ValueError if an override cannot be parsed or a point is impossible.
     """
     configs = configs_of(overrides, config_dir=config_dir)
-    ledger = Ledger(Path(configs[0]["results"]))
+    ledger = Ledger.at(configs[0]["results"] if configs else "results")
     device = this_machine(jobs="auto", runs_per_gpu=1).device
     return plan(with_facts(configs, ledger.results), ledger, device=device), ledger
 

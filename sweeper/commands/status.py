@@ -17,6 +17,7 @@ from sweeper.launch.slurm.tickets import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
+from sweeper.store.damaged import find_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import metric_columns
 from sweeper.store.standing import Open, Standing, standing
@@ -59,6 +60,7 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "counts": dict(Counter(str(row.outcome) for row in ended.values())),
         "running": [found for found in running if found],
         "waiting": waiting(ledger),
+        "damaged": [str(path) for path in find_damaged(ledger.results)],
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
 
@@ -138,6 +140,8 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
         console.print(f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
     if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
+    for path in found["damaged"]:
+        console.print(f"{path} was cut short: the next sweep makes its runs again")
     counts = counted(found["counts"]) or "no run has finished yet"
     console.print(f"{counts}, {num_running} running. Results: {ledger.results}")
 

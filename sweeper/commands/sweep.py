@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -22,6 +21,7 @@ from sweeper.console.runs import LiveTable, live_table
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
 from sweeper.spec import exit_codes
+from sweeper.store.damaged import set_aside_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending
 
@@ -89,12 +89,15 @@ def run_sweep(
     The settings are `results`, `retry`, `rerun` and `code` of the command. ValueError if a point
     is impossible, or other sources made a run; nothing was started then.
     """
-    ledger = Ledger(Path(settings["results"]))
+    ledger = Ledger.at(settings["results"])
+    damaged = set_aside_damaged(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
     ledger.prepare()
     options = {name: settings[name] for name in ("retry", "rerun", "code")}
     to_do = tasks(planned, ledger, **options)
     with live_table(planned.specs, ledger) as table:
+        for text in damaged:
+            table.say(f"Warning: {text} Its runs are made again.")
         if said := of_code(planned.changes, settings["code"]):
             table.say(said)
         _introduce(planned, to_do, table)

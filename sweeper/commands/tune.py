@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -39,7 +38,7 @@ def run_tuning(
     `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
     `hydra.sweeper`. ValueError for bad input; nothing was started then.
     """
-    ledger = Ledger(Path(options["results"]))
+    ledger = Ledger.at(options["results"])
     configs_of = _with_facts(configs_of, ledger)
     _check_budget(options, settings)
     warnings = _check_space(points, settings.space, configs_of, ledger)

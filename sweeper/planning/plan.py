@@ -97,6 +97,12 @@ def plan(
                 mistakes[line] = mistakes.get(line, 0) + 1
     if mistakes:
         raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
+    if not specs:
+        msg = (
+            "the grid must have a point; an override has no value, such as range(0,0) or a glob "
+            "that matches nothing. Give each key a value."
+        )
+        raise ValueError(msg)
     ended = ledger.ended()
     named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
     probes = MemoryCache(ledger.results, device) if device else None
@@ -154,9 +160,10 @@ def _task(
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover(ledger, spec.run_id, last)
-    is_settled = end is not None and _is_settled(end.outcome, retry)
     again = Task(spec=spec, number=last + 1, from_scratch=rerun)
-    return None if is_settled and not rerun else again
+    is_settled = end is not None and _is_settled(end.outcome, retry)
+    has_row = is_settled and spec.run_id in ledger.ended()  # published since, unless it was lost
+    return None if has_row and not rerun else again
 
 
 def _is_settled(outcome: Outcome, retry: str | None) -> bool:

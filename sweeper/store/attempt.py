@@ -3,7 +3,9 @@
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -37,19 +39,24 @@ class Attempt:
 
     `spec` is laid out as this attempt trains it; `number` is 1-based; `folder` has config.json,
     lease.json while it is held, released.json after that, and what the worker leaves: log,
-    progress, record. Attempts share their run's checkpoint; `started_at` is in UTC.
+    progress, record. Attempts share their run's checkpoint; `started_at` is in UTC; `notes` are
+    sentences for the user on what was found when it was begun.
     """
 
     spec: RunSpec
     number: int
     folder: Path
     started_at: datetime
+    notes: Sequence[str] = ()
 
     @classmethod
     def begin(
         cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool = False
     ) -> "Attempt | None":
-        """Claim an attempt: make its folder, write its config; None if another process has it."""
+        """Claim an attempt: make its folder, write its config; None if another process has it.
+
+        A checkpoint that is damaged is set aside: the run starts from scratch.
+        """
         folder = ledger.attempt_folder(spec.run_id, number)
         if not claim(folder):
             return None
@@ -60,7 +67,11 @@ class Attempt:
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         if from_scratch:
             attempt.checkpoint.unlink(missing_ok=True)
-        return attempt
+        if _is_sound(attempt.checkpoint):
+            return attempt
+        aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
+        note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
+        return replace(attempt, notes=[note])
 
     @classmethod
     def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
@@ -125,12 +136,19 @@ class Attempt:
         clean_up(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
-        """The rows of the completed epochs; a line cut short by a kill is left out."""
+        """The rows of the completed epochs, up to a line that was cut short or is damaged."""
+        rows: list[dict[str, Any]] = []
+        with suppress(ValueError):
+            rows += (json.loads(line) for line in self._progress())
+        return rows
+
+    def _progress(self) -> list[str]:
+        """The lines of the completed epochs; one cut short by a kill is left out."""
         try:
-            lines = (self.folder / "progress.jsonl").read_text().splitlines(keepends=True)
+            text = (self.folder / "progress.jsonl").read_text(errors="replace")
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def steps(self) -> int:
         """Optimizer steps that the run had saved when this attempt ended [steps]."""
@@ -138,16 +156,17 @@ class Attempt:
 
     def end_of_stopped(self, why: Callable[[], str]) -> End:
         """How an attempt without living ranks ended: as rank 0 recorded, or interrupted."""
-        if record := self.record():
+        is_intact = len(self.curve()) == len(self._progress())
+        if is_intact and (record := self.record()):
             return end_of_record(record, why)
         reason = f"{why()} after epoch {len(self.curve())}"
         return End(outcome=Outcome.PREEMPTED, reason=reason)
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
-        """The record that a rank's worker wrote, or None if it wrote none."""
+        """The record that a rank's worker wrote, or None if it wrote none that can be read."""
         try:
             return json.loads((self.folder / f"record-{rank}.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
             return None
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
@@ -176,6 +195,17 @@ class Attempt:
             "versions": versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),
         }
+
+
+def _is_sound(checkpoint: Path) -> bool:
+    """Whether each part of a checkpoint, if there is one, has the checksum written with it."""
+    try:
+        with zipfile.ZipFile(checkpoint) as parts:
+            return parts.testzip() is None
+    except FileNotFoundError:
+        return True
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
+        return False
 
 
 def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> End:

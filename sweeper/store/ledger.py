@@ -6,6 +6,7 @@
     results/superseded/runs, results/superseded/curves  the earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
+    results/damaged/                                    files that were found cut short
     results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
 
 Plain pandas reads runs and curves; a listing of runs alone says how each run ended.
@@ -58,6 +59,17 @@ class RowFile:
             return None
 
 
+def is_whole(path: Path) -> bool:
+    """Whether a parquet file begins and ends as one; a file that is gone does not."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(4)
+            file.seek(-4, os.SEEK_END)
+            return begin == file.read() == b"PAR1"
+    except OSError:
+        return False
+
+
 class Ledger:
     """A results folder, made when the first run starts."""
 
@@ -65,6 +77,16 @@ class Ledger:
         self.results = results
         self._runs, self._curves = results / "runs", results / "curves"
         self._active = results / "active"
+
+    @classmethod
+    def at(cls, results: object) -> "Ledger":
+        """The ledger that `results` names; ValueError if it is no path."""
+        if isinstance(results, str) and results.strip():
+            return cls(Path(results))
+        msg = (
+            f"results must be the path of a folder; got results={results!r}. Write results=FOLDER."
+        )
+        raise ValueError(msg)
 
     def prepare(self) -> None:
         """Make the folders; ValueError if they cannot be written."""
@@ -111,7 +133,7 @@ class Ledger:
         names = ["run_id", "attempt", *columns]
         for path in sorted(self._runs.glob("*.parquet")):
             own = RowFile.from_name(path.name)
-            if own and own.run_id not in run_ids:
+            if (own and own.run_id not in run_ids) or not is_whole(path):
                 continue
             for row in read_columns(path, names).to_pylist():
                 before = found.get(row["run_id"])
@@ -136,7 +158,7 @@ class Ledger:
         """
         from sweeper.store.parquet import read_columns  # pyarrow: 0.2 s
 
-        paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))
+        paths = [p for p in sorted(self._curves.glob(f"{run_id}-*.parquet")) if is_whole(p)]
         rows = read_columns(paths[-1], ["epoch", name]).to_pylist() if paths else []
         if any(row[name] is not None for row in rows):
             return rows
@@ -149,7 +171,7 @@ class Ledger:
 
         paths = (self.results / "metrics").glob("*.parquet") if run_ids else ()
         ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
-        rows = [row for path in ours for row in read_logged(path, run_ids, names)]
+        rows = [row for p in ours if is_whole(p) for row in read_logged(p, run_ids, names)]
         return sorted(rows, key=lambda row: row["epoch"])
 
     def run_folder(self, run_id: str) -> Path:

@@ -17,9 +17,16 @@ def publishing(path: Path) -> Generator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield partial
+        flush_to_disk(partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Have a file's content survive a power cut; only then may it take another's name."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def publish_text(path: Path, text: str) -> None:

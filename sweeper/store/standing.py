@@ -25,9 +25,9 @@ def standing(ledger: Ledger, run_id: str, number: int) -> Standing:
     folder = ledger.attempt_folder(run_id, number)
     try:
         released = json.loads((folder / "released.json").read_text())
-    except FileNotFoundError:
+        return End(outcome=Outcome(released["outcome"]), reason=released["reason"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
         return Open.HELD if is_held(folder) else Open.ABANDONED
-    return End(outcome=Outcome(released["outcome"]), reason=released["reason"])
 
 
 def recover(ledger: Ledger, run_id: str, number: int) -> End | None:

@@ -139,7 +139,8 @@ class _Runs:
                 if other := Attempt.load(self.ledger, task.spec.run_id, task.number):
                     elsewhere.append(other)
             self._refill()
-        return Event(began=began, elsewhere=elsewhere, ended=ended)
+        said = [note for attempt in began for note in attempt.notes]
+        return Event(began=began, elsewhere=elsewhere, ended=ended, said=said)
 
     def _refill(self) -> None:
         """Take the next task of the source, if there is one and room for it."""

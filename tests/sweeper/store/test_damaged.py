@@ -1,0 +1,156 @@
+"""Files that a power cut, a full disk or a hand has damaged: named, set aside, worked around."""
+
+import os
+import shutil
+
+import pandas as pd
+import pytest
+
+from sweeper.cli import COMMANDS
+from sweeper.store.compaction import compact
+from sweeper.store.damaged import find_damaged, set_aside_damaged
+from sweeper.store.ledger import Ledger
+
+WORDS = [
+    "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=2",
+    "batch=256", "seed=0,1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(sweep_here, tmp_path_factory):
+    """The results of two runs."""
+    results = tmp_path_factory.mktemp("made") / "results"
+    assert sweep_here(results, *WORDS) == 0
+    return results
+
+
+@pytest.fixture
+def damaged(made, results):
+    """A copy of them that a test damages, and the runs table as it was."""
+    shutil.copytree(made, results)
+    return results
+
+
+def of_runs(results):
+    columns = ["run_id", "outcome", "epochs_completed", "val_loss"]
+    return pd.read_parquet(results / "runs")[columns].sort_values("run_id", ignore_index=True)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:300])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def zero(path):
+    """What some file systems leave after a power cut."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize("table", ["runs", "curves"])
+@pytest.mark.parametrize("damage", [cut, empty, zero])
+def test_a_damaged_file_is_set_aside_and_its_run_made_again(
+    sweep_here, made, damaged, capsys, table, damage
+):
+    first, second = sorted((damaged / table).glob("*.parquet"))
+    untouched = second.read_bytes()
+    damage(first)
+
+    code = sweep_here(damaged, *WORDS)
+
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert f"Warning: {first} was cut short: moved to {damaged / 'damaged'}." in said
+    assert (damaged / "damaged" / table / first.name).exists()
+    assert second.read_bytes() == untouched
+    pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
+    assert sorted(pd.read_parquet(damaged / "runs").attempt) == [1, 2]
+    assert find_damaged(damaged) == []
+
+
+def test_damaged_merged_files_are_set_aside_in_all_tables(sweep_here, made, damaged):
+    assert compact(damaged) == 2
+    (merged,) = (damaged / "curves").glob("compact-*.parquet")
+    cut(merged)
+
+    assert set_aside_damaged(Ledger(damaged)) == [
+        f"{merged} was cut short: moved to {damaged / 'damaged'}."
+    ]
+
+    assert sorted(path.parent.name for path in damaged.glob("damaged/*/compact-*")) == [
+        "curves",
+        "runs",
+    ]
+    assert sweep_here(damaged, *WORDS) == 0
+    pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
+
+
+def test_a_row_that_was_removed_is_made_anew(sweep_here, made, damaged):
+    next((damaged / "runs").iterdir()).unlink()
+
+    assert sweep_here(damaged, *WORDS) == 0
+
+    pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("released.json", ""),
+        ("record-0.json", '{"outcome": '),
+        ("progress.jsonl", "\x00\x00\x00\n"),
+        ("config.json", ""),
+    ],
+)
+def test_what_an_attempt_left_may_be_damaged(sweep_here, made, damaged, name, content):
+    """Its launcher died before the release, and a power cut took more."""
+    row = next((damaged / "runs").iterdir())
+    run_id = row.name.partition("-")[0]
+    folder = damaged / "attempts" / run_id / "001"
+    row.unlink()
+    (folder / "released.json").unlink()
+    (folder / name).write_text(content)
+    os.utime(folder, (0, 0))  # without a lease, it is held for as long as it is young
+    (damaged / "active" / f"{run_id}-001").touch()
+
+    assert sweep_here(damaged, *WORDS) == 0
+
+    pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
+
+
+@pytest.mark.parametrize("command", ["status", "plan", "compact"])
+def test_commands_that_only_read_work_around_it(damaged, capsys, command):
+    for path in sorted((damaged / "runs").iterdir())[:1]:
+        cut(path)
+    module, _ = COMMANDS[command]
+    words = [*WORDS, f"results={damaged}"] if command == "plan" else [str(damaged)]
+    main = __import__(module, fromlist=["main"]).main
+
+    assert main(words) == 0
+
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    assert command != "status" or "was cut short: the next sweep makes its runs again" in said.out
+
+
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+def test_a_checkpoint_with_a_flipped_bit_is_set_aside(sweep_here, made, results, capsys, where):
+    """torch loads such a file without a word, with other weights."""
+    words = [word for word in WORDS if not word.startswith("epochs")]
+    assert sweep_here(results, *words, "epochs=2", "keep_checkpoint=true", "seed=0") == 0
+    (checkpoint,) = results.glob("attempts/*/checkpoint.ckpt")
+    content = bytearray(checkpoint.read_bytes())
+    content[int(where * len(content))] ^= 1
+    checkpoint.write_bytes(content)
+    next((results / "runs").iterdir()).unlink()
+
+    code = sweep_here(results, *words, "epochs=2", "keep_checkpoint=true", "seed=0")
+
+    said = capsys.readouterr().out
+    assert code == 0
+    assert f"{checkpoint} is damaged: moved to" in said
+    assert len(list(results.glob("attempts/*/002/damaged.ckpt"))) == 1
+    assert of_runs(results).val_loss[0] in set(of_runs(made).val_loss)
