@@ -141,7 +141,6 @@ def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(
         ("batch=3840,99840", "batch must not exceed the epoch's 61440 examples; got batch=99840."),
         ("base_lr=-1", "base_lr must be a number above 0, or null; got base_lr=-1."),
         ("seed=range(0,0)", "the grid must have a point; an override has no value, such as"),
-        ("results=null", "results must be the path of a folder; got results=None."),
         ("batch=100", "batch must be a multiple of ranks x bn_span = 1 x 128 = 128; got batch=100"),
     ],
 )

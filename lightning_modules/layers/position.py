@@ -4,7 +4,7 @@ import torch
 
 
 def is_in_backward() -> bool:
-    """Whether a backward pass is under way: activation checkpointing repeats forward passes in it.
+    """Whether a backward pass is running: activation checkpointing repeats forward passes in it.
 
     private: torch has no public name for it.
     """

@@ -102,3 +102,9 @@ def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attemp
     assert (ledger.results / "superseded/runs").is_dir()
     assert later.checkpoint.exists()
     assert standing(ledger, attempt.spec.run_id, 2) is Open.HELD
+
+
+@pytest.mark.parametrize("results", [None, "", " ", 1, True])
+def test_results_that_are_no_path_are_refused(results):
+    with pytest.raises(ValueError, match=r"^results must be the path of a folder; got results="):
+        Ledger.at(results)
