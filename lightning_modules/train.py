@@ -28,7 +28,7 @@ from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import local_sgd
 from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
-from lightning_modules.callbacks.loss_items import LossItems, loss_items
+from lightning_modules.callbacks.loss_items import LossItems
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
@@ -189,7 +189,7 @@ def _callbacks(
 ) -> _Callbacks:
     config = spec.config
     names = module.metrics if isinstance(module, Classifier) else ("loss",)
-    items = loss_items(config.loss_items, plan)
+    items = LossItems(config.loss_items, plan) if config.loss_items else None
     metrics = TrainingMetrics(names, items)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
     local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)

@@ -1,7 +1,7 @@
 """A loss that is a mean over items, such as tokens or boxes: over those of a whole step."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
@@ -36,15 +36,15 @@ class LossItems(Callback):
     A micro-batch without items has no gradient, whatever its loss, which is 0/0 as a rule.
 
     Args:
-        count: the items of a batch, as its loader gives it.
+        given: how the items of a batch are counted, as `item_count` takes it.
         plan: of the run's batches.
 
     Attributes:
         share: of the micro-batch that is trained on.
     """
 
-    def __init__(self, count: Callable[[Any], float], plan: RankPlan) -> None:
-        self._count, self._plan = count, plan
+    def __init__(self, given: str, plan: RankPlan) -> None:
+        self._count, self._plan = item_count(given), plan
         self._ahead: deque[Share] = deque()
         self.share = Share(1, 1)
         # NCCL would count on the device, for which the CPU would have to wait.
@@ -102,8 +102,3 @@ class LossItems(Callback):
     ) -> None:
         """Go on to the next micro-batch."""
         self.share = self._ahead.popleft()
-
-
-def loss_items(given: str | None, plan: RankPlan) -> LossItems | None:
-    """The callback of a run; None if its loss is a mean over examples."""
-    return None if given is None else LossItems(item_count(given), plan)
