@@ -12,11 +12,10 @@ from analysis.tables.metric import Measured
 
 
 def draw_all(measured: Measured, folder: Path) -> Iterator[Path]:
-    """Draw the figures of every group of comparable runs that has the metric."""
+    """Draw the figures of every group of comparable runs."""
     metric = measured.metric
-    groups = group_comparable(measured.runs)
     word = style.file_word(metric)
-    for compared in [g for g in groups if g.runs[metric.name].notna().any()] or groups:
+    for compared in group_comparable(measured.runs_with_metric):
         ending = f"-{compared.name}" if compared.name else ""
         drawn = {
             f"{word}_vs_batch": draw_against_batch(compared, metric),

@@ -50,7 +50,7 @@ def estimate_all(
     batches reach with every seed.
     """
     rng = np.random.default_rng(_SEED)
-    runs, curves, metric = measured.runs, measured.curves, measured.metric
+    runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
     compared = group_comparable(runs)[0].runs
     one_rule = compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
     rates = group_comparable(runs, (*AXES, "base_lr"))[0].runs

@@ -88,6 +88,14 @@ class Measured:
     metric: Metric = ACCURACY
     unread: Sequence[Unread] = field(default=())
 
+    @property
+    def runs_with_metric(self) -> pd.DataFrame:
+        """The runs, where they name several metrics those that name this one or have it."""
+        named, name = self.runs["metric_name"], self.metric.name
+        if named.nunique() < 2:
+            return self.runs
+        return self.runs[(named == name) | self.runs[name].notna()]
+
 
 def curve_columns(runs: pd.DataFrame, asked: AskedMetric, *others: str) -> list[str]:
     """The columns of the curves that `with_metric` needs, and others."""

@@ -117,7 +117,9 @@ def test_results_that_name_several_metrics_ask_for_one(tmp_path):
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         measured(tmp_path)
     assert measured(tmp_path, name="val/rmse").metric == RMSE
-    assert measured(tmp_path, name="val_accuracy").metric == ACCURACY
+    by_accuracy = measured(tmp_path, name="val_accuracy")
+    assert by_accuracy.metric == ACCURACY
+    assert set(by_accuracy.runs_with_metric["run_id"]) == set(runs["run_id"])
 
 
 def test_runs_of_ours_without_an_accuracy_are_compared_by_their_loss(tmp_path):

@@ -4,11 +4,12 @@ import pytest
 
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
+from sweeper.store.parquet import write_rows
 
 
 @pytest.fixture
 def ledger(tmp_path):
-    """Two runs of three epochs; the first was tried twice, and logs no metric in its second."""
+    """Two runs of three epochs that log no error in their second; the first was tried twice."""
     ledger = Ledger(tmp_path)
     ledger.prepare()
     ended = {"outcome": "finished", "reason": "trained", "train_s": 2.0}
@@ -18,6 +19,8 @@ def ledger(tmp_path):
         curve = [{"epoch": i + 1, "step": i, "metrics": m} for i, m in enumerate(errors)]
         ledger.attempt_folder(run_id, attempt).mkdir(parents=True)
         ledger.publish({**ended, "run_id": run_id, "attempt": attempt}, curve)
+    late = {"run_id": "a" * 12, "attempt": 3, "epoch": 4, "name": "val/rmse", "value": 9.0}
+    write_rows([late], tmp_path / "metrics" / f"{'a' * 12}-003.parquet")  # its row is not there yet
     return ledger
 
 
