@@ -16,9 +16,8 @@ Lightning's `global_step` grows by 3.
     module, data = LBSACModule(num_critics=5), TransitionsDataModule(batch_size=256)
     pl.Trainer(max_epochs=12).fit(module, data)
 
-With `lr=0.002` at 256 and the square root of the ratio elsewhere, one seed each, a return above
--200 was seen first after 3,200 batches of 64, 600 of 256 and 500 of 1,024: the larger batch helps.
-These data are too easy for the other half: at 256, 2 critics learn as fast as 20.
+docs/results/lbsac.md is that sweep: the larger batch helps, and these data are too easy for the
+other half, since 2 critics learn as fast as 20.
 
 Source: An et al. 2021, arXiv:2110.01548 (SAC-N); Nikulin et al. 2022, arXiv:2211.11092 (LB-SAC).
 """
