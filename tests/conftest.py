@@ -71,10 +71,9 @@ def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
     """Sweep in this process: ``sweep_here(results, "batch=3840,7680")`` gives the exit code."""
 
     def sweep(results: Path, *words: str) -> int:
-        configs = expand(loader, with_own_classes([*words, f"results={results}"]))
-        settings = {"results": str(results), "retry": None, "rerun": None, "code": None}
+        configs = list(expand(loader, with_own_classes([*words, f"results={results}"])))
         machine = Machine(cores=2, jobs=1)
-        return run_sweep(configs, settings, lambda tasks, ledger: run_here(tasks, ledger, machine))
+        return run_sweep(configs, configs[0], lambda tasks, on: run_here(tasks, on, machine))
 
     return sweep
 

@@ -25,13 +25,11 @@ def call(module: str, *words: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(sweep_here, tmp_path_factory):
     """A sweep of three runs, one of which fails."""
     folder = tmp_path_factory.mktemp("commands") / "results"
-    grid = [*SHORT, f"results={folder}"]
-    assert call("sweeper", "-m", *grid, "batch=3840,7680").returncode == 0
-    failing = call("sweeper", "-m", *grid, "batch=3840", "model._target_=provoked.Raising")
-    assert failing.returncode == 1, failing.stdout + failing.stderr
+    assert sweep_here(folder, *SHORT, "batch=3840,7680") == 0
+    assert sweep_here(folder, *SHORT, "batch=3840", "model._target_=provoked.Raising") == 1
     return folder
 
 
@@ -166,10 +164,9 @@ def test_compacting_changes_no_row_and_no_verdict(results):
     assert "2 of 2 runs already have a result." in again.stdout
 
 
-def test_starting_over_takes_merged_rows_out_again(results):
-    over = call("sweeper", "-m", *SHORT, "batch=3840", "rerun=all", f"results={results}")
+def test_starting_over_takes_merged_rows_out_again(sweep_here, results):
+    assert sweep_here(results, *SHORT, "batch=3840", "rerun=all") == 0
 
-    assert over.returncode == 0, over.stdout + over.stderr
     runs = pd.read_parquet(results / "runs").query("outcome == 'finished'")
     assert runs.run_id.is_unique
     assert sorted(runs.attempt) == [1, 2]
