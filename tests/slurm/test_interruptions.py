@@ -154,7 +154,8 @@ def test_a_node_that_dies_is_survived(sweeps, elsewhere):
 def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
     """The limit is brought near once the run has a step, however long its start took.
 
-    slurmctld looks at limits every 30 s; the epochs after the first take longer, since they sleep."""
+    slurmctld looks at limits every 30 s: the epochs after the first sleep longer than that.
+    """
     words = ["epochs=9", "micro_batch=128"]
     limits = ["time_min=30", "warning_s=119", "grace_s=50"]
     command = sweeps.start(*words, *(f"hydra.launcher.{limit}" for limit in limits))
