@@ -17,9 +17,9 @@ def exchanges(config, tmp_path):
     def count(*, steps: int, micro_batch: int, ranks: int = 1) -> Counter[str]:
         folder = tmp_path / str(steps)
         folder.mkdir()
-        data = {**config()["data"], "num_train_examples": 3840 * steps}
-        short = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "bn_span": 96}
-        planned = config(data=data, micro_batch=micro_batch, devices=ranks, **short)
+        data = {**config()["data"], "num_train_examples": 480 * steps}
+        short = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "bn_span": 12}
+        planned = config(data=data, batch=480, micro_batch=micro_batch, devices=ranks, **short)
         (folder / "config.json").write_text(json.dumps(planned))
         context = multiprocessing.get_context("forkserver")
         receive, send = context.Pipe(duplex=False)
@@ -51,7 +51,7 @@ def exchanges(config, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "micro_batch",
-    [pytest.param(3840, id="1 micro-batch"), pytest.param(480, id="8 micro-batches")],
+    [pytest.param(480, id="1 micro-batch"), pytest.param(60, id="8 micro-batches")],
 )  # fmt: skip
 def test_each_further_step_exchanges_gradients_once(exchanges, micro_batch):
     few = exchanges(steps=3, micro_batch=micro_batch)
@@ -63,8 +63,8 @@ def test_each_further_step_exchanges_gradients_once(exchanges, micro_batch):
 @pytest.mark.slow
 def test_between_exchanges_two_ranks_do_not_talk(exchanges):
     """Lightning tells ranks before each of the 20 micro-batches of a step whether to go on."""
-    few = exchanges(steps=3, micro_batch=96, ranks=2)
-    more = exchanges(steps=7, micro_batch=96, ranks=2)
+    few = exchanges(steps=3, micro_batch=12, ranks=2)
+    more = exchanges(steps=7, micro_batch=12, ranks=2)
 
     talk = {name: more[name] - few[name] for name in more if name.startswith("gloo:")}
     assert talk.pop("gloo:all_reduce") == 4
