@@ -107,9 +107,9 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         in_whole_micro_batches=bool(spec.config.reproducible),
         windows=callbacks.items.windows if callbacks.items else None,
     )
-    resumed = context.checkpoint if context.checkpoint.exists() else None
+    resumed = str(context.checkpoint) if context.checkpoint.exists() else None
     try:
-        trainer.fit(module, datamodule=loaders, ckpt_path=str(resumed) if resumed else None)
+        trainer.fit(module, datamodule=loaders, ckpt_path=resumed, weights_only=True)
     except Diverged as diverged:
         outcome, reason = Outcome.DIVERGED, str(diverged)
     except Stopped as stopped:

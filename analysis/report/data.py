@@ -224,8 +224,9 @@ def _logs(runs: pd.DataFrame) -> dict[str, str]:
     order = runs.assign(fine=runs["outcome"] == "finished").sort_values("fine", kind="stable")
     tails: dict[str, str] = {}
     for i, row in order.head(MAX_LOGS).iterrows():
-        path = Path(str(row["results"])) / str(row["log_path"] or "")
-        if row["log_path"] and path.is_file():
+        folder = Path(str(row["results"])).resolve()
+        path = (folder / str(row["log_path"] or "")).resolve()
+        if path.is_relative_to(folder) and path.is_file():  # a row may name any file
             text = path.read_text(encoding="utf-8", errors="replace")
             tails[str(i)] = text[-LOG_TAIL:]
     return tails

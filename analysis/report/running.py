@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from sweeper.spec.run_spec import run_spec
+from sweeper.spec.run_spec import stored_run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.lease import EXPIRES_S, LEASE, holder_of
 from sweeper.store.ledger import Ledger
@@ -104,7 +104,7 @@ def _queued(ledger: Ledger, latest: Mapping[str, int]) -> list[dict[str, Any]]:
     for path in _tickets(ledger):
         try:
             ticket = json.loads(path.read_text())
-            spec, number = run_spec(ticket["config"]), ticket["number"]
+            spec, number = stored_run_spec(ticket["config"]), ticket["number"]
         except (OSError, ValueError, KeyError):  # it began since it was listed, or is not ours
             continue
         row = planned_row(spec) | {"attempt": number, "reason": "submitted to SLURM"}

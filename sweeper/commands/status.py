@@ -15,7 +15,7 @@ from sweeper.console.runs import RunState, counted, runs_table
 from sweeper.console.text import say, text_console
 from sweeper.launch.slurm.tickets import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
-from sweeper.spec.run_spec import run_spec
+from sweeper.spec.run_spec import stored_run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.damaged import find_damaged
 from sweeper.store.ledger import Ledger
@@ -130,7 +130,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
     num_running = len(states)
     waiting_lines = found["waiting"]
     known = [line for line in waiting_lines if line["state"] != "outdated"]
-    states += [RunState(run_spec(line["config"]), status=line["state"]) for line in known]
+    states += [RunState(stored_run_spec(line["config"]), status=line["state"]) for line in known]
     if states:
         console.print(runs_table(states[:_STATES_SHOWN], title="Running, queued"), soft_wrap=False)
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():

@@ -3,23 +3,19 @@
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 from typing import Any, Protocol
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs, signals_of_launcher
 from sweeper.store.attempt import Attempt, End, end_of_record
-from sweeper.store.lease import process_start
 
 #: The network interface of this machine to itself.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -126,21 +122,6 @@ def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["lightning_modules.worker", *modules])
     return context
-
-
-@contextlib.contextmanager
-def shared_folder() -> Generator[Path]:
-    """A folder in memory for arrays that the runs share; those of dead launchers are removed."""
-    root = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
-    for left in root.glob("sweeper-*-shared"):
-        if process_start(int(left.name.split("-")[1])) is None:
-            shutil.rmtree(left, ignore_errors=True)
-    path = root / f"sweeper-{os.getpid()}-shared"
-    path.mkdir(exist_ok=True)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def start_process(

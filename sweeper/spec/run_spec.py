@@ -15,10 +15,10 @@ from sweeper.spec.batch import (
 )
 from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import RunConfig, run_config
-from sweeper.spec.lr_rules import LRRule, Scaling
+from sweeper.spec.lr_rules import LRRule, OwnRule, Scaling
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
 from sweeper.spec.schedule import LRSchedule, warmup
-from sweeper.spec.schedules import GrowingBatch, Training
+from sweeper.spec.schedules import GrowingBatch, OwnSchedule, Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +94,28 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
     Raises:
         ValueError: if a value is wrong or the values do not fit together.
     """
-    if not isinstance(config, RunConfig):
-        config = run_config(config)
+    return _run_spec(config if isinstance(config, RunConfig) else run_config(config))
+
+
+def stored_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> RunSpec:
+    """The run of a config that lies in a results folder, whoever wrote it: calls nothing it names.
+
+    A schedule of the user's own is not known then, it is nan everywhere.
+
+    Args:
+        config: as of `run_spec`.
+        noted_lr: the peak rate, where a function of the user's own gives it [dimensionless].
+
+    Raises:
+        ValueError: if a value is wrong or the values do not fit together.
+    """
+    return _run_spec(run_config(config), noted_lr)
+
+
+def _run_spec(config: RunConfig, noted_lr: float | None = None) -> RunSpec:
     check_methods(config)
     plan = _batch_plan(config)
-    spec = RunSpec(config=config, batch_plan=plan, schedule=_lr_schedule(config, plan))
+    spec = RunSpec(config=config, batch_plan=plan, schedule=_lr_schedule(config, plan, noted_lr))
     check_growth(config, spec.schedule.warmup_epochs)
     schedule = config.schedule
     if not isinstance(schedule, GrowingBatch) or schedule.growth == "measured":
@@ -110,7 +127,8 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
 def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
     """The same run with its batch multiplied at the start of these 0-based epochs."""
     plan = replace(spec.batch_plan, grown=grown)
-    return replace(spec, batch_plan=plan, schedule=_lr_schedule(spec.config, plan))
+    schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # of the first batch
+    return replace(spec, batch_plan=plan, schedule=schedule)
 
 
 def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
@@ -164,10 +182,14 @@ def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> floa
     return warmup * batch_ratio**lr_rule.warmup_exponent
 
 
-def _lr_schedule(config: RunConfig, plan: BatchPlan) -> LRSchedule:
+def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
+    """With a `noted_lr`, no function of the user's own is called."""
     # Without a rate of our own, what is scheduled multiplies those of the module's optimizers.
     base_lr, batch, base_batch = float(config.base_lr or 1), config.batch, config.base_batch
-    peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
+    if noted_lr is not None and isinstance(config.lr_rule, OwnRule):
+        peak = noted_lr
+    else:
+        peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
     length = warmup_epochs(config.lr_rule, warmup=config.warmup, batch_ratio=batch / base_batch)
     _check_warmup_length(length, config)
     climb = warmup(
@@ -183,15 +205,23 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan) -> LRSchedule:
         peak_lr=peak,
         grown=plan.grown,
     )
+    is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
+    decay = _unknown if is_unknown else config.schedule.decay(training)
     return LRSchedule(
         start_lr=climb.start_lr,
         shape=climb.shape,
         peak_lr=peak,
         warmup_epochs=length,
         steps_per_epoch=steps,
-        decay=config.schedule.decay(training),
+        decay=decay,
         batch_plan=plan if plan.grown else None,
     )
+
+
+def _unknown(epoch: float) -> float:
+    """The decay of a schedule that is not to be called."""
+    del epoch
+    return math.nan
 
 
 def _batch_plan(config: RunConfig) -> BatchPlan:

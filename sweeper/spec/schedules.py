@@ -145,7 +145,7 @@ class _ToTheEnd(Settings):
 
     def _end(self, training: Training) -> float:
         """The factor at the end."""
-        if self.end_lr <= training.peak_lr:
+        if not self.end_lr > training.peak_lr:  # which is nan in a folder where it was not noted
             return self.end_lr / training.peak_lr
         msg = (
             f"schedule.end_lr must be from 0 to the peak rate; got schedule.end_lr={self.end_lr}, "

@@ -1,6 +1,7 @@
 """One attempt at a run, from outside: its folder, its progress, its row."""
 
 import json
+import math
 import socket
 import time
 import zipfile
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.config import targets
+from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.worker_args import CHECKPOINT, GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
@@ -23,6 +25,7 @@ from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 
 _CANCEL = "cancel.txt"
+_PEAK_LR = "peak_lr.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class Attempt:
             return None
         ledger.mark_active(spec.run_id, number)
         config = {**spec.config.resolved, "micro_batch": spec.split.micro_batch}
+        if isinstance(spec.config.lr_rule, OwnRule):  # who reads the folder does not call it
+            publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)
         note_code(own_code(targets(config)), folder, ledger.results)  # as ranks will import it
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
@@ -75,12 +80,18 @@ class Attempt:
 
     @classmethod
     def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
-        """An attempt that another process made; None if its config is not there or not known."""
+        """An attempt that another process made; None if its config is not there or not known.
+
+        Nothing that the config names is imported or called.
+        """
         folder = ledger.attempt_folder(run_id, number)
         try:
-            spec = run_spec(json.loads((folder / "config.json").read_text()))
+            config = json.loads((folder / "config.json").read_text())
+            spec = stored_run_spec(config, _noted_lr(folder))
             started = (folder / "config.json").stat().st_mtime
         except (FileNotFoundError, ValueError):
+            return None
+        if spec.run_id != run_id:  # of another version of this code, or a stranger's
             return None
         at = datetime.fromtimestamp(started, UTC)
         return cls(spec=spec, number=number, folder=folder, started_at=at)
@@ -195,6 +206,14 @@ class Attempt:
             "versions": versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),
         }
+
+
+def _noted_lr(folder: Path) -> float:
+    """The peak rate that a rule of the user's own gave; nan if none was noted."""
+    try:
+        return float(json.loads((folder / _PEAK_LR).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return math.nan
 
 
 def _is_sound(checkpoint: Path) -> bool:

@@ -1,11 +1,13 @@
 """A run cut off goes on as if nothing had happened, on the same layout or another."""
 
+import pickle
 import shutil
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from provoked import train_until
 
 from sweeper.launch.local.launcher import run_here
@@ -130,3 +132,26 @@ def test_cut_off_after_the_last_epoch_only_the_row_is_missing(train, tmp_path):
     late = train(tmp_path / "late")
 
     pd.testing.assert_frame_equal(late[MEASURED], whole[MEASURED], check_exact=True)
+
+
+def test_what_a_checkpoint_names_is_not_executed(run_words, tmp_path, monkeypatch):
+    """Also not where torch is told to trust every file."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    marker = tmp_path / "executed"
+    (tmp_path / "run").mkdir()
+    torch.save({"state_dict": Naming(marker)}, tmp_path / "run" / "checkpoint.ckpt")
+
+    with pytest.raises(pickle.UnpicklingError):
+        run_words("batch=3840", "warmup=0", "epochs=1", num_train_examples=3840)
+
+    assert not marker.exists()
+
+
+class Naming:
+    """Pickled as a call that makes a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)

@@ -18,11 +18,11 @@ from sweeper.launch.ranks import (
     WhyStopped,
     end_of,
     open_fork_server,
-    shared_folder,
     stop,
     stop_gracefully,
     wait_for_exit,
 )
+from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End

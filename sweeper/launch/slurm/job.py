@@ -22,6 +22,7 @@ from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
 from sweeper.planning.plan import Event, Task
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
 from sweeper.spec.values import Count, NotNegative, Settings
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
@@ -228,7 +229,8 @@ def _own_log() -> Path:
 
 def _task_of(ticket: Ticket, number: int) -> Task:
     scratch = ticket.from_scratch and number == ticket.number
-    return Task(spec=ticket.spec, number=number, from_scratch=scratch)
+    spec = run_spec(ticket.spec.config)  # the run that was submitted, as its id says
+    return Task(spec=spec, number=number, from_scratch=scratch)
 
 
 def _attempts_without_step(ledger: Ledger, run_id: str, numbers: Iterable[int]) -> int:

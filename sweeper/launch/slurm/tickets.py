@@ -18,7 +18,7 @@ from typing import Any
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
@@ -45,9 +45,12 @@ class Ticket:
 
     @property
     def spec(self) -> RunSpec:
-        """The run; ValueError if another version of this code means another run by it."""
+        """The run, without calling what it names, which is for who submitted it.
+
+        ValueError if another version of this code means another run by it.
+        """
         try:
-            spec = run_spec(self.config)
+            spec = stored_run_spec(self.config)
         except ValueError as error:
             msg = (
                 "a ticket's config must be from this version of sweeper; got one from another "

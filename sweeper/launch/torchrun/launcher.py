@@ -26,11 +26,11 @@ from sweeper.launch.ranks import (
     WhyStopped,
     deadline_of,
     open_fork_server,
-    shared_folder,
     start_process,
     train_rank,
     worker_failure,
 )
+from sweeper.launch.shared_memory import shared_folder
 from sweeper.launch.torchrun.group import Group, Messages, open_messages, torchrun_group
 from sweeper.planning.plan import Event, Tasks
 from sweeper.spec import exit_codes
