@@ -111,4 +111,6 @@ unite()  # before anything of the user's is imported
 
 if __name__ == "__main__":
     asked, answer = map(Path, sys.argv[1:])
-    answer.write_text(json.dumps(facts(json.loads(asked.read_text()))))
+    for config in json.loads(asked.read_text()):
+        with answer.open("a") as file:
+            file.write(json.dumps(facts(config)) + "\n")

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,28 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
     Raises:
         ValueError: if the module or the data cannot be made.
     """
-    known: dict[str, dict[str, Any]] = {}
-    for config in map(dict, configs):
-        is_own = not is_ours(config["module"]["_target_"])
-        if not is_own and "num_train_examples" in config["data"]:
-            yield config
-            continue
-        key = _key(config)
-        if key not in known:
-            known[key] = _remembered(config, results) or facts_found_out(config, results)
-        yield _filled(config, known[key], is_own=is_own)
+    taken = list(map(dict, configs))
+    asked = {_key(config): config for config in taken if _needs_facts(config)}
+    known = {key: facts for key, one in asked.items() if (facts := _remembered(one, results))}
+    unknown = [key for key in asked if key not in known]
+    known |= zip(unknown, facts_found_out([asked[key] for key in unknown], results), strict=True)
+    for config in taken:
+        yield _filled(config, known[_key(config)]) if _needs_facts(config) else config
 
 
-def _filled(config: Config, facts: Mapping[str, Any], *, is_own: bool) -> Config:
+def _needs_facts(config: Config) -> bool:
+    is_own = not is_ours(config["module"]["_target_"])
+    return is_own or "num_train_examples" not in config["data"]
+
+
+def _filled(config: Config, facts: Mapping[str, Any]) -> Config:
     data = config["data"]
     if "num_train_examples" not in data:
         config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
     if facts.get("is_iterable"):
         _check_iterable(config)
         config["data_order"] = "counted"
-    if not is_own:
+    if is_ours(config["module"]["_target_"]):
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
@@ -110,25 +112,30 @@ def _check_manual(config: Config) -> None:
     config["micro_batch"] = share
 
 
-def facts_found_out(config: Config, results: Path) -> dict[str, Any]:
-    """The facts of a config's module and data, of a process of its own, and remembered.
+def facts_found_out(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]:
+    """The facts of each config's module and data, of one process of their own, and remembered.
 
     Raises:
-        ValueError: if the module or the data cannot be made.
+        ValueError: if a module or its data cannot be made.
     """
-    facts = _measured(config)
-    path = _path(config, results)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    publish_json(path, facts)
-    return facts
+    found = _measured(configs) if configs else []
+    for config, facts in zip(configs, found, strict=True):
+        path = _path(config, results)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish_json(path, facts)
+    return found
 
 
 def _remembered(config: Config, results: Path) -> dict[str, Any] | None:
-    """For this module, this data and this code."""
+    """For this module, this data and this code; None too if the file is damaged."""
     try:
-        return json.loads(_path(config, results).read_text())
+        facts = json.loads(_path(config, results).read_text())
     except (OSError, ValueError):
         return None
+    wanted = {"num_train_examples"}
+    if not is_ours(config["module"]["_target_"]):
+        wanted |= {"has_batchnorm", "is_automatic", "found"}
+    return facts if isinstance(facts, dict) and wanted <= facts.keys() else None
 
 
 def _path(config: Config, results: Path) -> Path:
@@ -144,25 +151,23 @@ def _key(config: Config) -> str:
     return json.dumps({key: config[key] for key in _READ if config.get(key)}, sort_keys=True)
 
 
-def _measured(config: Config) -> dict[str, Any]:
+def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
     """Of a process of its own, since this one imports no torch."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, answer = Path(folder, "config.json"), Path(folder, "facts.json")
-        asked.write_text(json.dumps(config))
-        command = [
-            sys.executable,
-            "-m",
-            "lightning_modules.modules.own_project",
-            str(asked),
-            str(answer),
-        ]
+        asked, answer = Path(folder, "configs.json"), Path(folder, "facts.jsonl")
+        asked.write_text(json.dumps(configs))
+        answer.touch()
+        program = "lightning_modules.modules.own_project"
+        command = [sys.executable, "-m", program, str(asked), str(answer)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
+        found = [json.loads(line) for line in answer.read_text().splitlines()]
+        if len(found) < len(configs):
             said = done.stderr.strip().splitlines() or ["it said nothing"]
+            failed = configs[len(found)]
             msg = (
                 "module and data must be made to plan a run; got "
-                f"module._target_={config['module']['_target_']}, "
-                f"data._target_={config['data']['_target_']}: {said[-1]}"
+                f"module._target_={failed['module']['_target_']}, "
+                f"data._target_={failed['data']['_target_']}: {said[-1]}"
             )
             raise ValueError(msg)
-        return json.loads(answer.read_text())
+        return found

@@ -25,7 +25,7 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
         )
         raise ValueError(msg)
     try:
-        facts = facts_found_out(dict(config), Path(config["results"]))
+        (facts,) = facts_found_out([dict(config)], Path(config["results"]))
     except ValueError as error:
         yield broken("module and data", str(error), "Training will fail as well: correct it.")
         return

@@ -32,9 +32,11 @@ def fill(grid, tmp_path, monkeypatch):
     measured = []
 
     def run(*words, **facts):
-        monkeypatch.setattr(
-            own_project, "_measured", lambda config: measured.append(config) or {**found, **facts}
-        )
+        def look(configs):
+            measured.append(configs)
+            return [{**found, **facts} for _ in configs]
+
+        monkeypatch.setattr(own_project, "_measured", look)
         return list(with_facts(grid(*words), tmp_path))
 
     run.measured = measured
@@ -52,6 +54,26 @@ def test_a_project_is_looked_at_once_whatever_is_swept(fill):
     assert {config["data"]["num_train_examples"] for config in configs} == {96}
     assert len(fill.measured) == 1
     fill(*WORDS, "+data.size=3")
+    assert len(fill.measured) == 2
+
+
+def test_all_variants_of_a_project_are_looked_at_in_one_process(fill):
+    configs = fill(*WORDS, "+data.size=3,4", "seed=0,1")
+
+    (asked,) = fill.measured
+    assert [config["data"]["size"] for config in asked] == [3, 4]
+    assert len(configs) == 4
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"num_train_examples": 96}', "\0"])
+def test_what_was_remembered_and_is_damaged_is_looked_at_again(fill, tmp_path, content):
+    fill(*WORDS)
+    (remembered,) = tmp_path.glob("facts/*")
+    remembered.write_text(content)
+
+    (config,) = fill(*WORDS)
+
+    assert config["data"]["num_train_examples"] == 96
     assert len(fill.measured) == 2
 
 
@@ -159,6 +181,17 @@ def test_what_would_need_lightning_to_step_is_refused(fill, word, sentence):
 def test_a_project_that_cannot_be_made_is_told_with_its_own_words(grid, tmp_path):
     with pytest.raises(ValueError, match=r"nowhere\.Data: ValueError: .*No module named 'nowhere'"):
         list(with_facts(grid(*WORDS), tmp_path))
+
+
+def test_of_several_that_which_cannot_be_made_is_named(grid, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "two.py").write_text(
+        "class Data:\n num_train_examples = 96\n def __init__(self, size=1): 1 / (size - 2)\n"
+    )
+    words = ["data=own", "data._target_=two.Data", "batch=32", "base_batch=32"]
+    with pytest.raises(ValueError, match=r"data\._target_=two\.Data: ZeroDivisionError"):
+        list(with_facts(grid(*words, "+data.size=1,2"), tmp_path))
 
 
 def test_a_class_on_the_command_line_gets_no_settings_of_the_default():

@@ -29,15 +29,15 @@ QUICK = [
 def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     """One long and several short trials on two places: the short ones pass the long one."""
     tune(
-        "epochs=tag(tune, choice(400, 1))", "hydra/sweeper/sampler=grid", LOSS, "n_trials=2",
+        "epochs=tag(tune, choice(150, 1))", "hydra/sweeper/sampler=grid", LOSS, "n_trials=2",
         "seed=0,1,2", jobs=2,
     )  # fmt: skip
 
     runs = pd.read_parquet(results / "runs").set_index(["epochs", "seed"])
     ends = runs.started_at + pd.to_timedelta(runs.wall_s, unit="s")
-    first_long = runs.started_at[400].idxmin()
-    later = runs.started_at[runs.started_at > runs.started_at[400, first_long]]
-    assert (later < ends[400, first_long]).sum() >= 1
+    first_long = runs.started_at[150].idxmin()
+    later = runs.started_at[runs.started_at > runs.started_at[150, first_long]]
+    assert (later < ends[150, first_long]).sum() >= 1
     assert [len(study.trials) for study in studies()] == [2, 2, 2]
 
 
