@@ -41,6 +41,7 @@ _GIB = 2**30
 # Left free of a run's share of a GPU: CUDA's and NCCL's own memory, and fragments.
 _GPU_PART, _GPU_RESERVE_GIB = 0.95, 1.0
 _MEETING_S = 300.0
+_AFTER_PROBES = 500
 
 
 def work(rank: WorkerArgs) -> None:
@@ -48,6 +49,7 @@ def work(rank: WorkerArgs) -> None:
     folder = Path(rank.folder)
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     _die_with_parent()
+    _be_the_first_to_go(_AFTER_PROBES)
     _start_processes_as_usual()
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
@@ -144,10 +146,10 @@ def _end_above(limit_gib: float) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _be_the_first_to_go() -> None:
-    """If the machine runs out of memory, Linux shall end this process and no other."""
+def _be_the_first_to_go(score: int = 1000) -> None:
+    """If memory runs out, Linux shall end this process, and not the launcher, which tells of it."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text(str(score))
 
 
 def _redirect_output(log: Path) -> None:
@@ -169,6 +171,8 @@ def _die_with_parent() -> None:
 
     def watch() -> None:
         parent.join()
+        if os.getpgrp() == os.getpid():  # the data workers too, whatever they are at
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

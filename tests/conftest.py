@@ -16,9 +16,9 @@ from hypothesis import settings
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import CONFIG_NAME, expand, plain, with_own_classes
 from sweeper.commands.sweep import run_sweep
+from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.ranks import open_fork_server
 
 Config = dict[str, Any]
 

@@ -1,20 +1,21 @@
 """The processes that train a run, one for each rank: started, watched, ended."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import connection, forkserver
+from multiprocessing import connection
 from multiprocessing.context import ForkServerContext
-from typing import Any, Protocol
+from typing import Protocol
 
+from sweeper.launch.fork_server import start_process, train_rank
+from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs, signals_of_launcher
+from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs
 from sweeper.store.attempt import Attempt, End, end_of_record
 
 #: The network interface of this machine to itself.
@@ -52,13 +53,15 @@ class Running:
     """A run whose ranks are running.
 
     `deadline` is when it is timed out, on the monotonic clock; None for never. `failure` is its
-    end by the exit codes of its processes, some of which are not 0.
+    end by the exit codes of its processes, some of which are not 0. `oom_kills` is how many
+    processes the kernel had killed for lack of memory before.
     """
 
     attempt: Attempt
     processes: Sequence[RankProcess]
     deadline: float | None
     failure: "Callable[[Running, WhyStopped], End]"
+    oom_kills: int = field(default_factory=oom_kills)
 
     @property
     def codes(self) -> list[int | None]:
@@ -115,35 +118,6 @@ class LocalRanks:
             deadline=deadline_of(spec),
             failure=worker_failure,
         )
-
-
-def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
-    """The fork server of this process: it imports once what its workers need."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["lightning_modules.worker", *modules])
-    return context
-
-
-def start_process(
-    target: Callable[[Any], None], args: object, context: ForkServerContext
-) -> RankProcess:
-    """Start a process from the fork server, shielded from Ctrl-C and similar signals."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals_of_launcher()}
-    try:
-        forkserver.ensure_running()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    process = context.Process(target=target, args=(args,), daemon=False)
-    process.start()
-    return process
-
-
-def train_rank(args: WorkerArgs) -> None:
-    """First function of a worker process; the fork server has imported the rest."""
-    from lightning_modules.worker import work  # imports torch
-
-    work(args)
 
 
 def deadline_of(spec: RunSpec) -> float | None:
@@ -222,6 +196,9 @@ def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
         rank = first[0] if first else min(codes)
     where = f" (rank {rank})" if run.attempt.spec.split.world_size > 1 else ""
     if (code := codes[rank]) < 0:
+        if code == -signal.SIGKILL and oom_kills() > run.oom_kills:
+            reason = f"the kernel killed the worker{where}: {out_of_memory()}"
+            return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
         return _killed(signal.Signals(-code), where)
     if record := run.attempt.record(rank):
         return End(outcome=Outcome(record["outcome"]), reason=record["reason"] + where)

@@ -9,6 +9,8 @@ from typing import Any
 GRACEFUL_STOP = "graceful-stop"
 #: A file beside the folders of a run's attempts, which share it.
 CHECKPOINT = "checkpoint.ckpt"
+#: A variable: modules that the fork server imports for all runs, with commas between.
+PRELOADED = "SWEEPER_PRELOAD"
 #: Exit code of a memory probe that needed more than it may use.
 OVER_MEMORY_EXIT = 3
 #: Exit code of one that ran out of memory on a GPU that others use: it says nothing.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
 from sweeper.launch.local.slots import Machine, Slots
 from sweeper.launch.ranks import (
@@ -17,7 +18,6 @@ from sweeper.launch.ranks import (
     Running,
     WhyStopped,
     end_of,
-    open_fork_server,
     stop,
     stop_gracefully,
     wait_for_exit,
@@ -83,7 +83,8 @@ def _modules_of(tasks: Sequence[Task]) -> list[str]:
     """The modules of these runs' data and model: imported once, not by each run."""
     configs = [task.spec.config for task in tasks]
     groups = [group for one in configs for group in (one.module, one.data, one.model) if group]
-    return [group.target.rpartition(".")[0] for group in groups]
+    modules = [group.target.rpartition(".")[0] for group in groups]
+    return [module for module in modules if module]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,6 +165,8 @@ class _Runs:
                 run = self.ranks.start(attempt, self.context, environment)
             except ValueError as error:
                 outcome, reason = Outcome.FAILED, str(error)
+            except ForkServerDied as error:
+                outcome, reason = Outcome.PREEMPTED, str(error)
             else:
                 self._running.append(run)
                 return {}

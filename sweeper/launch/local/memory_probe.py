@@ -15,7 +15,8 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from sweeper.launch.ranks import LOOPBACK, RankProcess, deadline_of, start_process
+from sweeper.launch.fork_server import ForkServerDied, start_process
+from sweeper.launch.ranks import LOOPBACK, RankProcess, deadline_of
 from sweeper.planning.plan import Task
 from sweeper.spec.batch import smaller_micro_batch
 from sweeper.spec.method_checks import gradient_span
@@ -98,7 +99,13 @@ class MemoryProber:
             limit_gib=self.memory.allowed_gib(spec),
             share_of_gpu=self.memory.share_of_gpu(spec),
         )
-        process = start_process(_probe, args, self.context)
+        try:
+            process = start_process(_probe, args, self.context)
+        except ForkServerDied:  # the run itself will say so
+            self._inconclusive.add(self.memory.key(spec))
+            self.memory.release(spec)
+            self._held.append(task)
+            return False
         self._probes.append(
             _Probe(
                 task=task,

@@ -13,9 +13,9 @@ from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 
+from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, this_machine
-from sweeper.launch.ranks import open_fork_server
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets

@@ -16,6 +16,7 @@ from multiprocessing.context import ForkServerContext
 from types import FrameType
 from typing import Any
 
+from sweeper.launch.fork_server import open_fork_server, start_process, train_rank
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.launch.network import interface_towards
@@ -25,9 +26,6 @@ from sweeper.launch.ranks import (
     Running,
     WhyStopped,
     deadline_of,
-    open_fork_server,
-    start_process,
-    train_rank,
     worker_failure,
 )
 from sweeper.launch.shared_memory import shared_folder

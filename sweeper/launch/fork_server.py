@@ -1,0 +1,108 @@
+"""The fork server, which imports torch once for all runs, and the processes that it starts."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from sweeper.launch.kernel_memory import oom_kills, out_of_memory
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.worker_args import PRELOADED, WorkerArgs, signals_of_launcher
+from sweeper.store.publish import publish_json
+
+
+class ForkServerDied(Exception):
+    """No process could be started; the text says why and what to do."""
+
+
+class ProcessGroup:
+    """A process of multiprocessing, and those that it started: data workers, for instance."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        self._process = process
+
+    @property
+    def exitcode(self) -> int | None:
+        """Of the first process, which leads the group."""
+        return self._process.exitcode
+
+    @property
+    def sentinel(self) -> int:
+        """Of the first process."""
+        return self._process.sentinel
+
+    def kill(self) -> None:
+        """End all that are left, also if the first has ended."""
+        assert self._process.pid is not None, "it was started"
+        with contextlib.suppress(ProcessLookupError):  # no group yet, or none any more
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the first process."""
+        self._process.join(timeout)
+
+
+def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
+    """The fork server of this process: it imports once what its workers need."""
+    context = multiprocessing.get_context("forkserver")
+    os.environ[PRELOADED] = ",".join(modules)
+    context.set_forkserver_preload(["lightning_modules.worker", "sweeper.launch.preload"])
+    return context
+
+
+def start_process(
+    target: Callable[[Any], None], args: object, context: ForkServerContext
+) -> ProcessGroup:
+    """Start a process from the fork server, shielded from Ctrl-C and similar signals.
+
+    Raises:
+        ForkServerDied: if there is no fork server to start it.
+    """
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals_of_launcher()}
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    process = context.Process(target=_lead_group, args=(target, args), daemon=False)
+    kills = oom_kills()
+    try:
+        process.start()
+    except (EOFError, ConnectionError) as error:
+        why = f", killed by the kernel: {out_of_memory()}" if oom_kills() > kills else ""
+        msg = (
+            "the fork server, which imports torch for all runs, must live; it died as a run was "
+            f"to start{why}. If its last words, above, do not say why: free memory, or raise the "
+            "limit (also that of ulimit -v), and repeat the command."
+        )
+        raise ForkServerDied(msg) from error
+    return ProcessGroup(process)
+
+
+def _lead_group(target: Callable[[Any], None], args: object) -> None:
+    """Be the first of a process group: what this process starts can be ended with it."""
+    os.setpgid(0, 0)
+    target(args)
+
+
+def train_rank(args: WorkerArgs) -> None:
+    """First function of a worker process; the fork server has imported the rest."""
+    try:
+        from lightning_modules.worker import work  # imports torch
+    except (ImportError, MemoryError, OSError) as error:
+        reason = (
+            f"torch must be imported to train; it could not be ({error}). Check the installation "
+            "and the memory that a process may take (ulimit -v)."
+        )
+        record = {"outcome": Outcome.FAILED, "reason": reason}
+        publish_json(Path(args.folder) / f"record-{args.rank}.json", record)
+        sys.exit(1)
+    work(args)

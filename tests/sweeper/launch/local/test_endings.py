@@ -1,0 +1,177 @@
+"""What is left when a run ends badly: no process, and the right word for it."""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from sweeper.launch import kernel_memory
+from sweeper.launch.fork_server import train_rank
+from sweeper.launch.kernel_memory import oom_kills, out_of_memory
+from sweeper.spec.worker_args import WorkerArgs
+from sweeper.store.lease import process_start
+
+_MIB = 2**20
+
+
+@pytest.mark.parametrize("by", ["SIGKILL", "error"])
+def test_no_data_worker_outlives_its_run(by, launch, tmp_path):
+    note = tmp_path / "worker"
+    model = {"_target_": "provoked_kills.Leaving", "note": str(note), "by": by}
+
+    launch({"model": model})
+
+    worker, patience = int(note.read_text()), time.monotonic() + 60
+    while (is_left := process_start(worker) is not None) and time.monotonic() < patience:
+        time.sleep(0.01)  # it was killed, which takes the kernel a moment
+    if is_left:
+        os.kill(worker, signal.SIGKILL)
+    assert not is_left
+
+
+@pytest.fixture
+def cgroup(monkeypatch):
+    """A cgroup of 64 MiB whose killed processes count as those of this one."""
+    try:
+        folder = _made_cgroup()
+    except OSError as error:
+        pytest.skip(f"no cgroup with a memory limit can be made here: {error}")
+    own = f"0::/{folder.name}" if (folder / "memory.max").exists() else f"4:memory:/{folder.name}"
+    monkeypatch.setattr(kernel_memory, "_text", _with_own_cgroup(own, kernel_memory._text))
+    yield folder
+    while (folder / "cgroup.procs").read_text():
+        time.sleep(0.01)
+    folder.rmdir()
+
+
+def _made_cgroup():
+    root = Path("/sys/fs/cgroup")
+    of_v1 = root / "memory" / f"sweeper-test-{os.getpid()}"
+    folder = of_v1 if of_v1.parent.is_dir() else root / of_v1.name
+    folder.mkdir()
+    try:
+        names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max")
+        for limit in (folder / name for name in names):
+            if limit.exists():
+                limit.write_text(str(64 * _MIB))
+        if not any((folder / name).exists() for name in names):
+            raise OSError("the memory controller is not on")
+    except OSError:
+        folder.rmdir()
+        raise
+    return folder
+
+
+def _with_own_cgroup(own, text):
+    return lambda file: own if file == kernel_memory._OWN else text(file)
+
+
+def test_what_the_kernel_kills_for_memory_goes_on_with_half_the_micro_batch(
+    cgroup, launch, results
+):
+    model = {"_target_": "provoked_kills.TooLargeForCgroup", "cgroup": str(cgroup)}
+
+    row = launch({"model": model, "micro_batch": 768}).iloc[0]
+
+    earlier = pd.read_parquet(results / "superseded/runs").iloc[0]
+    assert earlier.outcome == "out_of_memory"
+    assert earlier.reason == (
+        "the kernel killed the worker: memory ran out, of which all processes here may take "
+        "0.0625 GiB"
+    )
+    assert (row.outcome, row.micro_batch) == ("finished", 384)
+    assert row.reason.endswith("since attempt 1 ran out of memory with micro_batch=768")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "kills", "gib"),
+    [
+        pytest.param(
+            "0::/job/step",
+            {
+                "job/memory.max": "1073741824",
+                "job/step/memory.max": "max",
+                "job/step/memory.events": "low 0\noom 7\noom_kill 3\noom_group_kill 0",
+            },
+            3,
+            1,
+            id="v2",
+        ),
+        pytest.param(
+            "5:cpu:/x\n4:memory:/job\n0::/",
+            {
+                "memory/job/memory.limit_in_bytes": "2147483648",
+                "memory/job/memory.oom_control": "under_oom 0\noom_kill 2",
+            },
+            2,
+            2,
+            id="v1",
+        ),
+        pytest.param(
+            "0::/machine/container",
+            {"memory.max": "1073741824", "memory.events": "oom_kill 4"},
+            4,
+            1,
+            id="container",
+        ),
+        pytest.param("0::/", {}, 5, None, id="machine"),
+    ],
+)
+def test_kills_and_limits_are_those_of_the_cgroup_else_of_the_machine(
+    own, files, kills, gib, tmp_path, monkeypatch
+):
+    for name, text in files.items():
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(text)
+    for name, text in {"_OWN": own, "_MACHINE": "pgfault 9\noom_kill 5\n"}.items():
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(kernel_memory, name, tmp_path / name)
+    monkeypatch.setattr(kernel_memory, "_CGROUPS", tmp_path / "root")
+
+    assert oom_kills() == kills
+    if gib:
+        assert out_of_memory().endswith(f"may take {gib} GiB")
+
+
+def test_without_a_fork_server_a_run_ends_with_a_sentence(launch, monkeypatch):
+    def dead(fds):
+        raise EOFError(fds)
+
+    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", dead)
+
+    row = launch({"micro_batch": 768}).iloc[0]
+
+    assert row.outcome == "preempted"
+    assert row.reason.startswith("the fork server, which imports torch for all runs, must live")
+
+
+def test_a_module_that_cannot_be_imported_ends_no_fork_server(tmp_path, monkeypatch):
+    (tmp_path / "broken_code.py").write_text("raise SystemExit('no')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("SWEEPER_PRELOAD", "broken_code,,no.such.module,")
+
+    assert "sweeper.launch.preload" not in sys.modules
+    importlib.import_module("sweeper.launch.preload")
+
+    assert "broken_code" not in sys.modules
+    del sys.modules["sweeper.launch.preload"]
+
+
+def test_a_rank_without_torch_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning_modules.worker", None)
+    args = WorkerArgs(
+        folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
+        environment={},
+    )  # fmt: skip
+
+    with pytest.raises(SystemExit):
+        train_rank(args)
+
+    record = json.loads((tmp_path / "record-0.json").read_text())
+    assert record["reason"].startswith("torch must be imported to train; it could not be (import")
