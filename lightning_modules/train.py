@@ -56,6 +56,7 @@ from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +82,9 @@ class RankContext:
 
 
 def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
-    """Train one rank of a run; the process group exists already.
+    """Train one rank of a run, whose process group exists; return the record of the attempt.
 
-    Returns:
-        The record of the attempt: outcome, reason and what was measured.
+    The record holds the outcome, the reason and what was measured.
     """
     quieten()
     started = time.perf_counter()
@@ -115,9 +115,9 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     except Stopped as stopped:
         outcome, reason = Outcome.PREEMPTED, str(stopped)
     else:
-        outcome, reason = Outcome.FINISHED, f"trained {len(callbacks.curve.rows)} epochs"
-        if len(callbacks.curve.rows) < spec.epochs:
-            reason += f" of {spec.epochs}: stopped early"
+        trained = several(done := len(callbacks.curve.rows), "epoch")
+        early = f" of {spec.epochs}: stopped early" * (done < spec.epochs)
+        outcome, reason = Outcome.FINISHED, f"trained {trained}{early}"
     callbacks.report()  # a run resumed after its last epoch has not reported its curve yet
     callbacks.mirror.close(outcome)
     return {

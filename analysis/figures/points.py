@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from sweeper.spec.sentences import several
+
 #: A point is all of these; its replicates differ only in seed.
 POINT = ["global_batch", "warmup_epochs", "lr_rule"]
 
@@ -52,7 +54,8 @@ def reading_note(frame: pd.DataFrame) -> str:
     )
     diverged, other = int(frame["num_diverged"].sum()), int(frame["num_other"].sum())
     if diverged:
-        note += f" Red cross: diverged ({diverged} runs), not in the mean."
+        note += f" Red cross: diverged ({several(diverged, 'run')}), not in the mean."
     if other:
-        note += f" Not drawn: {other} runs without a result (out of memory, timed out, failed)."
+        runs = several(other, "run")
+        note += f" Not drawn: {runs} without a result (out of memory, timed out, failed)."
     return note

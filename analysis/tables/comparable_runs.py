@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.tables.configs import stored_configs
+from sweeper.spec.sentences import several
 
 #: Config keys that a figure draws against or averages over.
 AXES = ("batch", "warmup", "lr_rule", "seed")
@@ -73,7 +74,7 @@ def _differing(settings: list[dict[str, Any]]) -> list[str]:
 
 def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     first = runs.iloc[0]
-    title = f"{first['data']}, {first['model']}, {first['epochs']} epochs"
+    title = f"{first['data']}, {first['model']}, {several(first['epochs'], 'epoch')}"
     shown = {name: value for name, value in differing.items() if value is not None}
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
     about = "; ".join([about, *(f"{n}={v}" for n, v in shown.items())]).strip("; ")

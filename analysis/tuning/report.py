@@ -11,6 +11,7 @@ from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
 from analysis.tuning.load import Tuned, best_trials, importance, steps_to_target
 from analysis.tuning.rates import joint_table, regret, tuned_optima
+from sweeper.spec.sentences import several
 
 _SEED = 20170608
 _FEWEST_BATCHES = 3
@@ -22,7 +23,7 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
     best = best_trials(tuned)
     counts = tuned.trials["outcome"].value_counts()
     ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    yield f"{len(tuned.studies)} studies of {tuned.label}: {ended}."
+    yield f"{several(len(tuned.studies), 'study')} of {tuned.label}: {ended}."
     columns = ["study", "global_batch", *tuned.space, "value", "num_finished", "num_diverged"]
     yield _table("Best trial of each study", best[columns]) if len(best) else "No trial finished."
     for _, row in best[best["advice"] != ""].iterrows():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sweeper.console.text import say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
+from sweeper.spec.sentences import several
 from sweeper.store.compaction import compact
 
 
@@ -20,5 +21,5 @@ def main(arguments: Sequence[str]) -> int:
             f"results must be a folder with runs; got results={results}. Name another.\n"
         )
         return BAD_INPUT
-    say(f"{compact(results)} runs merged in {results}")
+    say(f"{several(compact(results), 'run')} merged in {results}")
     return DONE

@@ -15,8 +15,10 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
-from sweeper.console.runs import LAYOUT, duration
-from sweeper.console.text import say, text_console, text_table
+from sweeper.console.differences import Differences
+from sweeper.console.runs import columns_of, common, duration, layout_column
+from sweeper.console.table import Column, FittedTable
+from sweeper.console.text import say, text_console
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
@@ -24,15 +26,11 @@ from sweeper.spec.exit_codes import DONE
 from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import planned_columns
 
 Line = dict[str, Any]
-
-_COLUMNS = (
-    "batch", "warmup", "rule", "seed", "layout", "peak lr", "steps/\nepoch", "steps",
-    "warmup\nsteps", "time", "ledger",
-)  # fmt: skip
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -128,24 +126,13 @@ _ROWS_FOR_SPEED = 50
 
 def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     """Print a plan as a table, with its warnings."""
-    to_be_probed = any(line["micro_batch_from"] == "to be probed" for line in lines)
-    caption = LAYOUT + "; ?: at most, to be probed" * to_be_probed
-    table = text_table(*_COLUMNS, box=None, padding=(0, 1), pad_edge=False, caption=caption)
-    for line in lines:
-        table.add_row(
-            f"{line['global_batch']:,}",
-            f"{line['warmup_epochs']:g}",
-            line["lr_rule"],
-            str(line["seed"]),
-            _layout(line),
-            _peak(line),
-            f"{line['steps_per_epoch']:,}",
-            f"{line['total_steps']:,}",
-            f"{line['warmup_steps']:g}",
-            duration(line["estimated_s"]) if line["estimated_s"] else "",
-            line["ledger"],
-        )
-    console.print(table, soft_wrap=False)
+    words = [spec.words for spec in planned.specs]
+    differences, layouts = Differences(words), list(map(_layout, lines))
+    columns = [*columns_of(words, differences), *layout_column(layouts), *_columns(lines)]
+    console.print(common(differences, set(layouts)), soft_wrap=False)
+    console.print(FittedTable(columns), soft_wrap=False)
+    if any(layout.endswith("?") for layout in layouts):
+        console.print("Layouts with ?: at most, to be probed.")
     for sentence in dict.fromkeys([*map(_course, planned.specs), *map(_compared, planned.specs)]):
         if sentence:
             console.print(sentence)
@@ -157,7 +144,21 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     if said := of_code(planned.changes, planned.specs[0].config.code):
         console.print(said)
     new = sum(line["ledger"] == "new" for line in lines)
-    console.print(f"{len(lines)} runs, {new} of them new. Nothing was started.")
+    console.print(f"{several(len(lines), 'run')}, {new} of them new. Nothing was started.")
+
+
+def _columns(lines: Sequence[Line]) -> list[Column]:
+    """Rates, steps, cost, and what the ledger has."""
+    warmups = [f"{line['warmup_steps']:g}" for line in lines]
+    times = [duration(line["estimated_s"]) if line["estimated_s"] else "" for line in lines]
+    return [
+        Column(head="peak lr", cells=[_peak(line) for line in lines]),
+        Column(head="steps/epoch", cells=[f"{line['steps_per_epoch']:,}" for line in lines]),
+        Column(head="steps", cells=[f"{line['total_steps']:,}" for line in lines], spared=4),
+        Column(head="warmup steps", cells=warmups, spared=3),
+        Column(head="time", cells=times, spared=1),
+        Column(head="ledger", cells=[line["ledger"] for line in lines]),
+    ]
 
 
 def _peak(line: Line) -> str:

@@ -11,14 +11,17 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.console.runs import RunState, counted, runs_table
+from sweeper.console.differences import Differences
+from sweeper.console.live import RunState
+from sweeper.console.runs import ROW_COLUMNS, RunLine, counted, line_of_row, runs_table
 from sweeper.console.text import say, text_console
 from sweeper.launch.slurm.tickets import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
+from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt
 from sweeper.store.damaged import find_damaged
-from sweeper.store.ledger import Ledger
+from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.row import metric_columns
 from sweeper.store.standing import Open, Standing, standing
 
@@ -121,29 +124,58 @@ def _find(ledger: Ledger, prefix: str) -> str:
 
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> None:
-    states: list[RunState] = []
-    for line in found["running"]:
-        attempt = Attempt.load(ledger, line["run_id"], line["attempt"])
-        assert attempt is not None
-        states.append(RunState(attempt.spec, status=line["state"], attempt=attempt))
-        states[-1].read_progress()
-    num_running = len(states)
+    num_running = len(found["running"])
+    lines = [line for run in found["running"] if (line := _line_under_way(ledger, run))]
     waiting_lines = found["waiting"]
     known = [line for line in waiting_lines if line["state"] != "outdated"]
-    states += [RunState(stored_run_spec(line["config"]), status=line["state"]) for line in known]
-    if states:
-        console.print(runs_table(states[:_STATES_SHOWN], title="Running, queued"), soft_wrap=False)
+    specs = [(stored_run_spec(line["config"]), line["state"]) for line in known]
+    lines += [RunState(spec, status=state).line for spec, state in specs]
+    under_way = {run["run_id"] for run in found["running"]}
+    ended = [row for run_id, row in ledger.ended().items() if run_id not in under_way]
+    room = max(0, _STATES_SHOWN - len(lines))
+    shown = [*lines[:_STATES_SHOWN], *_ended_lines(ledger, ended, at_most=room)]
+    if shown:
+        differences = Differences(line.words for line in shown)
+        console.print(runs_table(shown, differences, title="Runs"), soft_wrap=False)
+    if (more := len(lines) + len(ended) - len(shown)) > 0:
+        console.print(f"... and {several(more, 'run')} more: pandas.read_parquet lists all")
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
     for row in found["without_result"][:_FAILURES_SHOWN]:
         log = ledger.results / row["log_path"]
-        console.print(f"{row['outcome']}: {row['run_id']} {row['reason']}\n    log: {log}")
+        console.print(printable(f"{row['outcome']}: {row['run_id']} {row['reason']}"))
+        console.print(printable(f"    log: {log}"))
     if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
         console.print(f"{path} was cut short: the next sweep makes its runs again")
     counts = counted(found["counts"]) or "no run has finished yet"
     console.print(f"{counts}, {num_running} running. Results: {ledger.results}")
+
+
+def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:
+    """A run that an attempt is made at now, or whose attempt was abandoned; None if it is gone."""
+    attempt = Attempt.load(ledger, run["run_id"], run["attempt"])
+    if attempt is None:
+        return None
+    state = RunState(attempt.spec, status=run["state"], attempt=attempt)
+    state.read_progress()
+    return state.line
+
+
+def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> list[RunLine]:
+    """The runs whose rows were published last, in the order that they were started in."""
+    by_time = sorted(ended, key=lambda row: _published_at(ledger, row))
+    latest = by_time[max(0, len(by_time) - at_most) :]
+    rows = ledger.rows({row.run_id for row in latest}, ROW_COLUMNS).values()
+    return [line_of_row(row) for row in sorted(rows, key=lambda row: str(row["started_at"]))]
+
+
+def _published_at(ledger: Ledger, row: RowFile) -> float:
+    try:
+        return (ledger.results / "runs" / row.runs_name).stat().st_mtime
+    except FileNotFoundError:  # merged, so not among the latest
+        return 0.0
 
 
 def _show_run(found: dict[str, Any], console: Console) -> None:

@@ -17,10 +17,11 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import CONFIG_NAME, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
-from sweeper.console.runs import LiveTable, live_table
+from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
 from sweeper.spec import exit_codes
+from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending
@@ -141,12 +142,13 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"Warning: {warning}")
     if planned.repeats:
         table.say(
-            f"{planned.repeats} points of the grid repeat another point's run: they differ only in "
-            "where they run. Each is trained once, as its first point specifies."
+            f"{several(planned.repeats, 'point')} of the grid repeat another point's run, with a "
+            "difference only in where it runs. Each run is trained once, as its first point "
+            "specifies."
         )
     to_run = {task.spec.run_id for task in to_do}
     skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
     if settled := sum(row.outcome.is_result for row in skipped):
-        table.say(f"{settled} of {len(planned.specs)} runs already have a result.")
+        table.say(f"{settled} of {several(len(planned.specs), 'run')} already have a result.")
     if failed := len(skipped) - settled:
-        table.say(f"{failed} failed runs are not retried; use retry=failed to retry them.")
+        table.say(f"{several(failed, 'failed run')} not retried; use retry=failed to retry.")

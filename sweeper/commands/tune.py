@@ -10,12 +10,13 @@ from optuna.storages import BaseStorage
 
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.sweep import Launch, guard
-from sweeper.console.runs import LiveTable, live_table
+from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import plan
 from sweeper.spec import exit_codes
 from sweeper.spec.config import targets
 from sweeper.spec.identity import scientific_part
+from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 from sweeper.store.standing import tidy
 from sweeper.tuning.space import Space, ends
@@ -47,7 +48,7 @@ def run_tuning(
     try:
         studies = _studies(points, settings, options["study_name"], configs_of, storage)
         _check_code(studies, ledger, options["code"])
-        with live_table([], ledger) as table:
+        with live_table([], ledger, _shown_keys(points, settings)) as table:
             for warning in warnings:
                 table.say(f"Warning: {warning}")
             tuner = Tuner(
@@ -64,6 +65,12 @@ def run_tuning(
             return guard(lambda: _follow(tuner, launch, table, options["retry"]), table, ledger)
     finally:
         close_storage(storage)
+
+
+def _shown_keys(points: Sequence[Sequence[str]], settings: StudySettings) -> list[str]:
+    """What is tuned, and what is compared if there are several points."""
+    compared = points[0] if len(points) > 1 else ()
+    return [*settings.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
 
 
 def _with_facts(configs_of: ConfigsOf, ledger: Ledger) -> ConfigsOf:
@@ -107,12 +114,13 @@ def _follow(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -
 def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
     if retry == "failed":
         repeated = sum(study.retry_failed() for study in tuner.studies)
-        table.say(f"{repeated} failed trials are retried.")
-    table.say(f"{len(tuner.studies)} studies of {tuner.n_trials} trials each.")
+        table.say(f"{several(repeated, 'failed trial')} to be retried.")
+    each = several(tuner.n_trials, "trial") + " each" * (len(tuner.studies) > 1)
+    table.say(f"{several(len(tuner.studies), 'study')} of {each}.")
     for study in tuner.studies:
         if begun := study.num_begun:
-            of = f"{begun} of {tuner.n_trials} trials"
-            table.say(f"{study.name} resumes: {of} were started before.")
+            of = f"{begun} of {several(tuner.n_trials, 'trial')}"
+            table.say(f"{study.name} resumes: {of} started before.")
     for event in launch(tuner.tasks(), tuner.ledger):
         table.update(event)
         tuner.handle(event)
@@ -164,10 +172,11 @@ def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None)
     if changes and code != "keep":
         msg = (
             "the sources of your project must be those that made the trials of a study; "
-            f"{len(changes)} runs of trials were made with others, first {next(iter(changes))} of "
-            f"{made[next(iter(changes))].name}. Changed: {changed_files(changes)}. Give code=keep "
-            "to go on with what they found, or code=rerun hydra.sweeper.study_name=NAME with a new "
-            "name for studies in which they are made again."
+            f"{several(len(changes), 'run')} of trials made with others, first "
+            f"{next(iter(changes))} of {made[next(iter(changes))].name}. Changed: "
+            f"{changed_files(changes)}. Give code=keep to go on with what they found, "
+            "or code=rerun hydra.sweeper.study_name=NAME with a new name for studies in which "
+            "they are made again."
         )
         raise ValueError(msg)
 

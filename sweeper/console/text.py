@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+_WIDTH_OF_FILES = 10_000  # [cells]
+
 
 def say(text: str) -> None:
     """Print a line, or exit with 1 if nobody reads it any more."""
@@ -20,10 +22,16 @@ def say(text: str) -> None:
 
 
 def text_console(*, quiet: bool = False) -> "Console":
-    """A console that prints text as it is, in lines as long as they are; styles are allowed."""
+    """A console that prints text as it is, in lines as long as they are; styles are allowed.
+
+    A file has room for lines of any length, unless COLUMNS is set.
+    """
     from rich.console import Console  # not for the help
 
-    return Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_FILES
+    return console
 
 
 def text_table(*columns: str, **settings: Any) -> "Table":

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.own_code import code_hash, kept_code, noted_code, own_code, own_tops
@@ -103,7 +104,7 @@ def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
     if code is None:
         msg = (
             "the sources of your project must be those that made its runs; "
-            f"{len(changes)} of {num_runs} runs were made with others, first "
+            f"{len(changes)} of {several(num_runs, 'run')} were made with others, first "
             f"{next(iter(changes))}. Changed: {changed_files(changes)}. Give code=keep to let them "
             "stand, or code=rerun to make them again."
         )
@@ -119,7 +120,8 @@ def of_code(changes: Changes, code: str | None) -> str | None:
         "rerun": "code=rerun makes them again",
         None: "a sweep is refused until code=keep or code=rerun is given",
     }[code]
-    return (
-        f"{len(changes)} runs were made with other sources of your project: {what}. Changed: "
-        f"{changed_files(changes)}."
-    )
+    runs = f"{len(changes)} runs were"
+    if len(changes) == 1:
+        runs, what = "1 run was", what.replace("them", "it")
+    files = changed_files(changes)
+    return f"{runs} made with other sources of your project: {what}. Changed: {files}."

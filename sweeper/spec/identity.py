@@ -1,4 +1,4 @@
-"""A run's identity: a hash of its scientific configuration.
+"""A run's identity: a hash of its scientific configuration, and that configuration in words.
 
 `config.py` says which keys are scientific. Pure: no clock, no disk, no cluster.
 """
@@ -6,16 +6,21 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.spec.config import Scientific, is_ours
+from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
 #: Keys inside a group that say where its files lie or how they are read, not what they hold.
 INCIDENTAL_IN_GROUP = frozenset(
     {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"} | INCIDENTAL_OF_TRAINER
 )
+
+
+#: Of a run: what each key is, as text, and the choices of groups that the key belongs to.
+Words = Mapping[str, tuple[str, tuple[str, ...]]]
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -50,6 +55,19 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def words(config: Mapping[str, Any]) -> Words:
+    """The scientific settings by dotted key, as people would type them.
+
+    Args:
+        config: as of `run_id`.
+    """
+    kept = scientific_part(config)
+    off = {k: v for k, v in config.items() if k not in kept and k in Scientific.model_fields}
+    switched_off = {key: (_text(v), ()) for key, v in off.items() if v is None or v is False}
+    leaves = (leaf for key, value in kept.items() for leaf in _leaves(key, value, ()))
+    return {**{key: (text, choices) for key, text, choices in leaves}, **switched_off}
+
+
 def _unread(config: Mapping[str, Any]) -> frozenset[str]:
     """Keys that nothing reads: those of our classifier beside a module of the user's."""
     if "module" not in config or is_ours(config["module"]["_target_"]):
@@ -74,3 +92,27 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return int(value)
     return value
+
+
+def _leaves(
+    path: str, value: Any, choices: tuple[str, ...]
+) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    if not isinstance(value, Mapping):
+        yield path, _text(value), choices
+        return
+    name = value.get("name") or str(value.get("_target_", "")).rpartition(".")[2]
+    if name:
+        yield path, _text(name), choices
+        choices = (*choices, f"{path}={name}")
+    for key, item in value.items():
+        if key != "name":
+            yield from _leaves(f"{path}.{key}", item, choices)
+
+
+def _text(value: Any) -> str:
+    """As one would type it."""
+    if isinstance(value, float):
+        return repr(int(value) if value.is_integer() and abs(value) < 1e15 else value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    return printable(value if isinstance(value, str) else json.dumps(value))

@@ -38,8 +38,17 @@ class RunSpec:
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        span = self.bn_span if self.config.bn_span else None
-        return identity.run_id({**self.config.resolved, "bn_span": span})
+        return identity.run_id(self._identified)
+
+    @property
+    def words(self) -> identity.Words:
+        """The scientific configuration by dotted key, as text."""
+        return identity.words(self._identified)
+
+    @property
+    def _identified(self) -> dict[str, Any]:
+        span = self.bn_span if self.config.bn_span else None  # it may follow from the micro-batch
+        return {**self.config.resolved, "bn_span": span}
 
     @property
     def split(self) -> BatchSplit:

@@ -30,6 +30,18 @@ def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> 
         raise ValueError("\n".join(lines)) from None
 
 
+def printable(text: str) -> str:
+    """A line of text without what a terminal would take for a command."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def several(number: int, noun: str) -> str:
+    """A count and its noun: `1 run`, `3 runs`, `2 studies`."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
 def _sentences(
     refused: ValidationError, given: Mapping[str, Any], model: type[BaseModel]
 ) -> list[str]:

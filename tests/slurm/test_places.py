@@ -19,7 +19,7 @@ def test_one_run_without_m_goes_to_slurm_too(sweeps):
     said, _ = command.communicate(timeout=600)
 
     assert command.returncode == 0, said
-    assert "Submitted 1 runs as 1 job" in said
+    assert "Submitted 1 run as 1 job" in said
     assert list(sweeps.rows().outcome) == ["finished"]
 
 

@@ -14,6 +14,7 @@ from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, submit
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.standing import Open, recover, standing
@@ -119,7 +120,7 @@ class _Sweep:
         for task in tasks:
             self.followed[task.spec.run_id] = _Followed(task)
         if attached := len(tasks) - len(new):
-            text = f"{attached} of {len(tasks)} runs are already queued or running."
+            text = f"{attached} of {several(len(tasks), 'run')} are already queued or running."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
         for array in arrays(new, self._request, commands.max_array_size()):
             yield from self._submit_array(array, known)
@@ -150,14 +151,14 @@ class _Sweep:
                 del self.followed[run_id]
             if not self._has_submitted:
                 raise ValueError(str(error)) from error
-            yield Event(said=[f"{len(runs)} runs were not submitted. {error}"])
+            yield Event(said=[f"{several(len(runs), 'run')} not submitted. {error}"])
             return
         self._tickets.note_job(array.name, job)
         self._has_submitted = True
         jobs = "1 job" if len(array.elements) == 1 else f"an array of {len(array.elements)} jobs"
         text = (
-            f"Submitted {len(runs)} runs as {jobs}, number {job}. Ctrl-C leaves them in the queue; "
-            "repeat the command to attach to them."
+            f"Submitted {several(len(runs), 'run')} as {jobs}, number {job}. Ctrl-C leaves what is "
+            "queued in the queue; repeat the command to attach to it."
         )
         yield Event(said=[text], queued=runs)
 

@@ -47,14 +47,14 @@ def test_a_diverged_run_is_counted_and_not_averaged(runs):
 
     assert frame.loc[0, "num_diverged"] == 1
     assert frame.loc[0, "mean"] == pytest.approx(runs["val_accuracy"][1:3].mean())
-    assert "diverged (1 runs)" in reading_note(frame)
+    assert "diverged (1 run)" in reading_note(frame)
 
 
 def test_a_run_without_an_end_is_counted(runs):
     runs.loc[0, ["outcome", "val_accuracy"]] = ["out_of_memory", np.nan]
 
     assert points(runs).loc[0, "num_other"] == 1
-    assert "Not drawn: 1 runs without a result" in reading_note(points(runs))
+    assert "Not drawn: 1 run without a result" in reading_note(points(runs))
 
 
 def test_one_seed_gives_no_interval(runs):

@@ -49,8 +49,8 @@ def test_plan_prints_a_table_and_starts_nothing(results):
 
     said = call("sweeper", "plan", *SHORT, "batch=15360", "warmup=0", f"results={results}").stdout
 
-    assert "15,360" in said
-    assert "1 runs, 1 of them new. Nothing was started." in said
+    assert "batch=15360" in said
+    assert "1 run, 1 of them new. Nothing was started." in said
     assert sorted(results.rglob("*")) == before
 
 
@@ -104,7 +104,7 @@ def test_status_of_one_run_shows_config_attempts_and_curve(results):
     found = json.loads(call("sweeper", "status", run_id, "--results", results, "--json").stdout)
 
     assert found["config"]["epochs"] == 1
-    assert found["attempts"][0]["end"] == "finished: trained 1 epochs"
+    assert found["attempts"][0]["end"] == "finished: trained 1 epoch"
     assert found["curve"][0]["epoch"] == 1
     assert shown.returncode == 0, shown.stderr
     assert "attempt 1, started" in shown.stdout

@@ -39,7 +39,7 @@ def test_a_micro_batch_is_to_be_probed_until_it_is_remembered(planned, tmp_path)
 
     assert (line["micro_batch"], line["micro_batch_from"]) == (256, "probed")
     assert line["accumulation_steps"] == 15
-    assert "1x256x15 " in text
+    assert "1x256x15" in text
     assert "to be probed" not in text
 
 

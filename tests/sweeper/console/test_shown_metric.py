@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sweeper.commands.plan import plan_grid, plan_lines, show
 from sweeper.commands.status import main
-from sweeper.console.runs import live_table
+from sweeper.console.live import live_table
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
@@ -24,7 +24,7 @@ def ended(results, config, logged, **measured):
     assert attempt is not None
     row = {"epoch": 1, "step": 16, "elapsed_s": 2.0, "lr": None, "metrics": logged, **measured}
     (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
-    attempt.end(End(outcome=Outcome.FINISHED, reason="trained 1 epochs"), ledger)
+    attempt.end(End(outcome=Outcome.FINISHED, reason="trained 1 epoch"), ledger)
     return spec, ledger
 
 
@@ -89,3 +89,21 @@ def test_the_plan_says_what_runs_are_compared_by(results, words, sentence):
     said = console.file.getvalue()
     assert sentence in said
     assert ("compared by" in said) == bool(sentence)
+
+
+@pytest.mark.parametrize("width", ["60", "80", "140"])
+def test_status_shows_the_results_of_the_runs_and_what_tells_them_apart(
+    results, config, capsys, monkeypatch, width
+):
+    monkeypatch.setenv("COLUMNS", width)
+    for seed, accuracy in ((0, 0.93125), (1, 0.75)):
+        ended(results, config(batch=30720, seed=seed), {}, val_accuracy=accuracy)
+
+    main([str(results)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:-1])) <= int(width)
+    assert "All runs: batch=30720" in " ".join(lines)
+    first, second = (line.split() for line in lines if "finished" in line.split())
+    assert first[:2] + second[:2] == ["0", "finished", "1", "finished"]
+    assert ("0.9313" in first, "0.7500" in second) == (True, True)

@@ -160,7 +160,7 @@ def test_the_plan_says_what_would_happen_and_names_a_few_files(net, configs, led
     assert of_code({}, None) is None
     assert "refused until code=keep or code=rerun is given" in of_code(changes, None)
     assert of_code(changes, "rerun") == (
-        "1 runs were made with other sources of your project: code=rerun makes them again. "
+        "1 run was made with other sources of your project: code=rerun makes it again. "
         "Changed: ownnet/new0.py (new), ownnet/new1.py (new), ownnet/new2.py (new), "
         "ownnet/new3.py (new), ownnet/new4.py (new) and 2 more."
     )

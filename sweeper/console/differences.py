@@ -1,0 +1,63 @@
+"""What tells runs apart in a terminal: the keys in which their configs differ, and the values."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from sweeper.spec.identity import Words
+
+#: These keys and their settings come first, whatever the order in the config.
+_FIRST = ("batch", "warmup", "lr_rule", "seed", "module", "model", "data", "optimizer", "base_lr")
+#: These are said of all runs where they agree in them.
+_ALWAYS_SAID = (*_FIRST, "schedule", "epochs")
+
+
+class Differences:
+    """The keys in which runs differ, as more runs are added.
+
+    The choice of a group is one key, such as model=resnet8; a setting of a group is a key only
+    where runs of the same choice differ in it.
+    """
+
+    def __init__(self, runs: Iterable[Words] = (), *, always: Iterable[str] = ()) -> None:
+        """The runs so far, and keys that count as differing whether they do or not."""
+        self._differing = set(always)
+        self._first: dict[tuple[str, tuple[str, ...]], str] = {}
+        self._having: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self._choosing: Counter[tuple[str, ...]] = Counter()
+        for run in runs:
+            self.add(run)
+
+    def add(self, run: Words) -> None:
+        """Take in one more run."""
+        self._choosing[()] += 1
+        for key, (value, choices) in run.items():
+            self._choosing[*choices, f"{key}={value}"] += 1
+            self._having[key, choices] += 1
+            if self._first.setdefault((key, choices), value) != value:
+                self._differing.add(key)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys in which the runs differ, the usual ones first."""
+        lacked = {key for (key, of), num in self._having.items() if num < self._choosing[of]}
+        found = dict.fromkeys(k for k, _ in self._first if k in self._differing or k in lacked)
+        return sorted(found, key=_place)
+
+    def label(self, run: Words) -> str:
+        """A run among the others: `batch=256 model=resnet8`; empty where none differ."""
+        return " ".join(f"{key}={run[key][0]}" for key in self.keys if key in run)
+
+    def common(self) -> str:
+        """What all runs are alike in, of what readers ask for first: `warmup=5 lr_rule=linear`."""
+        differing = set(self.keys)
+        said = {
+            key: value
+            for (key, _), value in self._first.items()
+            if key in _ALWAYS_SAID and key not in differing and value != "null"
+        }
+        return " ".join(f"{key}={said[key]}" for key in _ALWAYS_SAID if key in said)
+
+
+def _place(key: str) -> int:
+    group = key.partition(".")[0]
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST)

@@ -1,0 +1,237 @@
+"""The table of a sweep: live on a terminal, lines of text in a file, and a summary at the end."""
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from sweeper.console.differences import Differences
+from sweeper.console.runs import RunLine, counted, duration, runs_table
+from sweeper.console.text import text_console
+from sweeper.planning.plan import Event
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import printable
+from sweeper.store.attempt import Attempt
+from sweeper.store.ledger import Ledger
+from sweeper.store.row import metric_columns
+
+_REFRESH_S = 1.0  # reads the progress of each running run
+_LINE_EVERY_S = 5.0
+_ROWS_SHOWN = 24
+_ROWS_IN_SUMMARY = 60
+
+
+@dataclass(slots=True)
+class RunState:
+    """What is known about one run.
+
+    `status` is waiting, running, elsewhere, or an outcome; `metric` that after the latest
+    epoch; `seconds` those of training and validation so far; `attempt` the latest one, if it
+    was made now.
+    """
+
+    spec: RunSpec
+    status: str = "waiting"
+    epoch: int = 0
+    metric: float | None = None
+    seconds: float | None = None
+    attempt: Attempt | None = None
+    reason: str = ""
+
+    def read_progress(self) -> None:
+        """Look at what the attempt has left on disk so far."""
+        if self.attempt and (curve := self.attempt.curve()):
+            self.epoch = curve[-1]["epoch"]
+            self.metric = metric_columns(curve, self.spec.config)["metric"]
+            self.seconds = curve[-1]["elapsed_s"]
+
+    @property
+    def line(self) -> RunLine:
+        """As the table shows it."""
+        split = self.spec.split
+        return RunLine(
+            words=self.spec.words,
+            layout=f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}",
+            status=str(self.status),
+            epoch=f"{self.epoch}/{self.spec.most_epochs}" if self.epoch else "",
+            metric_name=self.spec.config.metric,
+            metric=self.metric,
+            seconds=self.seconds,
+        )
+
+
+class LiveTable:
+    """The runs of a sweep as they change."""
+
+    def __init__(
+        self, specs: Sequence[RunSpec], ledger: Ledger, console: Console, keys: Iterable[str]
+    ) -> None:
+        self._states = {spec.run_id: RunState(spec) for spec in specs}
+        self._differences = Differences((spec.words for spec in specs), always=keys)
+        self._ledger, self._console = ledger, console
+        self._started = time.monotonic()
+        self._shown_at = 0.0
+        self._line_at, self._progress = self._started, ""
+        self._running: dict[str, RunState] = {}
+        self._latest: list[RunState] = []
+        for run_id, row in ledger.ended().items():
+            if run_id in self._states:
+                self._states[run_id].status = row.outcome
+        waiting = (state for state in self._states.values() if state.status == "waiting")
+        self._to_do = sum(state.spec.most_epochs for state in waiting)
+        self._done = 0
+        self.live: Live | None = None
+
+    @property
+    def all_have_results(self) -> bool:
+        """Whether every run of the grid is finished or diverged."""
+        results = {Outcome.FINISHED, Outcome.DIVERGED}
+        return all(state.status in results for state in self._states.values())
+
+    def add(self, spec: RunSpec, status: str) -> None:
+        """A run that was not in the grid: waiting, or with the ledger's outcome of it."""
+        if spec.run_id not in self._states:
+            self._states[spec.run_id] = state = RunState(spec)
+            self._differences.add(spec.words)
+            state.status = status
+            self._to_do += spec.most_epochs if status == "waiting" else 0
+
+    def say(self, text: str) -> None:
+        """Print a separate line above the table."""
+        lines = "\n".join(map(printable, text.splitlines()))
+        self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
+
+    def update(self, event: Event) -> None:
+        """Take in what happened; refresh the screen if it is time to."""
+        for text in event.said:
+            self.say(text)
+        for run_id in event.queued:
+            self._states[run_id].status = "queued"
+        for attempt in event.began:
+            self._note_start(attempt, "running", "start")
+        for attempt in event.elsewhere:
+            self._note_start(attempt, "elsewhere", "elsewhere")
+        for run_id, end in event.ended.items():
+            state = self._running.pop(run_id, self._states[run_id])
+            state.read_progress()
+            state.status, state.reason = end.outcome, end.reason
+            self._done += state.spec.most_epochs
+            self._latest = [state, *self._latest][:_ROWS_SHOWN]
+            metric = (
+                f"{line.metric_name}={text}" if (text := (line := state.line).metric_text) else ""
+            )
+            parts = (f"{end.outcome:<8} {self._name(state.spec)}", metric, end.reason)
+            self._say_line("  ".join(part for part in parts if part))
+        self._refresh()
+
+    def print_summary(self) -> None:
+        """Print the runs, which failed and why, and where the results are."""
+        states = list(self._states.values())
+        if 0 < len(states) <= _ROWS_IN_SUMMARY:
+            self._fill_in_from_ledger()
+            self._console.print(self._runs(states, title="Runs"), soft_wrap=False)
+        for state in states:
+            if state.attempt and state.status == Outcome.FAILED:
+                self.say(f"failed: {self._name(state.spec)}: {state.reason}")
+                self.say(f"        log: {state.attempt.folder / 'log.txt'}")
+        seconds = duration(time.monotonic() - self._started)
+        counts = self._counts() or "no new runs"
+        self.say(f"{counts} in {seconds}. Results: {self._ledger.results}")
+
+    def _note_start(self, attempt: Attempt, status: str, label: str) -> None:
+        state = self._states[attempt.spec.run_id]
+        if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
+            self._to_do += state.spec.most_epochs  # a run tried again
+        state.status, state.attempt, state.spec = status, attempt, attempt.spec
+        self._running[state.spec.run_id] = state
+        self._say_line(f"{label:<8} {self._name(attempt.spec)}")
+
+    def _refresh(self) -> None:
+        now = time.monotonic()
+        if now - self._shown_at < _REFRESH_S:
+            return
+        self._shown_at = now
+        for state in self._running.values():
+            state.read_progress()
+        if self.live:
+            self.live.update(self._table(), refresh=True)
+        elif now - self._line_at > _LINE_EVERY_S:
+            self._line_at = now
+            text = f"progress {self._epochs()}/{self._to_do} epochs; {self._counts()}"
+            if text != self._progress:
+                self._say_line(text)
+            self._progress = text
+
+    def _say_line(self, text: str) -> None:
+        if not self.live:
+            self.say(text)
+
+    def _counts(self) -> str:
+        return counted(Counter(str(state.status) for state in self._states.values()))
+
+    def _table(self) -> RenderableType:
+        states = list(self._states.values())
+        if len(states) > _ROWS_SHOWN:
+            states = [*self._running.values(), *self._latest][:_ROWS_SHOWN]
+        bar = Progress(
+            TextColumn("epochs"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        bar.add_task("epochs", total=self._to_do, completed=self._epochs(), left=self._time_left())
+        return Group(self._runs(states, title=self._counts()), bar)
+
+    def _runs(self, states: Sequence[RunState], *, title: str) -> Group:
+        return runs_table([state.line for state in states], self._differences, title=title)
+
+    def _name(self, spec: RunSpec) -> str:
+        """A run among those of the sweep."""
+        return self._differences.label(spec.words) or spec.point
+
+    def _epochs(self) -> int:
+        return self._done + sum(state.epoch for state in self._running.values())
+
+    def _time_left(self) -> str:
+        done = self._epochs()
+        if not done:
+            return ""
+        seconds = (time.monotonic() - self._started) / done * (self._to_do - done)
+        return f"about {duration(seconds)} left"
+
+    def _fill_in_from_ledger(self) -> None:
+        """Outcomes of runs that earlier commands executed."""
+        missing = {run_id for run_id, state in self._states.items() if state.metric is None}
+        names = {self._states[run_id].spec.config.metric for run_id in missing}
+        columns = [*names, "epochs_completed", "train_s"]
+        for run_id, row in self._ledger.measured(missing, columns).items() if missing else ():
+            state = self._states[run_id]
+            state.metric = row[state.spec.config.metric]
+            state.seconds = row["train_s"]
+            state.epoch = row["epochs_completed"] or 0
+
+
+@contextmanager
+def live_table(
+    specs: Sequence[RunSpec], ledger: Ledger, keys: Iterable[str] = ()
+) -> Generator[LiveTable]:
+    """The table of a sweep, which follows its runs on a terminal; a summary at the end.
+
+    The keys are those that runs which are added later may differ in.
+    """
+    console = text_console()
+    table = LiveTable(specs, ledger, console, keys)
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            table.live = live
+            yield table
+        table.live = None
+    else:
+        yield table
+    table.print_summary()
