@@ -21,6 +21,7 @@ from lightning_modules.process.memory_probe import brief
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.config import run_config
+from sweeper.spec.method_checks import check_precision
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
@@ -53,7 +54,7 @@ def work(rank: WorkerArgs) -> None:
     _start_processes_as_usual()
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
-    _enter(rank, config.accelerator)
+    on_gpu = _enter(rank, config.accelerator)
     progress = folder / "progress.jsonl"
     context = RankContext(
         rank=rank.rank,
@@ -63,6 +64,7 @@ def work(rank: WorkerArgs) -> None:
         stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
     try:
+        check_precision(config, has_gpu=on_gpu)
         record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either
@@ -196,8 +198,8 @@ def choose_nccl(comm_hook: CommHook) -> None:
         os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 
-def _enter(rank: WorkerArgs, accelerator: str) -> None:
-    """Join the ranks: environment, threads, process group."""
+def _enter(rank: WorkerArgs, accelerator: str) -> bool:
+    """Join the ranks: environment, threads, process group; whether they are on GPUs."""
     os.environ.update(
         LOCAL_RANK=str(rank.local_rank),
         NODE_RANK=str(rank.node_rank),
@@ -216,6 +218,7 @@ def _enter(rank: WorkerArgs, accelerator: str) -> None:
         rank=rank.rank,
         world_size=rank.world_size,
     )
+    return on_gpu
 
 
 def _store(rank: WorkerArgs) -> dist.Store:

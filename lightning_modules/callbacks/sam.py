@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 
+from lightning_modules.callbacks.steps import loss_scale
 from lightning_modules.data.generators import kept_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from sweeper.spec import config
@@ -50,8 +51,10 @@ class SAM(Callback):
         if "sums" in outputs:
             self._at_w["sums"] = outputs["sums"]
         self._weights = [p for p in pl_module.parameters() if p.requires_grad]
+        # Scaled like the backward pass of 16-mixed, where small gradients are 0 otherwise; only
+        # their direction counts.
         gradients = torch.autograd.grad(
-            loss, self._weights, allow_unused=True, materialize_grads=True
+            loss * loss_scale(trainer), self._weights, allow_unused=True, materialize_grads=True
         )
         self._climb(gradients)
         track_statistics(pl_module, is_on=False)

@@ -7,7 +7,8 @@ from typing import Any
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.spec.config import RunConfig, run_config, targets
 from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
-from sweeper.spec.memory import Device
+from sweeper.spec.memory import CPU, Device
+from sweeper.spec.method_checks import check_precision
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
@@ -90,6 +91,8 @@ def plan(
     for config in configs:
         try:
             spec = run_spec(_with_measured_noise(run_config(config), ledger))
+            if device is not None:
+                check_precision(spec.config, has_gpu=device.kind != CPU.kind)
             repeats += spec.run_id in specs
             specs.setdefault(spec.run_id, spec)
         except ValueError as error:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
-from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.schedules import GrowingBatch, early_milestones
 from sweeper.spec.trainer_settings import check_trainer
 
 
@@ -36,6 +36,7 @@ def check_methods(config: RunConfig) -> None:
         ValueError: with a rule, the value and a remedy.
     """
     check_trainer(config.trainer)
+    check_precision(config, has_gpu=config.accelerator != "cpu")
     _check_module(config)
     if spans := _spans(config):
         _check_spans(spans, config)
@@ -50,6 +51,20 @@ def check_methods(config: RunConfig) -> None:
         _check_reproducible(config)
 
 
+def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
+    """Refuse a precision that the device does not have.
+
+    Raises:
+        ValueError: with a rule, the value and a remedy.
+    """
+    if config.precision == "16-mixed" and not has_gpu:
+        msg = (
+            "precision=16-mixed needs a GPU, since Lightning takes bfloat16 for it on CPUs; got "
+            f"accelerator={config.accelerator} without one. Use precision=bf16-mixed."
+        )
+        raise ValueError(msg)
+
+
 def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     """Refuse a growing batch that cannot be trained with a warmup of this length [epochs].
 
@@ -59,8 +74,7 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     schedule = config.schedule
     if not isinstance(schedule, GrowingBatch):
         return
-    early = [milestone for milestone in schedule.milestones if milestone < warmup_epochs]
-    if early:
+    if early := early_milestones(schedule, warmup_epochs):
         msg = (
             "schedule.milestones must come after the warmup, during which the batch is constant; "
             f"got a milestone of {early[0]}, {warmup_epochs:g} warmup epochs. Move it."

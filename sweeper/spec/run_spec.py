@@ -66,6 +66,11 @@ class RunSpec:
         return self.batch_plan.steps_at(0)
 
     @property
+    def dropped_examples(self) -> int:
+        """What the first epoch leaves out, as it makes no whole batch [examples]."""
+        return self.config.data.num_train_examples % self.config.batch
+
+    @property
     def epochs(self) -> int:
         """Length of the training [epochs]."""
         return self.config.epochs

@@ -227,3 +227,8 @@ Schedule = Annotated[
 def silent_milestones(schedule: Schedule, epochs: float) -> list[float]:
     """Milestones at or past the end of training: they never fire (McCord & Dash's 90 of 90)."""
     return [m for m in getattr(schedule, "milestones", ()) if m >= epochs]
+
+
+def early_milestones(schedule: Schedule, warmup_epochs: float) -> list[float]:
+    """Milestones before the end of the warmup: the rate never reaches its peak."""
+    return [m for m in getattr(schedule, "milestones", ()) if m < warmup_epochs]

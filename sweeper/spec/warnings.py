@@ -1,15 +1,20 @@
 """Warnings: what is valid but probably unintended. Pure: no clock, no disk, no cluster."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from sweeper.spec.batch import is_slow, nearest_splitting_well, usable_micro_batches
+from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedules import silent_milestones
+from sweeper.spec.schedules import early_milestones, silent_milestones
 
 _LISTED = 6
+#: Parts of the batch from which on the weights of variance-reduced optimizers are hardly biased.
+_FEW_PARTS = 8
+#: Part of an epoch by which runs may differ without a word.
+_EVEN = 0.01
 
 
 def find_warnings(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict[str, list[str]]:
@@ -22,6 +27,10 @@ def find_warnings(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict
     found = {
         spec.run_id: list(_of_run(spec, known.get(spec.run_id, NOTHING_KNOWN))) for spec in specs
     }
+    for alike in _by_data(specs):
+        if uneven := _uneven(alike):
+            for spec in alike:
+                found[spec.run_id].append(uneven)
     follow = [spec for spec in specs if spec.config.bn_span == "micro"]
     if varying := _varying(follow):
         for spec in follow:
@@ -36,10 +45,31 @@ def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
             f"schedule.milestones {silent} never fire: the training has {spec.epochs} epochs, "
             f"0 to {spec.epochs - 1}."
         )
+    early = early_milestones(config.schedule, spec.schedule.warmup_epochs)
+    if early:
+        yield (
+            f"schedule.milestones {early} come before the end of the warmup of "
+            f"{spec.schedule.warmup_epochs:g} epochs: the rate never reaches its peak. Move them, "
+            "or warm up for fewer epochs."
+        )
+    if few := _few_parts(config):
+        yield few
     if config.bn_span == "micro":
         yield "bn_span=micro: BatchNorm follows the micro-batch, so the layout changes the results."
     if slow := slow_split(spec, known):
         yield slow
+
+
+def _few_parts(config: RunConfig) -> str:
+    """Warn of an optimizer that compares the gradients of few parts of the batch; else empty."""
+    span = config.optimizer.gradient_span
+    if span is None or config.batch >= _FEW_PARTS * span:
+        return ""
+    return (
+        f"batch={config.batch} has {config.batch // span} parts of optimizer.gradient_span={span}: "
+        f"with fewer than {_FEW_PARTS} chance decides how {config.optimizer.name} weighs "
+        "gradients, so its effective rate changes with the batch. Lower optimizer.gradient_span."
+    )
 
 
 def slow_split(spec: RunSpec, known: Bounds) -> str:
@@ -71,6 +101,28 @@ def slow_split(spec: RunSpec, known: Bounds) -> str:
 @cache
 def _nearest(batch: int, ranks: int, limit: int, span: int) -> list[int]:
     return nearest_splitting_well(batch, world_size=ranks, limit=limit, bn_span=span)
+
+
+def _by_data(specs: Sequence[RunSpec]) -> Iterable[list[RunSpec]]:
+    """The runs of each number of training examples."""
+    found: dict[int, list[RunSpec]] = {}
+    for spec in specs:
+        found.setdefault(spec.config.data.num_train_examples, []).append(spec)
+    return found.values()
+
+
+def _uneven(specs: Sequence[RunSpec]) -> str:
+    """Warn of epochs that leave out very different parts of the same examples; else empty."""
+    left_out = {spec.config.batch: spec.dropped_examples for spec in specs}
+    examples = specs[0].config.data.num_train_examples
+    if max(left_out.values()) - min(left_out.values()) <= _EVEN * examples:
+        return ""
+    each = [f"{left_out[batch]:,} at batch={batch}" for batch in sorted(left_out)]
+    return (
+        f"an epoch has whole batches only, so of {examples:,} examples it leaves out "
+        f"{_listed(each)}: the runs differ in more than their batch. Choose batches that divide "
+        "the examples more evenly."
+    )
 
 
 def _varying(follow: Sequence[RunSpec]) -> str:

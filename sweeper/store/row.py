@@ -45,6 +45,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "twin_of": config.twin_of,
         "data_order": config.data_order or "global",
         "num_train_examples": config.data.num_train_examples,
+        "dropped_examples": spec.dropped_examples,
         "bn_span": spec.bn_span if config.bn_span else None,
         "guarantees": ", ".join(config.guarantees or ()) if config.has_own_module else None,
         "precision": config.precision,

@@ -36,6 +36,10 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
         "global: the same on every layout; counted: of data that can only be iterated, its own",
     ),
     "num_train_examples": (_COUNT, "examples in an epoch"),
+    "dropped_examples": (
+        _COUNT,
+        "of these, what the first epoch leaves out, as it makes no whole batch",
+    ),
     "num_parameters": (_COUNT, "trained parameters of the model"),
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
     "precision": (_TEXT, "of the arithmetic"),

@@ -20,7 +20,7 @@ STATEFUL = {
     "powersgd": ("comm_hook=powersgd", "comm_hook.start_step=2", "batch=1920"),
     "adascale": ("lr_rule=adascale", "base_batch=1920"),
     "reproducible": ("reproducible=true", "micro_batch=640"),
-    "lamb in float16": ("optimizer=lamb", "lr_rule=sqrt", "precision=16-mixed"),
+    "lamb in bfloat16": ("optimizer=lamb", "lr_rule=sqrt", "precision=bf16-mixed"),
 }
 QUICK = ("lans", "powersgd", "reproducible")
 STATEFUL_RUNS = [

@@ -24,6 +24,7 @@ from sweeper.launch.ranks import (
 )
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks
+from sweeper.spec.method_checks import check_precision
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
@@ -54,6 +55,7 @@ def run_here(
     known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []
     for task in known:
         ranks.check(task.spec)
+        check_precision(task.spec.config, has_gpu=bool(machine.gpus))
     context = open_fork_server(_modules_of(known[:1]))
     with shared_folder() as shared, _terminable():
         runs = _Runs(

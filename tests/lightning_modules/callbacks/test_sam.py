@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import lightning_modules.callbacks.sam as sam_module
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.sam import SAM
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
@@ -46,3 +47,33 @@ def test_the_second_pass_leaves_the_running_statistics_alone(fit, line):
     (layer,) = ghost_batchnorms(module)
     assert layer.is_tracking
     assert layer.state_of_terms()["spans"] == 2  # not four
+
+
+class _InFloat16(torch.autograd.Function):
+    """Gradients on their way back, as float16 holds them."""
+
+    @staticmethod
+    def forward(_, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(_, gradients):
+        return gradients.half().double()
+
+
+class InFloat16(nn.Module):
+    def forward(self, values):
+        return _InFloat16.apply(values)
+
+
+def test_the_climb_follows_gradients_that_float16_holds_only_scaled(
+    fit, line, batches, monkeypatch
+):
+    """The gradient of 1e-9 is 0 in float16, and not times 2**20; w climbs from 1 to 2."""
+    module = line(InFloat16())
+    monkeypatch.setattr(sam_module, "loss_scale", lambda trainer: 2.0**20)
+
+    fit(module, [SAM(rho=1.0)], batches(1, 1e-9), accumulate=1)
+
+    at_w, climbed = module.losses
+    assert climbed / at_w == pytest.approx(4)

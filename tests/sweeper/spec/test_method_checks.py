@@ -56,6 +56,11 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
             "same number; got comm_hook.ranks_per_node=2, 3 ranks. Usually it is devices.",
         ),
         (
+            ("precision=16-mixed", "accelerator=cpu"),
+            "precision=16-mixed needs a GPU, since Lightning takes bfloat16 for it on CPUs; got "
+            "accelerator=cpu without one. Use precision=bf16-mixed.",
+        ),
+        (
             ("comm_hook.nccl_algo=star",),
             "comm_hook.nccl_algo must be one of ring, tree, or null; "
             "got comm_hook.nccl_algo='star'.",

@@ -111,3 +111,55 @@ def test_the_list_of_runs_is_cut(spec):
 
     assert "256 at batch=256, batch=512" in text
     assert "and 5 more" in text
+
+
+def test_epochs_that_leave_out_different_parts_are_told_of(spec, config):
+    """3,000 examples: one batch of 1,600, two of 1,024, six of 500."""
+    data = {**config()["data"], "num_train_examples": 3000}
+    runs = [
+        spec(batch=batch, data=data, seed=seed) for batch in (500, 1024, 1600) for seed in (0, 1)
+    ]
+
+    found = find_warnings(runs, {})
+
+    expected = (
+        "an epoch has whole batches only, so of 3,000 examples it leaves out 0 at batch=500, 952 "
+        "at batch=1024, 1,400 at batch=1600: the runs differ in more than their batch. Choose "
+        "batches that divide the examples more evenly."
+    )
+    assert all(expected in texts for texts in found.values())
+    assert [run.dropped_examples for run in runs[::2]] == [0, 952, 1400]
+
+
+def test_epochs_that_leave_out_nearly_the_same_part_are_not(spec, config):
+    """10,000 examples: 16 of them with 256, none with 250."""
+    data = {**config()["data"], "num_train_examples": 10_000}
+    other = {**data, "num_train_examples": 10_239}  # of other data
+
+    runs = [spec(batch=250, data=data), spec(batch=256, data=data), spec(batch=256, data=other)]
+
+    assert not [text for texts in find_warnings(runs, {}).values() for text in texts]
+
+
+def test_milestones_within_the_warmup_are_told_of(spec):
+    early = spec(
+        warmup=5,
+        epochs=10,
+        schedule={"name": "periodic_decay", "milestones": [2, 4, 8], "factor": 0.1},
+    )
+
+    assert find_warnings([early], {})[early.run_id] == [
+        "schedule.milestones [2, 4] come before the end of the warmup of 5 epochs: the rate never "
+        "reaches its peak. Move them, or warm up for fewer epochs."
+    ]
+
+
+@pytest.mark.parametrize(("parts", "is_told"), [(2, True), (7, True), (8, False)])
+def test_few_parts_to_compare_are_told_of(grid, parts, is_told):
+    words = ("optimizer=vr_sgd", "optimizer.gradient_span=384", "warmup=0", "schedule=constant")
+    (config,) = grid(*words, f"batch={384 * parts}")
+    run = run_spec(config)
+
+    (texts,) = find_warnings([run], {}).values()
+
+    assert any(f"has {parts} parts of optimizer.gradient_span=384" in t for t in texts) == is_told

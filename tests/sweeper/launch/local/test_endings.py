@@ -14,8 +14,14 @@ import pytest
 from sweeper.launch import kernel_memory
 from sweeper.launch.fork_server import train_rank
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import Task, plan
+from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import WorkerArgs
 from sweeper.store.lease import process_start
+from sweeper.store.ledger import Ledger
 
 _MIB = 2**20
 
@@ -175,3 +181,24 @@ def test_a_rank_without_torch_says_so(tmp_path, monkeypatch):
 
     record = json.loads((tmp_path / "record-0.json").read_text())
     assert record["reason"].startswith("torch must be imported to train; it could not be (import")
+
+
+def test_float16_where_there_is_no_gpu_is_refused_before_anything_starts(short, results):
+    task = Task(spec=run_spec(short(precision="16-mixed")), number=1)
+
+    with pytest.raises(ValueError, match="precision=16-mixed needs a GPU"):
+        next(run_here([task], Ledger(results), Machine(cores=2)))
+
+    with pytest.raises(ValueError, match="precision=16-mixed needs a GPU"):
+        plan([short(precision="16-mixed")], Ledger(results), device=CPU)
+    assert plan([short(precision="16-mixed")], Ledger(results), device=Device(kind="H100")).specs
+
+
+def test_float16_that_turns_out_to_be_on_a_cpu_fails(launch, monkeypatch):
+    """As in a job on a node without GPUs."""
+    monkeypatch.setattr("sweeper.launch.local.launcher.check_precision", lambda *a, **k: None)
+
+    row = launch({"precision": "16-mixed"}).iloc[0]
+
+    assert row.outcome == "failed"
+    assert row.reason.startswith("ValueError: precision=16-mixed needs a GPU")
