@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.process.memory import peak_of_process_gib
 from lightning_modules.process.memory_probe import brief
@@ -26,6 +27,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
     CHECKPOINT,
+    FIRST_STEP,
     GPU_BUSY_EXIT,
     GRACEFUL_STOP,
     OVER_MEMORY_EXIT,
@@ -55,6 +57,8 @@ def work(rank: WorkerArgs) -> None:
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
     on_gpu = _enter(rank, config.accelerator)
+    if rank.rank == 0:
+        _note_first_step(folder / FIRST_STEP)
     progress = folder / "progress.jsonl"
     context = RankContext(
         rank=rank.rank,
@@ -186,6 +190,19 @@ def _start_processes_as_usual() -> None:
     That would import everything again in each worker, and refuse data sets that cannot be pickled.
     """
     multiprocessing.set_start_method(None, force=True)
+
+
+def _note_first_step(file: Path) -> None:
+    """Leave a file when an optimizer has taken a step: what fails before that is tried again."""
+    left_to_note = [file]
+
+    def note(*_: Any) -> None:
+        if left_to_note:
+            left_to_note.clear()
+            with contextlib.suppress(OSError):
+                file.touch()
+
+    register_optimizer_step_post_hook(note)
 
 
 def choose_nccl(comm_hook: CommHook) -> None:

@@ -147,6 +147,8 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
             "specifies."
         )
     to_run = {task.spec.run_id for task in to_do}
+    if early := len(planned.early & to_run):
+        table.say(f"{several(early, 'run')} that failed before the first step: tried again.")
     skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
     if settled := sum(row.outcome.is_result for row in skipped):
         table.say(f"{settled} of {several(len(planned.specs), 'run')} already have a result.")

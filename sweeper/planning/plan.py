@@ -1,6 +1,6 @@
 """The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ class Plan:
     `ended` are the current rows that the ledger has of its runs; `repeats` points that are the
     same run as another and differ only in where they run; `warnings`, by run id, what is
     allowed but probably not meant; `fits`, by run id, what is known of the micro-batches, empty
-    if not read; `changes` the runs that other sources of the user's made.
+    if not read; `changes` the runs that other sources of the user's made; `early` the ids of runs
+    that failed before their first step.
     """
 
     specs: Sequence[RunSpec]
@@ -34,6 +35,7 @@ class Plan:
     warnings: Mapping[str, Sequence[str]]
     fits: Mapping[str, Fit]
     changes: Changes = field(default_factory=dict[str, CodeChange])
+    early: Set[str] = frozenset()
 
     @property
     def distinct_warnings(self) -> list[str]:
@@ -118,6 +120,7 @@ def plan(
         warnings=find_warnings(list(specs.values()), known),
         fits=fits,
         changes=code_changes(named, ended, ledger),
+        early=_failed_early(specs, ended, ledger),
     )
 
 
@@ -131,8 +134,8 @@ def tasks(
 ) -> list[Task]:
     """The attempts to make now; abandoned ones get their rows first.
 
-    Finished and diverged runs are settled; failed ones are tried again only on request; those
-    that were cut off, timed out or out of memory are tried again.
+    Finished and diverged runs are settled; those that failed after a step are tried again only on
+    request; those that failed before it, were cut off, timed out or out of memory are tried again.
 
     Raises:
         ValueError: if other sources made some of the runs, and `code` does not say what now.
@@ -153,7 +156,8 @@ def _task(
     spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, *, rerun: bool
 ) -> Task | None:
     ended = planned.ended.get(spec.run_id)
-    if ended and not rerun and _is_settled(ended.outcome, retry):
+    is_early = spec.run_id in planned.early
+    if ended and not rerun and not is_early and _is_settled(ended.outcome, retry):
         return None
     last = ledger.last_attempt(spec.run_id)
     if last == 0 or (ended and ended.attempt >= last):
@@ -171,6 +175,15 @@ def _task(
 
 def _is_settled(outcome: Outcome, retry: str | None) -> bool:
     return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
+
+
+def _failed_early(
+    run_ids: Collection[str], ended: Mapping[str, RowFile], ledger: Ledger
+) -> Set[str]:
+    """Those of these runs that failed before any optimizer step: their rows have 0 steps."""
+    failed = {id for id in run_ids if id in ended and ended[id].outcome == Outcome.FAILED}
+    rows = ledger.rows(failed, ["steps"]) if failed else {}
+    return {run_id for run_id, row in rows.items() if row["steps"] == 0}
 
 
 def _counted(text: str, times: int) -> str:

@@ -186,6 +186,7 @@ class Incidental(Settings):
     twin_of: Text | None = None
     data_order: Literal["counted"] | None = None  # of data without indices: filled in
     keep_checkpoint: Switch = False
+    keep_going: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
     guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out

@@ -9,6 +9,8 @@ from typing import Any
 GRACEFUL_STOP = "graceful-stop"
 #: A file beside the folders of a run's attempts, which share it.
 CHECKPOINT = "checkpoint.ckpt"
+#: A file in the attempt's folder: the optimizer has taken a step.
+FIRST_STEP = "first-step"
 #: A variable: modules that the fork server imports for all runs, with commas between.
 PRELOADED = "SWEEPER_PRELOAD"
 #: Exit code of a memory probe that needed more than it may use.

@@ -17,7 +17,7 @@ from sweeper.spec.config import targets
 from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
-from sweeper.spec.worker_args import CHECKPOINT, GRACEFUL_STOP
+from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import note_code, noted_code, own_code
@@ -127,6 +127,10 @@ class Attempt:
         """Whether the ranks were to save and exit."""
         return (self.folder / GRACEFUL_STOP).exists()
 
+    def failed_early(self, end: End) -> bool:
+        """Whether it failed before any optimizer step: such an end is no result of the run."""
+        return end.outcome == Outcome.FAILED and not (self.folder / FIRST_STEP).exists()
+
     def unsaved_s(self) -> float:
         """How long ago the run was saved, or began [seconds]."""
         marks = (self.folder / "config.json", self.checkpoint)
@@ -192,10 +196,12 @@ class Attempt:
 
     def row(self, end: End, results: Path) -> dict[str, Any]:
         """The attempt's row of the runs table."""
-        record = self.record() or {}
+        measured = measured_row(self.record() or {}, self.curve())
+        if measured["steps"] is None and self.failed_early(end):
+            measured["steps"] = 0
         return {
             **planned_row(self.spec),
-            **measured_row(record, self.curve()),
+            **measured,
             **metric_columns(self.curve(), self.spec.config),
             **asdict(end),
             "attempt": self.number,

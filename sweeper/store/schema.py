@@ -46,7 +46,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "seed": (_COUNT, "of initial weights, order and augmentation"),
     "epochs": (_COUNT, "length of the training, as requested"),
     "epochs_completed": (_COUNT, "epochs trained"),
-    "steps": (_COUNT, "optimizer steps taken"),
+    "steps": (_COUNT, "optimizer steps taken; 0 of a run that failed before its first"),
     "val_accuracy": (_REAL, "on the validation set after the last epoch, 0 to 1"),
     "val_loss": (_REAL, "on the validation set after the last epoch, nats per example"),
     "best_val_accuracy": (_REAL, "highest over the epochs, 0 to 1"),

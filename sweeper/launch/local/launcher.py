@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+from sweeper.launch.first_ends import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
 from sweeper.launch.local.slots import Machine, Slots
@@ -106,6 +107,8 @@ class _Runs:
     _waiting: deque[Task] = field(default_factory=deque[Task])
     _running: list[Running] = field(default_factory=list[Running])
     _elsewhere: list[Task] = field(default_factory=list[Task])
+    _first_ends: FirstEnds = field(default_factory=FirstEnds)
+    _is_stopped: bool = False
     _oom_retry: OomRetry = field(default_factory=OomRetry)
     _looked_at: float = field(default_factory=time.monotonic)
 
@@ -121,6 +124,7 @@ class _Runs:
         elsewhere: list[Attempt] = []
         ended: dict[str, End] = {}
         self._refill()
+        said = self._drop_waiting()
         while (
             self._waiting
             and self.may_start()
@@ -142,8 +146,18 @@ class _Runs:
                 if other := Attempt.load(self.ledger, task.spec.run_id, task.number):
                     elsewhere.append(other)
             self._refill()
-        said = [note for attempt in began for note in attempt.notes]
+        said += [note for attempt in began for note in attempt.notes]
         return Event(began=began, elsewhere=elsewhere, ended=ended, said=said)
+
+    def _drop_waiting(self) -> list[str]:
+        """Start no more runs if the first failed alike, before their first step; why."""
+        why = self._first_ends.why_stop
+        if why is None or not self._waiting:
+            return []
+        self._waiting.clear()
+        said = [] if self._is_stopped else [why]
+        self._is_stopped = self._source_is_empty = True
+        return said
 
     def _refill(self) -> None:
         """Take the next task of the source, if there is one and room for it."""
@@ -206,6 +220,7 @@ class _Runs:
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
         attempt.end(end, self.ledger)
+        self._first_ends.add(attempt, end)
         return {run_id: end}
 
     def _take_back_probed(self) -> Sequence[str]:

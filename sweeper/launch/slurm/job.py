@@ -147,6 +147,8 @@ class _Job:
         return self._signals.first is None
 
     def _take_in(self, event: Event) -> None:
+        for text in event.said:
+            print(text, flush=True)  # noqa: T201  into the job's log
         for attempt in event.began:
             self._running[attempt.spec.run_id] = attempt
             node = os.environ.get("SLURM_JOB_NODELIST", "")

@@ -150,9 +150,10 @@ def test_device_counts_may_differ_from_run_to_run(launch):
 
 
 def test_a_failed_run_is_tried_again_only_on_request(launch, short, results):
-    launch(provoked("Raising"))
+    cursed = provoked("Raising", batch=768)
+    launch(cursed)
     ledger = Ledger(results)
-    planned = plan([short(**provoked("Raising"))], ledger)
+    planned = plan([short(**cursed)], ledger)
 
     assert tasks(planned, ledger, retry=None, rerun=None) == []
     (again,) = tasks(planned, ledger, retry="failed", rerun=None)

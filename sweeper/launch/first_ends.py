@@ -1,0 +1,42 @@
+"""The first runs of a sweep to end: whether they failed alike, before their first step."""
+
+import re
+from dataclasses import dataclass, field
+
+from sweeper.store.attempt import Attempt, End
+
+#: This many: a wrong setting of the command fails all, one of a point rarely the first three.
+_FIRST = 3
+
+
+@dataclass(slots=True)
+class FirstEnds:
+    """How the first runs ended, as they end."""
+
+    _reasons: list[str] = field(default_factory=list[str])
+    _differ: bool = False
+
+    def add(self, attempt: Attempt, end: End) -> None:
+        """Note how an attempt ended."""
+        if self._differ or len(self._reasons) == _FIRST:
+            return
+        self._reasons.append(end.reason)
+        is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
+        self._differ = not is_early or len(set(map(_without_numbers, self._reasons))) > 1
+
+    @property
+    def why_stop(self) -> str | None:
+        """Why no further run should start; None if they may."""
+        if self._differ or len(self._reasons) < _FIRST:
+            return None
+        reason = " ".join(self._reasons[0].split()).rstrip(".")
+        return (
+            "No further runs are started: the first runs must get to their first step; the first "
+            f"{_FIRST} to end all failed before it: {reason}. Correct the cause and repeat the "
+            "command, which tries them again; add keep_going=true to start the others all the same."
+        )
+
+
+def _without_numbers(reason: str) -> str:
+    """A reason as it would be at any batch or seed."""
+    return re.sub(r"\d+", "#", reason)
