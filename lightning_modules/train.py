@@ -34,6 +34,7 @@ from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, P
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
+from lightning_modules.callbacks.steps import without_idle_hooks
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled
@@ -203,6 +204,7 @@ def _callbacks(
     curve = Curve(plan, clock, [*measured, logged])
     mirror = Mirror(spec, context.folder, rank=context.rank)
     report = CurveReport(curve, [context.on_epoch, mirror.rows] if context.rank == 0 else [])
+    users = list(map(made, config.trainer.callbacks))
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
         contract,  # a broken contract is reported before its consequences
@@ -230,7 +232,7 @@ def _callbacks(
         evaluation,
         distance,
         logged,
-        *map(made, config.trainer.callbacks),  # the user's
+        *users,
         curve,  # a row of all that was measured above
         MidEpochResume(plan, contract),  # with the batches that have grown
         LaunchersSigterm(),
@@ -245,7 +247,11 @@ def _callbacks(
         ),
     ]
     return _Callbacks(
-        in_order=[callback for callback in in_order if callback is not None],
+        in_order=[
+            callback if callback in users else without_idle_hooks(callback)
+            for callback in in_order
+            if callback is not None
+        ],
         clock=clock,
         contract=contract,
         curve=curve,

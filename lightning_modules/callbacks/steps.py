@@ -35,6 +35,29 @@ class AfterSteps(Callback):
             self.after_steps(trainer, pl_module)
 
 
+_OF_EACH_BATCH = (
+    "on_train_batch_start",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+    "on_before_zero_grad",
+    "on_train_batch_end",
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+)
+
+
+def without_idle_hooks(callback: Callback) -> Callback:
+    """The callback, with None for the hooks of each micro-batch that its class leaves empty.
+
+    Lightning passes over a hook that cannot be called, which takes a tenth of calling it.
+    """
+    for name in _OF_EACH_BATCH:
+        if getattr(type(callback), name) is getattr(Callback, name):
+            setattr(callback, name, None)
+    return callback
+
+
 def took_step(trainer: Trainer, batch_idx: int) -> bool:
     """Whether an optimizer step ended with this micro-batch; Lightning's rule."""
     is_whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
