@@ -3,5 +3,7 @@
 import sys
 
 from analysis.cli import main
+from sweeper.console.text import open_closed_streams
 
+open_closed_streams()
 sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER
-from sweeper.console.text import say
+from sweeper.console.text import open_closed_streams, say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -51,6 +51,7 @@ _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 def main() -> NoReturn:
     """Run the command line; exit with its code."""
+    open_closed_streams()
     if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m sweeper` does
     sys.exit(_run(sys.argv[1:]))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,6 +10,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDTH_OF_FILES = 10_000  # [cells]
+
+
+def open_closed_streams() -> None:
+    """Let what was closed (`>&-`) lead nowhere: else a file of ours would get its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115  stays open
+            if stream.fileno() != number:
+                os.dup2(stream.fileno(), number)
+            os.set_inheritable(number, True)  # noqa: FBT003  by the fork server
+            setattr(sys, name, stream)
 
 
 def say(text: str) -> None:

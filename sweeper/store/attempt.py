@@ -106,6 +106,11 @@ class Attempt:
         """Whether a later attempt was begun: its holder was presumed dead."""
         return self.folder.with_name(f"{self.number + 1:03d}").exists()
 
+    @property
+    def is_released(self) -> bool:
+        """Whether its end was noted."""
+        return (self.folder / "released.json").exists()
+
     def request_cancel(self, reason: str) -> None:
         """Have whoever holds this attempt end it at once, as preempted for this reason."""
         publish_text(self.folder / _CANCEL, reason)

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import shlex
 import subprocess
 import sys
 
@@ -131,3 +132,23 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
         os.close(writer)
 
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_closed_streams_lead_nowhere_here_and_in_what_is_started():
+    """`>&- 2>&- <&-`: a file that is opened next must not get their numbers."""
+    child = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
+    script = (
+        "import subprocess, sys\n"
+        "from sweeper.console.text import open_closed_streams, say\n"
+        "open_closed_streams(); say('to nobody')\n"
+        f"sys.exit(subprocess.call([sys.executable, '-c', {child!r}], close_fds=False))"
+    )
+    command = [shlex.join([sys.executable, "-c", script]) + " <&- >&- 2>&-"]
+
+    assert subprocess.run(command, shell=True, check=False).returncode == 0
+
+
+def test_a_command_whose_output_is_closed_works():
+    command = shlex.join([sys.executable, "-m", "sweeper", "--version"]) + " >&-"
+
+    assert subprocess.run(command, shell=True, check=False).returncode == 0

@@ -1,16 +1,15 @@
 """This machine: each run in fresh processes from a warm fork server, as many as it carries."""
 
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.launch.first_ends import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
+from sweeper.launch.local.interrupts import terminable, undivided
 from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
 from sweeper.launch.local.slots import Machine, Slots
 from sweeper.launch.ranks import (
@@ -58,7 +57,7 @@ def run_here(
         ranks.check(task.spec)
         check_precision(task.spec.config, has_gpu=bool(machine.gpus))
     context = open_fork_server(_modules_of(known[:1]))
-    with shared_folder() as shared, _terminable():
+    with shared_folder() as shared, terminable():
         runs = _Runs(
             source=iter(tasks),
             ledger=ledger,
@@ -109,6 +108,7 @@ class _Runs:
     _elsewhere: list[Task] = field(default_factory=list[Task])
     _first_ends: FirstEnds = field(default_factory=FirstEnds)
     _is_stopped: bool = False
+    _begun: Attempt | None = None  # the latest
     _oom_retry: OomRetry = field(default_factory=OomRetry)
     _looked_at: float = field(default_factory=time.monotonic)
 
@@ -135,9 +135,7 @@ class _Runs:
             if fit.to_probe is not None:
                 if not self.prober.start(task, fit.to_probe, slot):
                     self.slots.give_back(task.spec.run_id)
-            elif attempt := Attempt.begin(
-                fit.spec, self.ledger, task.number, from_scratch=task.from_scratch
-            ):
+            elif attempt := self._begin(task, fit):
                 began.append(attempt)
                 ended |= self._start_ranks(attempt, fit, slot)
             else:
@@ -158,6 +156,14 @@ class _Runs:
         said = [] if self._is_stopped else [why]
         self._is_stopped = self._source_is_empty = True
         return said
+
+    def _begin(self, task: Task, fit: Fit) -> Attempt | None:
+        with undivided():
+            begun = Attempt.begin(
+                fit.spec, self.ledger, task.number, from_scratch=task.from_scratch
+            )
+            self._begun = begun or self._begun
+        return begun
 
     def _refill(self) -> None:
         """Take the next task of the source, if there is one and room for it."""
@@ -274,6 +280,7 @@ class _Runs:
     def stop(self) -> None:
         """Stop what is running; it resumes from its checkpoint when the command is repeated."""
         self.prober.stop()
+        self._end_unstarted()
         stop_gracefully(self._running)
         for run in self._running:
             has_ended = any(code is not None for code in run.codes)
@@ -281,16 +288,9 @@ class _Runs:
             stop([run])
             self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))
 
-
-@contextmanager
-def _terminable() -> Generator[None]:
-    """SIGTERM ends a sweep as Ctrl-C does, unless the caller handles it."""
-    before = signal.getsignal(signal.SIGTERM)
-    if before != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def _end_unstarted(self) -> None:
+        """Publish the attempt that was claimed when a signal came, before its ranks started."""
+        attempt = self._begun
+        known = [run.attempt for run in self._running]
+        if attempt and attempt not in known and not attempt.is_released:
+            self._publish(attempt, attempt.end_of_stopped(self.why_stopped))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.ranks import Running, stop_gracefully, worker_failure
+from sweeper.launch.ranks import LocalRanks, Running, stop_gracefully, worker_failure
 from sweeper.planning.plan import Task, plan, tasks
 from sweeper.spec.run_spec import run_spec
+from sweeper.store import attempt as attempt_module
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 
@@ -214,6 +216,34 @@ def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(shor
     stop_gracefully([run])
 
     assert time.monotonic() - before < 5
+
+
+@pytest.mark.parametrize("at", ["claim", "start"])
+def test_a_run_interrupted_between_claim_and_start_has_its_row(short, results, monkeypatch, at):
+    """Ctrl-C while the attempt's folder is being made, or while the fork server is waited for."""
+    ledger = Ledger(results)
+    ledger.prepare()
+    if at == "claim":
+        monkeypatch.setattr(attempt_module, "note_code", interrupted)
+    ranks = LocalRanks() if at == "claim" else Interrupting()
+    runs = run_here([Task(spec=run_spec(short()), number=1)], ledger, Machine(cores=2), ranks=ranks)
+
+    with pytest.raises(KeyboardInterrupt):
+        next(runs)
+
+    row = only(pd.read_parquet(results / "runs"))
+    assert (row.outcome, row.reason) == ("preempted", "stopped after epoch 0")
+    assert not ledger.active()
+
+
+def interrupted(*args, **settings) -> None:
+    del args, settings
+    signal.raise_signal(signal.SIGINT)
+
+
+class Interrupting(LocalRanks):
+    def start(self, *args):
+        interrupted(*args)
 
 
 def make_old(attempt: Attempt) -> None:
