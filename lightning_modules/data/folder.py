@@ -11,18 +11,17 @@ _ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 class FolderImages:
     """The images of one split: ``root/split/class/.../image``; classes are numbered by their names.
 
-    The root holds train and val, with the same classes. Labels are of shape (n,).
+    The root holds train and val, with the same classes; `num_classes` None takes those there are.
+    Labels are of shape (n,).
 
     Raises:
         ValueError: if the folder is missing, or has other classes than it should, or an empty one.
     """
 
-    def __init__(self, root: Path, split: str, *, num_classes: int) -> None:
-        classes = _classes(root / "train", num_classes)
-        if split != "train":
-            _check_same_classes(root / split, classes)
+    def __init__(self, root: Path, split: str, *, num_classes: int | None) -> None:
+        classes = check_classes(root, num_classes)
         files = [_images_below(root / split / name) for name in classes]
-        self.labels = np.repeat(np.arange(num_classes), [len(paths) for paths in files])
+        self.labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in files])
         # One block of memory, which worker processes share: lists are copied as they are read.
         self._files = np.array([os.fsencode(path) for paths in files for path in paths])
 
@@ -38,7 +37,18 @@ class FolderImages:
         return os.fsdecode(self._files[row])
 
 
-def _classes(folder: Path, num_classes: int) -> list[str]:
+def check_classes(root: Path, num_classes: int | None) -> list[str]:
+    """The classes of a folder of images, which train and val share.
+
+    Raises:
+        ValueError: if a folder is missing, or has other classes than it should.
+    """
+    classes = _classes(root / "train", num_classes)
+    _check_same_classes(root / "val", classes)
+    return classes
+
+
+def _classes(folder: Path, num_classes: int | None) -> list[str]:
     if not folder.is_dir():
         msg = (
             f"data.root must hold the folders train and val, with one folder per class in each; "
@@ -46,11 +56,12 @@ def _classes(folder: Path, num_classes: int) -> list[str]:
         )
         raise ValueError(msg)
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    if len(classes) != num_classes:
+    if not classes or num_classes not in {None, len(classes)}:
         shown = ", ".join(classes[:3]) + (" ..." if len(classes) > 3 else "")
         msg = (
-            f"{folder} must hold {num_classes} folders, one per class; it holds {len(classes)}"
-            f"{f': {shown}' if classes else ''}. Complete the data or correct data.num_classes."
+            f"{folder} must hold {num_classes or 'some'} folders, one per class; it holds "
+            f"{len(classes)}{f': {shown}' if classes else ''}. Complete the data or correct "
+            "data.num_classes."
         )
         raise ValueError(msg)
     return classes

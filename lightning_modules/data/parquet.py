@@ -23,13 +23,13 @@ class ParquetImages:
     A column of structs ``{bytes, path}`` called image or img, and a column of class numbers called
     label or fine_label.
 
-    Labels, shape (n,), are 0 to num_classes - 1.
+    Labels, shape (n,), are 0 to num_classes - 1; None takes those there are.
 
     Raises:
         ValueError: if a file is not of this layout, or its labels are wrong; the file is named.
     """
 
-    def __init__(self, files: Sequence[Path], *, num_classes: int) -> None:
+    def __init__(self, files: Sequence[Path], *, num_classes: int | None) -> None:
         self._files = files
         self._groups: list[tuple[Path, int]] = []
         self._starts: list[int] = []
@@ -41,7 +41,8 @@ class ParquetImages:
             parquet = _opened(path)
             column = _first_of(_LABEL_COLUMNS, parquet, path)
             labels.append(parquet.read([column])[column].to_numpy().astype(np.int64))
-            check_labels(labels[-1], num_classes=num_classes, where=str(path))
+            if num_classes is not None:
+                check_labels(labels[-1], num_classes=num_classes, where=str(path))
             for group in range(parquet.num_row_groups):
                 self._groups.append((path, group))
                 self._starts.append(rows)

@@ -31,6 +31,7 @@ def plain(config: DictConfig) -> Config:
     ValueError if a value is missing or an interpolation leads nowhere.
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    _check_complete(OmegaConf.to_container(ours))
     try:
         container = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -214,10 +215,19 @@ def _check_key(override: Override, config: Any) -> None:
         seen.append(name)
 
 
-def _check_complete(config: Any, path: str = "") -> None:
+def _check_complete(config: Any) -> None:
+    if missing := list(_missing(config)):
+        msg = (
+            f"{', '.join(missing)} must be given; write "
+            f"{' '.join(f'{key}=VALUE' for key in missing)}."
+        )
+        raise ValueError(msg)
+
+
+def _missing(config: Any, path: str = "") -> Iterator[str]:
+    """The keys of a plain config without a value."""
     for key, value in config.items():
         if isinstance(value, dict):
-            _check_complete(value, f"{path}{key}.")
+            yield from _missing(value, f"{path}{key}.")
         elif value == "???":
-            msg = f"{path}{key} must be given; write {path}{key}=VALUE."
-            raise ValueError(msg)
+            yield f"{path}{key}"

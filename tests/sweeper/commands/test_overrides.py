@@ -87,6 +87,16 @@ def test_a_reference_to_nothing_is_told(grid, word):
         grid(*PROJECT, word)
 
 
+@pytest.mark.parametrize("more", [(), ("+root=/x", "+data.about=${root}")])
+def test_all_missing_keys_are_named_at_once(grid, more):
+    with pytest.raises(
+        ValueError,
+        match=r"^data\.name, data\.root, model\.name must be given; write data\.name=VALUE "
+        r"data\.root=VALUE model\.name=VALUE\.$",
+    ):
+        grid("data=images", "model=timm", *more)
+
+
 def test_ranges_and_choices_of_groups_sweep(grid):
     configs = grid("seed=range(3)", "lr_rule=linear,none", "batch=choice(256,512)")
 

@@ -1,0 +1,112 @@
+"""What a plan can know of data on disk without torch: whether it is there, how much there is."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning_modules.data.folder import FolderImages, check_classes
+from lightning_modules.data.labels import check_count
+from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+from sweeper.spec.sentences import checked
+from sweeper.spec.values import Count, Settings, Switch, Text
+
+#: A folder of more images is counted by its runs only: listing it takes long.
+_FEW = 200_000
+
+
+class _Bytes(Settings, extra="allow"):
+    """What is read of the settings of a text."""
+
+    root: Text
+    length: Count
+    num_val_examples: Count
+
+    def counts(self) -> dict[str, int]:
+        """Sequences to train on."""
+        if not Path(self.root).is_file():
+            msg = f"data.root must be a text file; got data.root={self.root}, which is not there."
+            raise ValueError(msg)
+        sequences = max(0, Path(self.root).stat().st_size - 1) // self.length
+        return {"num_train_examples": sequences - self.num_val_examples}
+
+
+class _Images(Settings, extra="allow"):
+    """What is read of the settings of large images."""
+
+    root: Text
+    source: Literal["folder", "parquet"]
+    num_classes: Count | None
+    num_train_examples: Count | None
+    num_val_examples: Count | None
+
+    def counts(self) -> dict[str, int]:
+        """Classes, and images of each split; those of a huge folder are left to its runs."""
+        stated = (self.num_train_examples or 0) + (self.num_val_examples or 0)
+        if self.source == "folder" and stated > _FEW:
+            return {"num_classes": len(check_classes(Path(self.root), self.num_classes))}
+        train, val = (self._split(split).labels for split in ("train", "val"))
+        return {
+            "num_classes": int(train.max()) + 1,
+            "num_train_examples": len(train),
+            "num_val_examples": len(val),
+        }
+
+    def _split(self, split: str) -> FolderImages | ParquetImages:
+        root = Path(self.root)
+        if self.source == "folder":
+            return FolderImages(root, split, num_classes=self.num_classes)
+        if files := split_files(root, split):
+            return ParquetImages(files, num_classes=self.num_classes)
+        msg = f"{missing_files(root, split)}, or use data.source=folder for folders of classes."
+        raise ValueError(msg)
+
+
+class _SmallImages(Settings, extra="allow"):
+    """What is read of the settings of small images."""
+
+    name: Text
+    root: Text
+    source: Literal["parquet", "torchvision"]
+    download: Switch
+
+    def counts(self) -> dict[str, int]:
+        """None, as these data sets are read whole by a run; their files must be there."""
+        root = Path(self.root)
+        for split in ("train", "val") if self.source == "parquet" else ():
+            if not split_files(root, split):
+                msg = f"{missing_files(root, split)}."
+                raise ValueError(msg)
+        if self.source == "torchvision" and not self.download and not root.is_dir():
+            msg = (
+                f"data.root must hold torchvision's files of {self.name}; got data.root={root}, "
+                "which is not there. Put them there, or set data.download=true if there is a "
+                "network."
+            )
+            raise ValueError(msg)
+        return {}
+
+
+_ON_DISK: dict[str, type[_Bytes | _Images | _SmallImages]] = {
+    "lightning_modules.data.large_images.LargeImages": _Images,
+    "lightning_modules.data.small_images.SmallImages": _SmallImages,
+    "lightning_modules.data.text.TextBytes": _Bytes,
+}
+
+
+def counted(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The group of a data set, with the counts of its files in place of those that are null.
+
+    Args:
+        data: resolved; one without files of ours stays.
+
+    Raises:
+        ValueError: if the files are missing, or other counts are stated than theirs.
+    """
+    kind = _ON_DISK.get(str(data.get("_target_")))
+    if kind is None:
+        return dict(data)
+    found = checked(kind, data, "data.").counts()
+    for key, number in found.items():
+        if data.get(key) is not None:
+            check_count(key, data[key], number, data["root"])
+    return {key: found.get(key) if value is None else value for key, value in data.items()}
