@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.steps import gradient_norm, loss_scale
 from lightning_modules.gradients.micro_gradients import MicroGradients, squares
 
-# Keeps the ratio finite where all micro-batches agree; far below any squared gradient.
-_TINY = 1e-30
+# Keeps the ratio finite where all micro-batches agree: a part of the squared gradient, far below
+# its rounding, and at least the smallest number, for gradients of 0.
+_AGREED, _TINY = 1e-12, torch.finfo(torch.float32).tiny
 
 
 class WeighGradients(Callback):
@@ -92,7 +93,8 @@ def signal_to_noise(
     squares = torch._foreach_mul(gradients, gradients)
     variances = torch._foreach_sub(mean_squares, squares)
     torch._foreach_clamp_min_(variances, 0.0)
-    torch._foreach_add_(variances, _TINY)
+    torch._foreach_add_(variances, squares, alpha=_AGREED)
+    torch._foreach_clamp_min_(variances, _TINY)
     ratios = list(torch._foreach_div(squares, variances))
     torch._foreach_div_(ratios, [ratio.mean() + _TINY for ratio in ratios])
     torch._foreach_clamp_min_(ratios, floor)

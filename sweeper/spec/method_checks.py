@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
+from sweeper.spec.optimizer_checks import check_optimizer
 from sweeper.spec.schedules import GrowingBatch, early_milestones
 from sweeper.spec.trainer_settings import check_trainer
 
@@ -37,6 +38,7 @@ def check_methods(config: RunConfig) -> None:
     """
     check_trainer(config.trainer)
     check_precision(config, has_gpu=config.accelerator != "cpu")
+    check_optimizer(config.optimizer)
     _check_module(config)
     if spans := _spans(config):
         _check_spans(spans, config)

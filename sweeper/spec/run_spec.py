@@ -18,7 +18,13 @@ from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.lr_rules import LRRule, OwnRule, Scaling
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
 from sweeper.spec.schedule import LRSchedule, warmup
-from sweeper.spec.schedules import GrowingBatch, OwnSchedule, Training
+from sweeper.spec.schedules import (
+    GrowingBatch,
+    OwnSchedule,
+    Training,
+    checked_decay,
+    number,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +173,7 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
         ValueError: if the rule does not take these settings or gives no positive rate.
     """
     at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
-    peak = lr_rule.peak_lr(at)
+    peak = number(lambda: lr_rule.peak_lr(at))
     if not 0 < peak < math.inf:
         msg = (
             f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
@@ -193,7 +199,8 @@ def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> floa
     """
     if lr_rule.warmup_exponent is None:
         return warmup
-    return warmup * batch_ratio**lr_rule.warmup_exponent
+    exponent = lr_rule.warmup_exponent
+    return number(lambda: warmup * batch_ratio**exponent)
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
@@ -220,7 +227,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         grown=plan.grown,
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
-    decay = _unknown if is_unknown else config.schedule.decay(training)
+    decay = _unknown if is_unknown else checked_decay(config.schedule, training)
     return LRSchedule(
         start_lr=climb.start_lr,
         shape=climb.shape,
@@ -261,7 +268,7 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
 
 
 def _check_warmup_length(warmup_epochs: float, config: RunConfig) -> None:
-    if warmup_epochs < config.epochs:
+    if 0 <= warmup_epochs < config.epochs:
         return
     scaled = (
         f", which lr_rule={config.lr_rule.name} scales to {warmup_epochs:g} epochs at "

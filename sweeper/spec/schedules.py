@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -23,6 +24,8 @@ from sweeper.spec.values import (
     named_or_own,
 )
 
+#: Parts of a training at whose ends the schedule is looked at.
+_LOOKED_AT = 8
 #: The factor at a position in training [epochs -> dimensionless].
 Decay = Callable[[float], float]
 
@@ -232,3 +235,33 @@ def silent_milestones(schedule: Schedule, epochs: float) -> list[float]:
 def early_milestones(schedule: Schedule, warmup_epochs: float) -> list[float]:
     """Milestones before the end of the warmup: the rate never reaches its peak."""
     return [m for m in getattr(schedule, "milestones", ()) if m < warmup_epochs]
+
+
+def checked_decay(schedule: Schedule, training: Training) -> Decay:
+    """The decay of a schedule, of which a few factors are looked at.
+
+    Raises:
+        ValueError: if the rate would be below 0, infinite or no number.
+    """
+    decay = schedule.decay(training)
+    for part in range(_LOOKED_AT + 1):
+        epoch = training.epochs * part / _LOOKED_AT
+        factor = number(lambda at=epoch: decay(at)) if callable(decay) else math.nan
+        if not 0 <= factor * training.peak_lr < math.inf:
+            msg = (
+                f"schedule={schedule.name} must give finite rates, 0 or more; got a factor "
+                f"of {factor!r} at epoch {epoch:g}. Correct the schedule's settings."
+            )
+            raise ValueError(msg)
+    return decay
+
+
+def number(found: Callable[[], float]) -> float:
+    """What a formula or a function of the user's gives; inf if too large, nan if no number."""
+    try:
+        value = found()
+    except OverflowError:
+        return math.inf
+    except ZeroDivisionError:
+        return math.nan
+    return float(value) if isinstance(value, Real) else math.nan
