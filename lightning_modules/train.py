@@ -8,7 +8,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
@@ -53,6 +52,7 @@ from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
 from lightning_modules.process.quiet import quieten
+from lightning_modules.process.world import check_trainer, check_world
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome
@@ -91,14 +91,14 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     started = time.perf_counter()
     if spec.config.reproducible:
         use_deterministic_algorithms()
-    _check_world(spec.split.world_size)
+    check_world(spec.split.world_size)
     seed_everything(spec.config.seed)
     data = made(spec.config.data, batch_size=spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
     callbacks = _callbacks(spec, context, plan, position, module)
     trainer = _trainer(spec, context, callbacks.in_order)
-    _check_trainer(trainer, spec.split.world_size)
+    check_trainer(trainer, spec.split.world_size)
     if isinstance(data, Settled):
         data.settle(trainer.strategy.root_device, ranks_on_node=spec.config.devices)
     loaders = run_loaders(
@@ -285,22 +285,3 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-def _check_world(world_size: int) -> None:
-    realised = dist.get_world_size()
-    if realised != world_size:
-        msg = (
-            f"the run must train on devices x num_nodes = {world_size} ranks; "
-            f"got {realised} ranks. Start one process per rank."
-        )
-        raise RuntimeError(msg)
-
-
-def _check_trainer(trainer: pl.Trainer, world_size: int) -> None:
-    if trainer.world_size != world_size:
-        msg = (
-            f"Lightning must see the run's {world_size} ranks; it sees {trainer.world_size}. "
-            "Check the rank variables of the launcher."
-        )
-        raise RuntimeError(msg)
