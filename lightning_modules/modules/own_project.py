@@ -2,8 +2,9 @@
 
 import inspect
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,10 +108,16 @@ def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], list[in
     return {"num_train_examples": examples.num_train_examples}, order
 
 
-unite()  # before anything of the user's is imported
-
-if __name__ == "__main__":
-    asked, answer = map(Path, sys.argv[1:])
-    for config in json.loads(asked.read_text()):
+def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None:
+    """Write the facts of each config, a line each; what is printed meanwhile goes to `said`."""
+    with said.open("w") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    for config in configs:
+        line = json.dumps(facts(config))
         with answer.open("a") as file:
-            file.write(json.dumps(facts(config)) + "\n")
+            file.write(f"{line}\n")
+
+
+unite()  # before anything of the user's is imported

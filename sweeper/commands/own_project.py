@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_process
 from sweeper.spec.config import is_ours, targets
 from sweeper.spec.guarantees import held
 from sweeper.store.own_code import code_hash, own_code
@@ -167,22 +166,35 @@ def _key(config: Config) -> str:
 
 
 def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Of a process of its own, since this one imports no torch."""
+    """Of a process of its own, since this one imports no torch; runs use its fork server too."""
+    groups = [configs[0].get(group) for group in ("module", "data", "model")]
+    modules = [target.rpartition(".")[0] for target in targets(groups)]
     with tempfile.TemporaryDirectory() as folder:
-        asked, answer = Path(folder, "configs.json"), Path(folder, "facts.jsonl")
-        asked.write_text(json.dumps(configs))
+        answer, said = Path(folder, "facts.jsonl"), Path(folder, "said.txt")
         answer.touch()
-        program = "lightning_modules.modules.own_project"
-        command = [sys.executable, "-m", program, str(asked), str(answer)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said.touch()
+        try:
+            process = start_process(_look, (configs, answer, said), open_fork_server(modules))
+        except ForkServerDied as error:
+            raise ValueError(str(error)) from None
+        try:
+            process.join()
+        finally:
+            process.kill()
         found = [json.loads(line) for line in answer.read_text().splitlines()]
         if len(found) < len(configs):
-            said = done.stderr.strip().splitlines() or ["it said nothing"]
-            failed = configs[len(found)]
+            failed, words = configs[len(found)], said.read_text().strip() or "it said nothing"
             msg = (
                 "module and data must be made to plan a run; got "
                 f"module._target_={failed['module']['_target_']}, "
-                f"data._target_={failed['data']['_target_']}: {said[-1]}"
+                f"data._target_={failed['data']['_target_']}: {words.splitlines()[-1]}"
             )
             raise ValueError(msg)
         return found
+
+
+def _look(args: tuple[Sequence[Config], Path, Path]) -> None:
+    """First function of the process."""
+    from lightning_modules.modules.own_project import look  # imports torch
+
+    look(*args)
