@@ -22,6 +22,7 @@ from sweeper.console.text import say, text_console
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
+from sweeper.planning.same_training import of_same
 from sweeper.spec.exit_codes import DONE
 from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
@@ -136,8 +137,8 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     for sentence in dict.fromkeys([*map(_course, planned.specs), *map(_compared, planned.specs)]):
         if sentence:
             console.print(sentence)
-    for warning in planned.distinct_warnings:
-        console.print(f"Warning: {warning}")
+    for text in (*of_same(planned.same), *(f"Warning: {w}" for w in planned.distinct_warnings)):
+        console.print(text)
     for sentence in dict.fromkeys(map(_guarantees, planned.specs)):
         if sentence:
             console.print(sentence)

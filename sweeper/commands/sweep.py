@@ -20,6 +20,7 @@ from sweeper.commands.refusals import refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
+from sweeper.planning.same_training import of_same
 from sweeper.spec import exit_codes
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -140,6 +141,8 @@ def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTa
 def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
+    for line in of_same(planned.same):
+        table.say(line)
     if planned.repeats:
         table.say(
             f"{several(planned.repeats, 'point')} of the grid repeat another point's run, with a "
@@ -151,6 +154,7 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"{several(early, 'run')} that failed before the first step: tried again.")
     skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
     if settled := sum(row.outcome.is_result for row in skipped):
-        table.say(f"{settled} of {several(len(planned.specs), 'run')} already have a result.")
+        of_all = f"{settled} of {len(planned.specs)} runs already have"
+        table.say(f"{of_all if len(planned.specs) > 1 else 'The run already has'} a result.")
     if failed := len(skipped) - settled:
         table.say(f"{several(failed, 'failed run')} not retried; use retry=failed to retry.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
+from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
 from sweeper.spec.config import RunConfig, run_config, targets
 from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
 from sweeper.spec.memory import CPU, Device
@@ -15,6 +16,7 @@ from sweeper.spec.warnings import find_warnings
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.same_runs import note_same
 from sweeper.store.standing import Open, recover, standing, tidy
 
 
@@ -23,7 +25,8 @@ class Plan:
     """The plan of a grid.
 
     `ended` are the current rows that the ledger has of its runs; `repeats` points that are the
-    same run as another and differ only in where they run; `warnings`, by run id, what is
+    same run as another and differ only in where they run; `same` those whose training is that of
+    one of the specs; `warnings`, by run id, what is
     allowed but probably not meant; `fits`, by run id, what is known of the micro-batches, empty
     if not read; `changes` the runs that other sources of the user's made; `early` the ids of runs
     that failed before their first step.
@@ -32,6 +35,7 @@ class Plan:
     specs: Sequence[RunSpec]
     ended: Mapping[str, RowFile]
     repeats: int
+    same: Sequence[SamePoint]
     warnings: Mapping[str, Sequence[str]]
     fits: Mapping[str, Fit]
     changes: Changes = field(default_factory=dict[str, CodeChange])
@@ -80,12 +84,25 @@ class Event:
 
 
 def plan(
-    configs: Iterable[Mapping[str, Any]], ledger: Ledger, *, device: Device | None = None
+    configs: Iterable[Mapping[str, Any]],
+    ledger: Ledger,
+    *,
+    device: Device | None = None,
+    stored: StoredTrainings | None = None,
+    running_now: Sequence[RunSpec] = (),
 ) -> Plan:
     """Check every point of a grid and find its runs in the ledger; changes nothing.
 
-    The device is what they will train on, to find the micro-batches known to fit; None leaves
-    that to the launcher. ValueError, with a line per distinct mistake, if any point is impossible.
+    Args:
+        configs: of the points.
+        ledger: where their runs are.
+        device: what they will train on, to find the micro-batches known to fit; None leaves that
+            to the launcher.
+        stored: what is known of the runs in the ledger, for one who plans again and again.
+        running_now: runs that this command has begun.
+
+    Raises:
+        ValueError: with a line per distinct mistake, if any point is impossible.
     """
     specs: dict[str, RunSpec] = {}
     mistakes: dict[str, int] = {}
@@ -109,6 +126,10 @@ def plan(
         )
         raise ValueError(msg)
     ended = ledger.ended()
+    same: list[SamePoint] = []
+    if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
+        same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
+        specs = without_same(specs, same)
     named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
     probes = MemoryCache(ledger.results, device) if device else None
     fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
@@ -117,6 +138,7 @@ def plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
+        same=same,
         warnings=find_warnings(list(specs.values()), known),
         fits=fits,
         changes=code_changes(named, ended, ledger),
@@ -143,6 +165,7 @@ def tasks(
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
     tidy(ledger)
+    note_same([(pair.point, pair.trained) for pair in planned.same], ledger.results)
     again = {spec.run_id for spec in planned.specs} if rerun else set[str]()
     if code == "rerun":
         again |= {*planned.changes}

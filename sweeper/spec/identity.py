@@ -32,7 +32,27 @@ def run_id(config: Mapping[str, Any]) -> str:
         config: the resolved config, with ``bn_span`` as the number of examples in fact normalised
             together.
     """
-    canonical = json.dumps(_canonical(scientific_part(config)), sort_keys=True, allow_nan=False)
+    return _digest(scientific_part(config))
+
+
+#: Keys that a training knows only through the learning rates that follow from them, unless it
+#: measures its noise.
+OF_RATES = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
+
+
+def training_id(config: Mapping[str, Any], rates: Any = None) -> str:
+    """Hash of what a training depends on: the scientific part, with rates for what they come from.
+
+    Args:
+        config: as of `run_id`.
+        rates: what its learning rates are; None for all runs alike but in their rates.
+    """
+    rest = {key: value for key, value in scientific_part(config).items() if key not in OF_RATES}
+    return _digest([rest, rates])
+
+
+def _digest(content: Any) -> str:
+    canonical = json.dumps(_canonical(content), sort_keys=True, allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 

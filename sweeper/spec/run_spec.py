@@ -15,6 +15,7 @@ from sweeper.spec.batch import (
 )
 from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.gradient_noise import needs_noise
 from sweeper.spec.lr_rules import LRRule, OwnRule, Scaling
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
 from sweeper.spec.schedule import LRSchedule, warmup
@@ -45,6 +46,27 @@ class RunSpec:
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
         return identity.run_id(self._identified)
+
+    @cached_property
+    def training_id(self) -> str | None:
+        """Hash of all that the training depends on; runs that share it are the same, step by step.
+
+        None if its rates or batches follow from what only the training shows.
+        """
+        if needs_noise(self.config):
+            return None
+        rates, decay = self.schedule, self.config.schedule
+        reads_warmup = isinstance(decay, OwnSchedule) or getattr(decay, "clock", "") == "warmup"
+        is_level = rates.warmup_epochs == 0 or rates.start_lr == rates.peak_lr
+        climb = None if is_level else (rates.start_lr, rates.shape.__name__)
+        length = rates.warmup_epochs if climb or reads_warmup else 0
+        found = (rates.peak_lr, climb, length, self.config.base_lr is None)
+        return identity.training_id(self._identified, found)
+
+    @property
+    def rateless_id(self) -> str:
+        """Hash of all that the training depends on but its learning rates."""
+        return identity.training_id(self._identified)
 
     @property
     def words(self) -> identity.Words:

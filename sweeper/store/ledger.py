@@ -6,6 +6,7 @@
     results/superseded/runs, results/superseded/curves  the earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
+    results/same_runs/                                  points that are the training of another run
     results/damaged/                                    files that were found cut short
     results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
 

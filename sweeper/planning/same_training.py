@@ -1,0 +1,123 @@
+"""Points whose trainings are the same, step by step: one is trained, and has the row for all.
+
+Such as `lr_rule=none` and `linear` at the base batch, or any warmup that starts at its peak.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.spec.identity import OF_RATES, training_id
+from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.store.ledger import Ledger, RowFile
+
+_POINTS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SamePoint:
+    """A point of a grid, and the run that is trained for it."""
+
+    point: RunSpec
+    trained: RunSpec
+
+
+class StoredTrainings:
+    """The runs of a results folder that have a result, by what they train on but for the rates.
+
+    Nothing that a stored config names is imported.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._seen: set[str] = set()
+        self._rates_of: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def read(self, ended: Mapping[str, RowFile]) -> None:
+        """Look at the rows that were not there before."""
+        results = {run_id for run_id, row in ended.items() if row.outcome.is_result}
+        new = results - self._seen
+        self._seen |= new
+        rows = self._ledger.rows(new, ["config_json", "bn_span"]) if new else {}
+        for run_id, row in rows.items():
+            try:
+                config = {**json.loads(row["config_json"]), "bn_span": row["bn_span"]}
+                rates = {key: config.get(key) for key in OF_RATES}
+                self._rates_of.setdefault(training_id(config), {})[run_id] = rates
+            except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
+                continue
+
+    def like(self, spec: RunSpec) -> RunSpec | None:
+        """A run of the folder with the same training, laid out as this one."""
+        for run_id, rates in self._rates_of.get(spec.rateless_id, {}).items():
+            rule, asked = rates["lr_rule"], spec.config.resolved["lr_rule"]
+            if "_target_" in rule and rule != asked:
+                continue  # a function of somebody's: not called
+            try:
+                other = run_spec(spec.config.replaced(**rates))
+            except ValueError:
+                continue
+            if other.run_id == run_id and other.training_id == spec.training_id:
+                return other
+        return None
+
+
+def same_points(
+    specs: Mapping[str, RunSpec],
+    ended: Mapping[str, RowFile],
+    stored: StoredTrainings,
+    running_now: Sequence[RunSpec] = (),
+) -> list[SamePoint]:
+    """The points that need no training of their own.
+
+    A run that has a result stands for the points of the same training that have none; else one
+    that is running, one that was begun, or the first of the grid does.
+    """
+    results = {run_id for run_id, row in ended.items() if row.outcome.is_result}
+    trainings: dict[str, list[RunSpec]] = {}
+    for spec in specs.values():
+        if spec.training_id:
+            trainings.setdefault(spec.training_id, []).append(spec)
+    running = {spec.training_id: spec for spec in running_now}
+    found: list[SamePoint] = []
+    for training, points in trainings.items():
+        missing = [point for point in points if point.run_id not in results]
+        if not missing:
+            continue
+        stored.read(ended)
+        done = next((point for point in points if point.run_id in results), None)
+        trained = done or running.get(training) or stored.like(missing[0])
+        trained = trained or next((p for p in missing if p.run_id in ended), missing[0])
+        found += [SamePoint(p, trained) for p in missing if p.run_id != trained.run_id]
+    return found
+
+
+def without_same(specs: Mapping[str, RunSpec], same: Sequence[SamePoint]) -> dict[str, RunSpec]:
+    """The runs of a grid, each where its first point is."""
+    trained = {pair.point.run_id: pair.trained for pair in same}
+    runs = (trained.get(run_id, spec) for run_id, spec in specs.items())
+    return {spec.run_id: spec for spec in runs}
+
+
+def of_same(same: Sequence[SamePoint]) -> Iterator[str]:
+    """What becomes of such points, in lines of text; nothing if there are none."""
+    if not same:
+        return
+    is_one = len(same) == 1
+    yield (
+        f"{len(same)} {'point is' if is_one else 'points are'} the same training as another, with "
+        "the same learning rate at each step; one of them is trained, and figures show it for all:"
+    )
+    for pair in same[:_POINTS_SHOWN]:
+        point, trained = pair.point.words, pair.trained.words
+        differing = [key for key in (*point, *trained) if point.get(key) != trained.get(key)]
+        keys = list(dict.fromkeys(["batch", "warmup", "lr_rule", *differing, "seed"]))
+        yield f"    {_said(pair.point, keys)} as {_said(pair.trained, keys)}"
+    if (more := len(same) - _POINTS_SHOWN) > 0:
+        yield f"    and {more} more"
+
+
+def _said(spec: RunSpec, keys: Sequence[str]) -> str:
+    words = spec.words
+    return " ".join(f"{key}={words[key][0]}" for key in keys if key in words)
