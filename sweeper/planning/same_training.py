@@ -50,7 +50,7 @@ class StoredTrainings:
 
     def like(self, spec: RunSpec) -> RunSpec | None:
         """A run of the folder with the same training, laid out as this one."""
-        for run_id, rates in self._rates_of.get(spec.rateless_id, {}).items():
+        for run_id, rates in self._rates_of.get(training_id(spec.identified), {}).items():
             rule, asked = rates["lr_rule"], spec.config.resolved["lr_rule"]
             if "_target_" in rule and rule != asked:
                 continue  # a function of somebody's: not called

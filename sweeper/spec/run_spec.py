@@ -45,7 +45,7 @@ class RunSpec:
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        return identity.run_id(self._identified)
+        return identity.run_id(self.identified)
 
     @cached_property
     def training_id(self) -> str | None:
@@ -55,26 +55,19 @@ class RunSpec:
         """
         if needs_noise(self.config):
             return None
-        rates, decay = self.schedule, self.config.schedule
+        decay = self.config.schedule
         reads_warmup = isinstance(decay, OwnSchedule) or getattr(decay, "clock", "") == "warmup"
-        is_level = rates.warmup_epochs == 0 or rates.start_lr == rates.peak_lr
-        climb = None if is_level else (rates.start_lr, rates.shape.__name__)
-        length = rates.warmup_epochs if climb or reads_warmup else 0
-        found = (rates.peak_lr, climb, length, self.config.base_lr is None)
-        return identity.training_id(self._identified, found)
-
-    @property
-    def rateless_id(self) -> str:
-        """Hash of all that the training depends on but its learning rates."""
-        return identity.training_id(self._identified)
+        rates = self.schedule.before_decay(with_length=reads_warmup)
+        return identity.training_id(self.identified, [*rates, self.config.base_lr is None])
 
     @property
     def words(self) -> identity.Words:
         """The scientific configuration by dotted key, as text."""
-        return identity.words(self._identified)
+        return identity.words(self.identified)
 
     @property
-    def _identified(self) -> dict[str, Any]:
+    def identified(self) -> dict[str, Any]:
+        """The config as its identity reads it."""
         span = self.bn_span if self.config.bn_span else None  # it may follow from the micro-batch
         return {**self.config.resolved, "bn_span": span}
 

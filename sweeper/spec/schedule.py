@@ -139,6 +139,16 @@ class LRSchedule:
         """Length of the warmup [steps]; a fraction is kept."""
         return self.warmup_epochs * self.steps_per_epoch
 
+    def before_decay(self, *, with_length: bool) -> tuple[object, ...]:
+        """What the rates before the decay are, as few numbers; equal if every step's rate is.
+
+        Args:
+            with_length: whether the decay depends on the length of the warmup.
+        """
+        is_level = self.warmup_epochs == 0 or self.start_lr == self.peak_lr
+        climb = None if is_level else (self.start_lr, self.shape.__name__)
+        return self.peak_lr, climb, self.warmup_epochs if climb or with_length else 0
+
     def _warmup(self, step: int) -> float:
         if step >= self.warmup_steps:
             return self.peak_lr
