@@ -13,7 +13,7 @@ STATUS = f"{sys.executable} -m sweeper status"
 
 def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
     """SLURM sees the truth: a failed run is a failed job (with Hydra's own launcher it is not)."""
-    words = ["model=slow,raising", "epochs=2"]
+    words = ["model=slow,raising", "epochs=2", "micro_batch=3840"]  # a step before it fails
     said = sweeps.run(*words, code=1)
     rows = sweeps.rows()
 
