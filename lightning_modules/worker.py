@@ -5,6 +5,7 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -278,6 +279,8 @@ def _append(progress: Path, rows: list[dict[str, Any]]) -> None:
 def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     """Leave the reason in the folder and return the exit code; it tells if that cannot be done."""
     reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
+    if "Original Traceback" in reason:  # of a data worker, whose error is what follows the frames
+        reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
     outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
     try:
         _leave_record(folder, rank, {"outcome": outcome, "reason": reason})

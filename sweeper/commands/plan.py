@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -19,6 +21,7 @@ from sweeper.console.differences import Differences
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable
 from sweeper.console.text import say, text_console
+from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
@@ -50,7 +53,19 @@ def main(arguments: Sequence[str]) -> int:
         say(json.dumps(lines))
     else:
         show(planned, lines, text_console())
+    if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
+        _say_what_is_missing(planned)
     return DONE
+
+
+def _say_what_is_missing(planned: Plan) -> None:
+    """Say why the new runs could not start on this machine: a plan may be made on another."""
+    new = [spec.config for spec in planned.specs if spec.run_id not in planned.ended]
+    try:
+        check_ready(new, this_machine(jobs="auto", runs_per_gpu=1))
+    except ValueError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"Not on this machine: {line}\n")
 
 
 def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
+from sweeper.planning.names import check_names
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
 from sweeper.spec.config import RunConfig, run_config, targets
 from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
@@ -126,6 +127,7 @@ def plan(
         )
         raise ValueError(msg)
     ended = ledger.ended()
+    check_names(spec.config for run_id, spec in specs.items() if run_id not in ended)
     same: list[SamePoint] = []
     if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)

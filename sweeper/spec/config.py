@@ -11,7 +11,17 @@ from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
 from sweeper.spec.sentences import checked
 from sweeper.spec.trainer_settings import TrainerSettings
-from sweeper.spec.values import Count, Epochs, Fraction, Index, Positive, Settings, Switch, Text
+from sweeper.spec.values import (
+    Count,
+    Epochs,
+    Fraction,
+    Index,
+    Positive,
+    Settings,
+    Switch,
+    Text,
+    Threads,
+)
 
 
 def is_ours(target: str) -> bool:
@@ -176,7 +186,7 @@ class Incidental(Settings):
     devices: Count
     num_nodes: Count
     accelerator: Literal["auto", "cpu", "gpu"]
-    threads: Count
+    threads: Threads
     micro_batch: Count | Literal["auto"]
     micro_batch_limit: Count
     memory_limit_gib: Positive | None = None

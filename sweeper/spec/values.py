@@ -35,6 +35,7 @@ class Rule:
 _Finite = Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float  # a whole number stays one
 
 Count = Annotated[int, Field(ge=1, le=LARGEST), Rule("a whole number, 1 or more")]
+Threads = Annotated[int, Field(ge=1, le=1024), Rule("a whole number from 1 to 1024")]
 Index = Annotated[int, Field(ge=0, le=LARGEST), Rule("a whole number, 0 or more")]
 Number = Annotated[_Finite, Rule("a number")]
 Positive = Annotated[_Finite, Field(gt=0), Rule("a number above 0")]

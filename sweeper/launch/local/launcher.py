@@ -11,6 +11,7 @@ from sweeper.launch.first_ends import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.interrupts import terminable, undivided
 from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
+from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, Slots
 from sweeper.launch.ranks import (
     LocalRanks,
@@ -24,7 +25,6 @@ from sweeper.launch.ranks import (
 )
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks
-from sweeper.spec.method_checks import check_precision
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
@@ -43,19 +43,22 @@ def run_here(
     why_stopped: WhyStopped = lambda: "stopped",
     may_start: Callable[[], bool] = lambda: True,
     ranks: Ranks | None = None,
+    look_first: bool = True,
 ) -> Generator[Event]:
     """Make all runs, publishing each attempt's row as it ends.
 
     A run that another process is making is waited for, and taken over if that process dies.
     Events come several times a second, so that a caller can draw. `may_start` says whether runs
     that wait may begin, `why_stopped` the reason of those that are stopped before their end;
-    without `ranks` they are on this machine. ValueError if a run's layout is not available.
+    without `ranks` they are on this machine. ValueError if a run's layout is not available, or
+    what it needs of this machine: with `look_first` no run starts then, else those end as failed.
     """
     ranks = ranks or LocalRanks()
     known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []
     for task in known:
         ranks.check(task.spec)
-        check_precision(task.spec.config, has_gpu=bool(machine.gpus))
+    if look_first:
+        check_ready((task.spec.config for task in known), machine)
     context = open_fork_server(_modules_of(known[:1]))
     with shared_folder() as shared, terminable():
         runs = _Runs(

@@ -141,6 +141,7 @@ class _Job:
             why_stopped=self._why_stopped,
             may_start=self._may_start,
             ranks=ranks,
+            look_first=False,  # it is too late to refuse: a run that cannot start is a row
         )
 
     def _may_start(self) -> bool:

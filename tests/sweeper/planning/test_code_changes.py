@@ -21,7 +21,7 @@ def net(tmp_path, monkeypatch):
     package = tmp_path / "ownnet"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "net.py").write_text("WIDTH = 1")
+    (package / "net.py").write_text("Net = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
     own_code._is_own.cache_clear()
     yield package / "net.py"
@@ -73,7 +73,7 @@ def test_the_hash_is_a_column_and_names_the_files(configs, ledger):
 
 def test_a_result_of_other_sources_is_refused_before_anything_starts(net, configs, ledger):
     run_id = make(configs[0], ledger).spec.run_id
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
     net.with_name("new.py").write_text("")
     net.with_name("__init__.py").unlink()
     planned = plan(configs, ledger)
@@ -91,7 +91,7 @@ def test_a_result_of_other_sources_is_refused_before_anything_starts(net, config
 
 def test_keep_lets_results_stand_and_rerun_makes_them_again_from_scratch(net, configs, ledger):
     make(configs[0], ledger)
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
     planned = plan(configs, ledger)
     made, new = (spec.run_id for spec in planned.specs)
 
@@ -104,7 +104,7 @@ def test_keep_lets_results_stand_and_rerun_makes_them_again_from_scratch(net, co
 
 def test_starting_all_over_needs_no_answer(net, configs, ledger):
     make(configs[0], ledger)
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
 
     assert len(tasks(plan(configs, ledger), ledger, retry=None, rerun="all")) == 2
 
@@ -112,7 +112,7 @@ def test_starting_all_over_needs_no_answer(net, configs, ledger):
 @pytest.mark.parametrize("outcome", ["preempted", "failed"])
 def test_a_checkpoint_of_other_sources_is_refused_too(net, configs, ledger, outcome):
     attempt = make(configs[0], ledger, outcome)
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
 
     assert plan(configs, ledger).changes == {}  # nothing would be resumed
     attempt.checkpoint.touch()
@@ -126,7 +126,7 @@ def test_a_run_that_is_being_trained_with_other_sources_cannot_be_made_again_now
     net, configs, ledger
 ):
     attempt = Attempt.begin(run_spec(configs[0]), ledger, 1)
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
     planned = plan(configs, ledger)
 
     with pytest.raises(ValueError, match=f"at rest; run {attempt.spec.run_id} is being trained"):
@@ -136,7 +136,7 @@ def test_a_run_that_is_being_trained_with_other_sources_cannot_be_made_again_now
 
 def test_without_the_list_of_files_it_says_so(net, configs, ledger):
     make(configs[0], ledger)
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
     for path in (ledger.results / "code").iterdir():
         path.unlink()
 
@@ -170,7 +170,7 @@ def test_a_study_whose_trials_other_sources_made_is_refused(net, configs, ledger
     run_id = make(configs[0], ledger).spec.run_id
     study = SimpleNamespace(name="batch=3840", run_ids=[run_id])
     _check_code([study], ledger, None)
-    net.write_text("WIDTH = 2")
+    net.write_text("Net = 2")
 
     for code in (None, "rerun"):
         with pytest.raises(ValueError, match=f"first {run_id} of batch=3840. .*ownnet/net.py"):

@@ -196,7 +196,7 @@ def test_float16_where_there_is_no_gpu_is_refused_before_anything_starts(short, 
 
 def test_float16_that_turns_out_to_be_on_a_cpu_fails(launch, monkeypatch):
     """As in a job on a node without GPUs."""
-    monkeypatch.setattr("sweeper.launch.local.launcher.check_precision", lambda *a, **k: None)
+    monkeypatch.setattr("sweeper.launch.local.readiness.check_precision", lambda *a, **k: None)
 
     row = launch({"precision": "16-mixed"}).iloc[0]
 

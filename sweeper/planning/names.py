@@ -1,0 +1,94 @@
+"""Names of classes and models that no package has, found in sources: nothing is imported."""
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+
+from sweeper.spec.config import RunConfig
+from sweeper.spec.sentences import did_you_mean
+
+_LIBRARIES = {
+    "lightning_modules.models.library.timm_model": "timm",
+    "lightning_modules.models.library.torchvision_model": "torchvision",
+}
+
+
+def check_names(configs: Iterable[RunConfig]) -> None:
+    """Refuse classes and models that certainly are not there.
+
+    Raises:
+        ValueError: with a line of key, name and remedy for each.
+    """
+    mistakes = dict.fromkeys(_mistake(*named) for named in {*chain(*map(_named, configs))})
+    if lines := sorted(filter(None, mistakes)):
+        raise ValueError("\n".join(lines))
+
+
+def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    """Key, dotted path and name of what a run is made of; of a user's project facts are known."""
+    yield "data", config.data.target, ""
+    if config.model and not config.has_own_module:
+        yield "model", config.model.target, str(config.model.choice)
+    if not config.keeps_own_optimizer:
+        yield "optimizer", config.optimizer.target, ""
+
+
+def _mistake(key: str, target: str, name: str) -> str:
+    if not _may_exist(target):
+        return (
+            f"{key}._target_ must name something that can be imported; got "
+            f"{key}._target_={target!r}, which no source has. Correct it, install its package or "
+            "put its folder on PYTHONPATH."
+        )
+    return _mistake_in_model(_LIBRARIES[target], name) if target in _LIBRARIES else ""
+
+
+def _mistake_in_model(library: str, name: str) -> str:
+    words, models = _models(library)
+    if not words:
+        return f"model={library} needs the package {library}. Install it: pip install {library}."
+    if name.partition(".")[0] in words:  # after the dot: of which training its weights are
+        return ""
+    mistake = f"model.name must be a model of {library}; got model.name={name!r}."
+    return f"{mistake} {did_you_mean(name, models, 'model.name=')}".rstrip()
+
+
+@cache
+def _models(library: str) -> tuple[frozenset[str], list[str]]:
+    """All words in the sources of a library's models, and which of them are models."""
+    found = find_spec(library)
+    folders = found.submodule_search_locations if found else None
+    files = Path(folders[0], "models").rglob("*.py") if folders else ()
+    text = "\n".join(file.read_text(errors="replace") for file in files)
+    models = re.findall(r"@register_model.*?\ndef (\w+)\(", text, re.DOTALL)
+    return frozenset(re.findall(r"\w+", text)), sorted(models)
+
+
+def _may_exist(dotted: str) -> bool:
+    """Whether something may go by a dotted path; no only where its source shows that it cannot."""
+    top, *rest = dotted.split(".")
+    try:
+        found = find_spec(top)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        return False
+    file = Path(found.origin) if found.origin and found.origin.endswith(".py") else None
+    folder = Path(next(iter(found.submodule_search_locations or ()), "/dev/null"))
+    for name in rest:
+        if (folder / name).is_dir():
+            folder, file = folder / name, folder / name / "__init__.py"
+        elif (folder / f"{name}.py").is_file():
+            folder, file = Path("/dev/null"), folder / f"{name}.py"
+        else:
+            return file is None or not file.is_file() or _may_define(file, name)
+    return True
+
+
+def _may_define(file: Path, name: str) -> bool:
+    """Whether a module may have a name: it stands there, or the module takes names unseen."""
+    text = file.read_text(errors="replace")
+    return bool(re.search(rf"\b{re.escape(name)}\b|import \*|__getattr__|globals\(\)", text))
