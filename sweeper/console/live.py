@@ -138,7 +138,8 @@ class LiveTable:
             self._console.print(self._runs(states, title="Runs"), soft_wrap=False)
         for state in states:
             if state.attempt and state.status == Outcome.FAILED:
-                self.say(f"failed: {self._name(state.spec)}: {state.reason}")
+                reason = f": {state.reason}" if self._console.is_terminal else ""  # was said then
+                self.say(f"failed: {self._name(state.spec)}{reason}")
                 self.say(f"        log: {state.attempt.folder / 'log.txt'}")
         seconds = duration(time.monotonic() - self._started)
         counts = self._counts() or "no new runs"

@@ -1,5 +1,6 @@
 """Large images: folders of classes or parquet, the same views from any number of workers."""
 
+import json
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ import yaml
 from PIL import Image
 from torchvision.transforms import v2
 
+from lightning_modules import worker
 from lightning_modules.data.augment import (
     RESIZED_CROP_DRAWS,
     central_crop,
@@ -184,7 +186,7 @@ def test_a_corrupt_image_is_named(data, folder_tree):
         data.train_examples(torch.tensor([6]))
 
 
-def test_a_corrupt_image_is_named_by_a_worker_too(folder_tree):
+def test_a_corrupt_image_is_named_by_a_worker_too_without_its_traceback(folder_tree, tmp_path):
     path = folder_tree / "train/bee/2.JPEG"
     path.write_bytes(b"no image")
     data = opened(folder_tree, num_workers=1)
@@ -192,8 +194,14 @@ def test_a_corrupt_image_is_named_by_a_worker_too(folder_tree):
 
     with pytest.raises(
         ValueError, match=rf"must be a complete image file; {path} cannot be decoded"
-    ):
+    ) as raised:
         list(data.train_stream([torch.tensor([6])]))
+
+    worker._leave_failure(tmp_path, 0, raised.value)
+    reason = json.loads((tmp_path / "record-0.json").read_text())["reason"]
+    assert reason.startswith(f"ValueError: every image must be a complete image file; {path} cann")
+    assert reason.endswith("and state the new number of examples.")
+    assert "Traceback" not in reason
 
 
 def test_an_empty_class_is_named(folder_tree):
