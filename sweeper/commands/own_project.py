@@ -30,12 +30,18 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
         ValueError: if the module or the data cannot be made.
     """
     taken = _counted(configs)
-    asked = {_key(config): config for config in taken if _needs_facts(config)}
+    asked = {
+        _key(config): config for config in taken if _needs_facts(config["module"], config["data"])
+    }
     known = {key: facts for key, one in asked.items() if (facts := _remembered(one, results))}
     unknown = [key for key in asked if key not in known]
     known |= zip(unknown, facts_found_out([asked[key] for key in unknown], results), strict=True)
     for config in taken:
-        yield _filled(config, known[_key(config)]) if _needs_facts(config) else config
+        yield (
+            _filled(config, known[_key(config)])
+            if _needs_facts(config["module"], config["data"])
+            else config
+        )
 
 
 def _counted(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
@@ -53,9 +59,8 @@ def _counted(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     return found
 
 
-def _needs_facts(config: Config) -> bool:
-    is_own = not is_ours(config["module"]["_target_"])
-    return is_own or "num_train_examples" not in config["data"]
+def _needs_facts(module: Config, data: Config) -> bool:
+    return not is_ours(module["_target_"]) or "num_train_examples" not in data
 
 
 def _filled(config: Config, facts: Mapping[str, Any]) -> Config:

@@ -3,8 +3,6 @@
 import re
 from dataclasses import dataclass, field
 
-from sweeper.store.attempt import Attempt, End
-
 #: This many: a wrong setting of the command fails all, one of a point rarely the first three.
 _FIRST = 3
 
@@ -16,12 +14,11 @@ class FirstEnds:
     _reasons: list[str] = field(default_factory=list[str])
     _differ: bool = False
 
-    def add(self, attempt: Attempt, end: End) -> None:
-        """Note how an attempt ended."""
+    def add(self, reason: str, *, is_early: bool) -> None:
+        """Note why a run ended, and whether it failed before its first step."""
         if self._differ or len(self._reasons) == _FIRST:
             return
-        self._reasons.append(end.reason)
-        is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
+        self._reasons.append(reason)
         self._differ = not is_early or len(set(map(_without_numbers, self._reasons))) > 1
 
     @property

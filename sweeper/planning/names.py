@@ -1,13 +1,11 @@
 """Names of classes and models that no package has, found in sources: nothing is imported."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 
-from sweeper.spec.config import RunConfig
 from sweeper.spec.sentences import did_you_mean
 
 _LIBRARIES = {
@@ -16,24 +14,18 @@ _LIBRARIES = {
 }
 
 
-def check_names(configs: Iterable[RunConfig]) -> None:
+def check_names(named: Iterable[tuple[str, str, str | None]]) -> None:
     """Refuse classes and models that certainly are not there.
+
+    Args:
+        named: the key of a group, its `_target_`, and its `name`.
 
     Raises:
         ValueError: with a line of key, name and remedy for each.
     """
-    mistakes = dict.fromkeys(_mistake(*named) for named in {*chain(*map(_named, configs))})
-    if lines := sorted(filter(None, mistakes)):
-        raise ValueError("\n".join(lines))
-
-
-def _named(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    """Key, dotted path and name of what a run is made of; of a user's project facts are known."""
-    yield "data", config.data.target, ""
-    if config.model and not config.has_own_module:
-        yield "model", config.model.target, str(config.model.choice)
-    if not config.keeps_own_optimizer:
-        yield "optimizer", config.optimizer.target, ""
+    mistakes = sorted({_mistake(key, target, str(name)) for key, target, name in {*named}} - {""})
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
 
 
 def _mistake(key: str, target: str, name: str) -> str:

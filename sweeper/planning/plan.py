@@ -1,6 +1,6 @@
 """The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +127,8 @@ def plan(
         )
         raise ValueError(msg)
     ended = ledger.ended()
-    check_names(spec.config for run_id, spec in specs.items() if run_id not in ended)
+    new = [spec.config for run_id, spec in specs.items() if run_id not in ended]
+    check_names(named for config in new for named in _named(config))
     same: list[SamePoint] = []
     if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
@@ -200,6 +201,15 @@ def _task(
 
 def _is_settled(outcome: Outcome, retry: str | None) -> bool:
     return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
+
+
+def _named(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
+    """Key, dotted path and name of what a run is made of; of a user's project facts are known."""
+    yield "data", config.data.target, None
+    if config.model and not config.has_own_module:
+        yield "model", config.model.target, config.model.choice
+    if not config.keeps_own_optimizer:
+        yield "optimizer", config.optimizer.target, None
 
 
 def _failed_early(

@@ -229,7 +229,8 @@ class _Runs:
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
         attempt.end(end, self.ledger)
-        self._first_ends.add(attempt, end)
+        is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
+        self._first_ends.add(end.reason, is_early=is_early)
         return {run_id: end}
 
     def _take_back_probed(self) -> Sequence[str]:

@@ -60,7 +60,7 @@ def ends(short, results):
             attempt = Attempt.begin(run_spec(short(seed=seed, **changes)), Ledger(results), 1)
             if took_step:
                 (attempt.folder / FIRST_STEP).touch()
-            first.add(attempt, end)
+            first.add(end.reason, is_early=attempt.failed_early(end))
         return first.why_stop
 
     return why
