@@ -28,6 +28,9 @@ settings.load_profile("untimed")
 # Tests press Ctrl-C; a shell that runs the tests in the background has it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Test processes that share the work are said to have 80 columns, and what they start with them.
+os.environ.pop("COLUMNS", None)
+
 # Several test processes share the cores; torch would start a thread for each core in all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -11,22 +11,23 @@ _FIRST = 3
 class FirstEnds:
     """How the first runs ended, as they end."""
 
-    _reasons: list[str] = field(default_factory=list[str])
+    _reasons: dict[str, str] = field(default_factory=dict[str, str])
     _differ: bool = False
 
-    def add(self, reason: str, *, is_early: bool) -> None:
+    def add(self, run_id: str, reason: str, *, is_early: bool) -> None:
         """Note why a run ended, and whether it failed before its first step."""
         if self._differ or len(self._reasons) == _FIRST:
             return
-        self._reasons.append(reason)
-        self._differ = not is_early or len(set(map(_without_numbers, self._reasons))) > 1
+        self._reasons[run_id] = reason
+        alike = set(map(_without_numbers, self._reasons.values()))
+        self._differ = not is_early or len(alike) > 1
 
     @property
     def why_stop(self) -> str | None:
         """Why no further run should start; None if they may."""
         if self._differ or len(self._reasons) < _FIRST:
             return None
-        reason = " ".join(self._reasons[0].split()).rstrip(".")
+        reason = " ".join(next(iter(self._reasons.values())).split()).rstrip(".")
         return (
             "No further runs are started: the first runs must get to their first step; the first "
             f"{_FIRST} to end all failed before it: {reason}. Correct the cause and repeat the "

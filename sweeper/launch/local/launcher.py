@@ -230,7 +230,7 @@ class _Runs:
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
         attempt.end(end, self.ledger)
         is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
-        self._first_ends.add(end.reason, is_early=is_early)
+        self._first_ends.add(run_id, end.reason, is_early=is_early)
         return {run_id: end}
 
     def _take_back_probed(self) -> Sequence[str]:

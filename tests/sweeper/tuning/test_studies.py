@@ -70,9 +70,9 @@ def test_a_point_that_was_compared_with_others_goes_on_alone(tune, studies):
 
 
 def test_a_run_in_the_ledger_gives_its_trial_a_result_and_is_not_trained_again(tune, studies, rows):
-    tune("warmup=tag(tune, choice(0, 0.5))", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
+    tune("base_lr=tag(tune, choice(0.1, 0.2))", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
     again = ("hydra.sweeper.study_name=again", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
-    tune("warmup=tag(tune, choice(0, 0.5))", *again)
+    tune("base_lr=tag(tune, choice(0.1, 0.2))", *again)
 
     named, first = sorted(studies(), key=lambda study: not study.study_name.startswith("again"))
     assert [trial.value for trial in named.trials] == [trial.value for trial in first.trials]

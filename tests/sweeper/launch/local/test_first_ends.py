@@ -57,10 +57,11 @@ def ends(short, results):
         Ledger(results).prepare()
         first = FirstEnds()
         for seed, (end, took_step) in enumerate(ended):
-            attempt = Attempt.begin(run_spec(short(seed=seed, **changes)), Ledger(results), 1)
+            spec = run_spec(short(**{"seed": seed, **changes}))
+            attempt = Attempt.begin(spec, Ledger(results), 1 if "seed" not in changes else seed + 1)
             if took_step:
                 (attempt.folder / FIRST_STEP).touch()
-            first.add(end.reason, is_early=attempt.failed_early(end))
+            first.add(spec.run_id, end.reason, is_early=attempt.failed_early(end))
         return first.why_stop
 
     return why
@@ -70,6 +71,11 @@ def test_reasons_that_differ_in_numbers_are_alike(ends):
     others = [End(outcome="failed", reason=f"data.root must be a folder; got {n}.") for n in (4, 5)]
 
     assert ends((FAILED, False), *((end, False) for end in others))
+
+
+def test_one_run_that_fails_again_and_again_is_one(ends):
+    assert ends(*[(FAILED, False)] * 3)
+    assert ends(*[(FAILED, False)] * 3, seed=7) is None
 
 
 @pytest.mark.parametrize(
