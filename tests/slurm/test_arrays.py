@@ -52,7 +52,7 @@ def test_a_thousand_and_two_runs_are_two_arrays_below_the_largest(sweeps):
         "hydra.launcher.throttle=10",
     )  # fmt: skip
 
-    assert re.findall(r"Submitted (\d+) runs as (?:an array of )?(\d+) job", said) == [
+    assert re.findall(r"Submitted (\d+) runs? as (?:an array of )?(\d+) job", said) == [
         ("1001", "1001"),
         ("1", "1"),
     ]
