@@ -1,5 +1,6 @@
 """The launcher on a real SLURM, the straight line, refusals, two nodes."""
 
+import os
 import re
 import signal
 import sys
@@ -88,7 +89,8 @@ def test_jobs_that_wait_in_vain_are_told(sweeps):
 
 
 def test_a_host_without_slurm_is_told_so(sweeps, monkeypatch):
-    monkeypatch.setattr(type(sweeps.cluster), "environment", {"PATH": "/nonexistent"})
+    environment = {"PATH": "/nonexistent", "PYTHONPATH": os.environ["PYTHONPATH"]}
+    monkeypatch.setattr(type(sweeps.cluster), "environment", environment)
     said = sweeps.run(code=2)
 
     assert said == (
