@@ -100,7 +100,8 @@ def hand_loop(send, epochs: int, span: int | None) -> None:
         for index, step in enumerate(micro_batches):
             for micro_step, examples in enumerate(step):
                 images, labels = data.train_examples(examples)
-                position.first_example = index * 3840 + micro_step * 768
+                first = index * 3840 + micro_step * 768
+                position.move(epoch=epoch, step=index, first_example=first, examples=768)
                 images = images.contiguous(memory_format=torch.channels_last)
                 (functional.cross_entropy(model(images), labels) / 5).backward()
             optimizer.step()

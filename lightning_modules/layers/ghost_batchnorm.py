@@ -133,6 +133,13 @@ class GhostBatchNorm(nn.Module):
     def _count(self, x: Tensor) -> None:
         """Take note of a pass's spans; ValueError if they are not those of its examples."""
         position = self.position
+        if position.moves:  # else a loop that says no more than the first example
+            self._check_examples(x)
+        self._decay_to(position.first_example // self.span)
+        self._spans_counted += max(1, len(x) // self.span)
+
+    def _check_examples(self, x: Tensor) -> None:
+        position = self.position
         if len(x) != position.examples:
             self._refuse(
                 f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"
@@ -141,8 +148,6 @@ class GhostBatchNorm(nn.Module):
             self._refuse("once; it was called again in the same pass")
         self._check_pass(position.moves - 1)
         self._counted_pass = position.moves
-        self._decay_to(position.first_example // self.span)
-        self._spans_counted += max(1, len(x) // self.span)
 
     def _check_pass(self, last: int) -> None:
         """Refuse that the layer was left out since its first pass of the epoch."""

@@ -40,6 +40,19 @@ def test_one_span_per_micro_batch_is_torchs_own_batchnorm():
     torch.testing.assert_close(ours.eval()(x), torchs.eval()(x), rtol=1e-12, atol=1e-12)
 
 
+def test_a_loop_may_say_no_more_than_the_first_example():
+    ours, position = net(span=8)
+    told, moved = net(span=8)
+    for first, part in zip(range(0, 32, 8), images(32).split(8), strict=True):
+        position.first_example = first
+        moved.move(epoch=0, step=0, first_example=first, examples=8)
+        torch.testing.assert_close(ours(part), told(part), rtol=0, atol=0)
+    for layer in (*ghost_batchnorms(ours), *ghost_batchnorms(told)):
+        layer.merge_ranks(4)
+
+    torch.testing.assert_close(ours[1].running_var, told[1].running_var, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("micro_batch", [8, 16, 32])
 def test_the_micro_batch_does_not_change_the_gradient(micro_batch):
     x = images(32)
