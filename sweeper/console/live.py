@@ -123,10 +123,8 @@ class LiveTable:
             state.status, state.reason = end.outcome, end.reason
             self._done += state.spec.most_epochs
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
-            metric = (
-                f"{line.metric_name}={text}" if (text := (line := state.line).metric_text) else ""
-            )
-            parts = (f"{end.outcome:<8} {self._name(state.spec)}", metric, end.reason)
+            name, metric = self._name(state.spec), state.line.metric_word
+            parts = (f"{end.outcome:<8} {name}", metric, end.reason)
             self._say_line("  ".join(part for part in parts if part))
         self._refresh()
 

@@ -41,16 +41,16 @@ def test_one_span_per_micro_batch_is_torchs_own_batchnorm():
 
 
 def test_a_loop_may_say_no_more_than_the_first_example():
-    ours, position = net(span=8)
-    told, moved = net(span=8)
+    by_hand, position = net(span=8)
+    moved, full_position = net(span=8)
     for first, part in zip(range(0, 32, 8), images(32).split(8), strict=True):
         position.first_example = first
-        moved.move(epoch=0, step=0, first_example=first, examples=8)
-        torch.testing.assert_close(ours(part), told(part), rtol=0, atol=0)
-    for layer in (*ghost_batchnorms(ours), *ghost_batchnorms(told)):
+        full_position.move(epoch=0, step=0, first_example=first, examples=8)
+        torch.testing.assert_close(by_hand(part), moved(part), rtol=0, atol=0)
+    for layer in (*ghost_batchnorms(by_hand), *ghost_batchnorms(moved)):
         layer.merge_ranks(4)
 
-    torch.testing.assert_close(ours[1].running_var, told[1].running_var, rtol=0, atol=0)
+    torch.testing.assert_close(by_hand[1].running_var, moved[1].running_var, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("micro_batch", [8, 16, 32])
