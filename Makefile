@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --dist loadfile
 # The slow tests mostly wait: for SLURM, for runs to be killed, for servers.
 TEST_PROCESSES ?= 2
-SLOW_TEST_PROCESSES ?= 4
+SLOW_TEST_PROCESSES ?= 5
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all models soak check format clean

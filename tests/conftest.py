@@ -42,6 +42,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
 )
 
+#: What takes longest starts first; SLURM's tests mostly wait, while others use the processors.
+_FIRST = (
+    "slurm/test_time_limits.py",
+    "slurm/test_interruptions.py",
+    "slurm/test_places.py",
+    "sweeper/tuning/test_known_answer.py",
+    "slurm/test_slurm.py",
+    "slurm/test_arrays.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    turns = {Path(__file__).parent / name: turn for turn, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns)))
+
 
 @pytest.fixture(scope="session")
 def loader() -> ConfigLoader:

@@ -19,11 +19,6 @@ _FOLDER = ["--config-dir", str(CONF)]
 SHORT = ["batch=7680", "warmup=0", "schedule=constant", "threads=1", "model=slow"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """These tests first: they mostly wait, while others use the processors."""
-    items.sort(key=lambda item: Path(__file__).parent not in item.path.parents)
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Generator[Cluster]:
     """Two slurmd, started for the tests and stopped after them."""

@@ -20,14 +20,14 @@ def steps_until(where: str, *, steps_per_epoch: int) -> int:
 def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere):
     """A partition of higher priority takes both nodes (submitit's own path starts at step 0)."""
     words = ["epochs=4", "micro_batch=128"]
-    command = sweeps.start(*words, "num_nodes=2")
+    command = sweeps.start(*words)
     sweeps.wait_for_epochs(1)
     sweeps.cluster.run(
         "sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap 'sleep 2'"
     )
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=600)
-    undisturbed = elsewhere(*words, "devices=2")
+    undisturbed = elsewhere(*words)
 
     assert command.returncode == 0, said
     assert_same(sweeps.rows(), undisturbed)

@@ -14,16 +14,8 @@ from conftest import Sweeps
 pytestmark = pytest.mark.slow
 
 
-def test_one_run_without_m_goes_to_slurm_too(sweeps):
-    command = sweeps.start("epochs=1", mode=())
-    said, _ = command.communicate(timeout=600)
-
-    assert command.returncode == 0, said
-    assert "Submitted 1 run as 1 job" in said
-    assert list(sweeps.rows().outcome) == ["finished"]
-
-
 def test_two_nodes_of_two_ranks_give_the_results_of_four_ranks_here(sweeps, elsewhere):
+    """Same order of examples, same sums: equal to the last bit, whoever started the ranks."""
     words = ["epochs=1", "model=small_cnn", "micro_batch=384"]
     sweeps.run(*words, "num_nodes=2", "devices=2")
     undisturbed = elsewhere(*words, "devices=4")
@@ -32,6 +24,7 @@ def test_two_nodes_of_two_ranks_give_the_results_of_four_ranks_here(sweeps, else
     assert (across.world_size, here.world_size) == (4, 4)
     for name in ("run_id", "train_loss", "val_loss", "val_accuracy", "lr_series_hash", "steps"):
         assert across[name] == here[name], name
+    assert across.realised_batch_min == across.realised_batch_max == 7680
 
 
 def test_out_of_memory_goes_on_with_half_the_micro_batch_in_the_same_job(sweeps):
@@ -47,12 +40,17 @@ def test_out_of_memory_goes_on_with_half_the_micro_batch_in_the_same_job(sweeps)
 
 
 def test_every_rank_sees_the_gpus_of_its_node_and_has_one_of_its_own(sweeps):
-    """The cluster's GPUs are two names; so ranks train on the CPU. srun's --gpu-bind hid them."""
-    sweeps.run(
-        "epochs=1", "model=showing", "devices=2", "num_nodes=2",
-        "hydra.launcher.gpus_per_node=2",
-    )  # fmt: skip
+    """One run, without -m. The cluster's GPUs are two names; so ranks train on the CPU.
 
+    srun's --gpu-bind hid them.
+    """
+    words = ["epochs=1", "model=showing", "devices=2", "num_nodes=2"]
+    command = sweeps.start(*words, "hydra.launcher.gpus_per_node=2", mode=())
+    said, _ = command.communicate(timeout=600)
+
+    assert command.returncode == 0, said
+    assert "Submitted 1 run as 1 job" in said
+    assert list(sweeps.rows().outcome) == ["finished"]
     (folder,) = sweeps.results.glob("attempts/*/001")
     logs = [folder / "log.txt", *(folder / f"log-rank{r}.txt" for r in range(1, 4))]
     shown = [re.findall(r"sees GPUs (\S+), local rank (\d)", log.read_text()) for log in logs]

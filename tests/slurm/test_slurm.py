@@ -1,4 +1,4 @@
-"""The launcher on a real SLURM, the straight line, refusals, two nodes."""
+"""The launcher on a real SLURM: the straight line, refusals, the queue."""
 
 import os
 import re
@@ -33,19 +33,6 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
 
     assert "1 of 2 runs already have a result" in again
     assert "Submitted" not in again
-
-
-def test_two_nodes_give_the_results_of_two_ranks_here(sweeps, elsewhere):
-    """Same order of examples, same sums: equal to the last bit, whoever started the ranks."""
-    words = ["epochs=1", "model=small_cnn", "micro_batch=384"]
-    sweeps.run(*words, "num_nodes=2")
-    undisturbed = elsewhere(*words, "devices=2")
-
-    across, here = sweeps.rows().iloc[0], undisturbed.iloc[0]
-    assert (across.world_size, here.world_size) == (2, 2)
-    for name in ("run_id", "train_loss", "val_loss", "val_accuracy", "lr_series_hash", "steps"):
-        assert across[name] == here[name], name
-    assert across.realised_batch_min == across.realised_batch_max == 7680
 
 
 @pytest.mark.parametrize(
