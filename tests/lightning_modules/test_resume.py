@@ -85,6 +85,7 @@ def leave_after_each_step(train, results: Path, layouts: list[dict], **words) ->
     return train(results, **STEPS, **words, **layouts[0])
 
 
+@pytest.mark.slow
 def test_left_after_each_step_to_the_last_bit(train, tmp_path):
     """Lightning would train the first examples of the epoch again, and never the last."""
     whole = train(tmp_path / "whole", **STEPS, devices=2)

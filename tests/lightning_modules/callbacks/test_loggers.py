@@ -26,7 +26,8 @@ def train(grid, results):
     def run(*words):
         ledger = Ledger(results)
         ledger.prepare()
-        short = ["epochs=2", "warmup=0", "schedule=constant", "batch=7680"]
+        short = ["epochs=2", "warmup=0", "schedule=constant", "batch=1024"]
+        short += ["data.num_train_examples=2048"]
         planned = plan(grid(*short, *words), ledger)
         to_do = tasks(planned, ledger, retry=None, rerun=None)
         for _ in run_here(to_do, ledger, Machine(cores=2)):

@@ -51,6 +51,7 @@ def test_in_float64_with_batchnorm_they_agree_to_rounding_after_many_steps(layou
     assert all(row.same_lr and row.has_batchnorm for row in trained)
 
 
+@pytest.mark.slow
 def test_in_float64_they_agree_with_dropout_and_with_spans_over_several_ranks(layouts_of):
     trained = layouts_of(
         "64-true",

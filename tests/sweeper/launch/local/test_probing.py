@@ -25,6 +25,7 @@ def tried(results: Path) -> list[str]:
     return sorted(path.stem for path in results.glob("probes/*/*-*.json"))
 
 
+@pytest.mark.slow
 def test_the_largest_that_fits_is_found_once_and_changes_nothing_else(
     launch, short, results, tmp_path
 ):
