@@ -1,14 +1,24 @@
 """A claim about the runs, judged: reproduced, contradicted, or not decidable with these runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from analysis.papers.grid import Point, ended, runs_at
-from analysis.stats.equivalence import compare, seeds_to_see
-from analysis.stats.replicates import Array, Replicates, percentile_interval
+from analysis.stats.contrasts import (
+    ONE_SIDED,
+    Arms,
+    Contrasts,
+    assured_seeds,
+    holm,
+    rank_test,
+    weigh,
+)
+from analysis.stats.optimum import best_warmups, exponent_draws
+from analysis.stats.replicates import Array, percentile_interval
+from analysis.stats.shares import share_in_words, validation_size
 from analysis.tables.metric import ACCURACY, Metric
 
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
@@ -16,8 +26,8 @@ REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidab
 #: How a verdict begins to say why, if it needs what the runs do not record.
 LACKING = "these runs have no "
 
-#: From cell means, shape (draws, points in the claim's order), to the effect of each draw.
-Effect = Callable[[Array], Array]
+#: Differences that seeds are proposed for: smaller ones do not matter [accuracy, 0 to 1; nats].
+MARGIN, LOSS_MARGIN = 0.003, 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +38,10 @@ class Claim:
         text: the statement.
         where: the figure or section.
         points: points that it is about, in the paper's numbers.
-        effect: what must be positive for it to hold; None for a claim of no difference between
-            its two points.
+        contrasts: of these points, what must lie between bounds for it to hold; None for a claim
+            that the best warmup grows with the batch to a power between 0 and 1.
         unit: of the effect.
         metric: what it is about.
-        margin: for a claim of no difference: what does not matter.
-        upper: the effect must also be below this.
-        is_about_optimum: whether it needs the best warmup of each batch to lie inside the grid.
         only_there: why it can be judged on the paper's own data, model and epochs alone; empty if
             it can be judged on any.
     """
@@ -42,12 +49,9 @@ class Claim:
     text: str
     where: str
     points: Sequence[Point]
-    effect: Effect | None
+    contrasts: Contrasts | None
     unit: str = "accuracy"
     metric: Metric = ACCURACY
-    margin: float = 0.0
-    upper: float = np.inf
-    is_about_optimum: bool = False
     only_there: str = ""
 
 
@@ -60,11 +64,15 @@ class Verdict:
         where: the figure or section.
         verdict: reproduced, contradicted or not decidable.
         effect: the effect; nan if it cannot be computed.
-        low: lower end of its 95 % interval.
+        low: lower end of its 95 % interval, not corrected for other claims.
         high: upper end.
+        p: one-sided p value of the verdict that is nearer, were it the only claim; nan if it
+            cannot be judged.
+        p_corrected: the same, corrected for the paper's other claims; decides.
         unit: of the effect.
         num_seeds: fewest replicates of its points.
         seeds_needed: replicates a point that would decide it; 0 if decided, -1 if unknown.
+        seeds_for: the distance from the undecided that these replicates are for.
         why: in words.
     """
 
@@ -74,46 +82,174 @@ class Verdict:
     effect: float = np.nan
     low: float = np.nan
     high: float = np.nan
+    p: float = np.nan
+    p_corrected: float = np.nan
     unit: str = "accuracy"
     num_seeds: int = 0
     seeds_needed: int = -1
+    seeds_for: float = np.nan
     why: str = ""
 
 
-def difference(means: Array) -> Array:
-    """The first point minus the second: an effect."""
-    return means[:, 0] - means[:, 1]
+@dataclass(frozen=True, slots=True)
+class PointValues:
+    """What the seeds of a claim's points measured.
 
-
-def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
-    """Judge a claim on runs.
-
-    A diverged run counts with the accuracy that it recorded last, or 0 if it recorded none.
+    Attributes:
+        finished: the metric of the runs that finished, of each point.
+        num_diverged: runs that diverged, of each point.
+        names: of the points.
+        worst: what stands for a diverged run where runs are ranked, inf or -inf.
+        num_validation: examples of the validation set, if the metric is a share of them.
     """
-    values, num_diverged = _values(claim, runs)
-    num_seeds = min(len(v) for v in values)
-    blank = Verdict(text=claim.text, where=claim.where, unit=claim.unit, num_seeds=num_seeds)
-    if num_seeds == 0:
-        lacking = [str(p) for p, v in zip(claim.points, values, strict=True) if not len(v)]
-        return replace(blank, why=f"not run: {', '.join(lacking)}")
-    if claim.effect is None:
-        judged = _judge_no_difference(values, claim.margin, blank)
-    else:
-        judged = judge_positive(values, claim.effect, blank, rng, claim.upper)
-    return with_diverged(judged, num_diverged)
+
+    finished: Sequence[Array]
+    num_diverged: Sequence[int]
+    names: Sequence[str]
+    worst: float = -np.inf
+    num_validation: int | None = None
+
+    @property
+    def num_seeds(self) -> int:
+        """Fewest runs of a point."""
+        counted = zip(self.finished, self.num_diverged, strict=True)
+        return min(len(values) + lost for values, lost in counted)
+
+    @property
+    def ranked(self) -> list[Array]:
+        """The values of each point, diverged ones with the worst."""
+        counted = zip(self.finished, self.num_diverged, strict=True)
+        return [np.append(values, np.full(lost, self.worst)) for values, lost in counted]
+
+    @property
+    def diverged(self) -> str:
+        """The share of each point that diverged, in words; empty if none did."""
+        counted = zip(self.names, self.finished, self.num_diverged, strict=True)
+        shares = [f"{n} {share_in_words(k, len(v) + k)}" for n, v, k in counted if k]
+        return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
 
 
-def with_diverged(verdict: Verdict, num_diverged: int) -> Verdict:
-    """A verdict that says how many of its runs diverged, if any."""
-    why = f"{verdict.why}; {num_diverged} diverged runs are included"
-    return replace(verdict, why=why) if num_diverged else verdict
+def values_of(
+    arms: Sequence[pd.DataFrame], names: Sequence[str], metric: Metric = ACCURACY
+) -> PointValues:
+    """What the runs of each point, ended ones, measured."""
+    lost = [arm["outcome"] == "diverged" for arm in arms]
+    finished = [_values(arm.loc[~bad, metric.name]) for arm, bad in zip(arms, lost, strict=True)]
+    size = validation_size(np.concatenate(finished)) if metric.unit == "%" else None
+    counts = [int(bad.sum()) for bad in lost]
+    return PointValues(finished, counts, names, -metric.sign * np.inf, size)
 
 
-def recorded(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.Series:
-    """The metric of runs that ended; an accuracy that a diverged run never recorded is 0."""
-    values = runs[metric.name]
-    lost = (runs["outcome"] == "diverged") & (metric == ACCURACY)
-    return values.mask(lost & values.isna(), 0.0)
+def _values(column: pd.Series) -> Array:
+    return column.dropna().to_numpy(dtype=float)
+
+
+def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims: int) -> Verdict:
+    """Judge a claim on runs, as if it were the only one; `settle` corrects for the others.
+
+    `num_claims` is how many claims of the paper there are, for the seeds that would decide.
+    """
+    runs = ended(runs)
+    arms = [runs[here] for here in runs_at(runs, claim.points)]
+    measured = values_of(arms, [str(point) for point in claim.points], claim.metric)
+    blank = Verdict(
+        text=claim.text, where=claim.where, unit=claim.unit, num_seeds=measured.num_seeds
+    )
+    if measured.num_seeds == 0:
+        lacks = [not len(values) for values in measured.ranked]
+        missing = [n for n, lack in zip(measured.names, lacks, strict=True) if lack]
+        return replace(blank, why=f"not run: {', '.join(missing)}")
+    if claim.contrasts is None:
+        return _judge_exponent(claim, runs, rng, blank)
+    return judge_contrasts(claim.contrasts, measured, blank, rng, num_claims)
+
+
+def judge_contrasts(
+    contrasts: Contrasts,
+    measured: PointValues,
+    blank: Verdict,
+    rng: np.random.Generator,
+    num_claims: int,
+) -> Verdict:
+    """Judge whether contrasts of points lie between their bounds.
+
+    Those with a point of which runs diverged are judged by rank, a diverged run being the worst;
+    the effect is that of the runs that finished.
+    """
+    if blank.num_seeds < 2:
+        return replace(blank, why="one seed per point: no test")
+    arms = Arms.of(measured.finished)
+    if measured.num_validation:
+        arms = arms.floored(measured.num_validation)
+    by_rank = contrasts.using(np.array(measured.num_diverged) > 0)
+    if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
+        return replace(blank, why=f"nothing to rank against; {measured.diverged}")
+    ranks = [
+        rank_test(contrasts, i, measured.ranked, rng) if ranked else None
+        for i, ranked in enumerate(by_rank)
+    ]
+    found = weigh(contrasts, arms, ranks)
+    judged = replace(
+        blank,
+        verdict=REPRODUCED if found.p_for <= found.p_against else CONTRADICTED,
+        effect=float(found.value),
+        low=float(found.low),
+        high=float(found.high),
+        p=float(min(found.p_for, found.p_against)),
+        why=measured.diverged,
+    )
+    if np.isnan(judged.p):
+        why = "every seed of a point measured the same: nothing to test by"
+        return replace(judged, verdict=UNDECIDED, why=why)
+    if not any(by_rank):
+        resolution = LOSS_MARGIN if blank.unit == "nats" else MARGIN
+        level = ONE_SIDED / num_claims
+        needed, distance = assured_seeds(contrasts, arms, resolution, level)
+        needed = max(needed, blank.num_seeds + 1)
+        judged = replace(judged, seeds_needed=needed, seeds_for=distance)
+    return judged
+
+
+def _judge_exponent(
+    claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, blank: Verdict
+) -> Verdict:
+    """Whether the best warmup grows with the batch, by less than the batch."""
+    runs = runs[np.any(runs_at(runs, claim.points), axis=0)]
+    placed = runs.assign(global_batch=runs["paper_batch"], warmup_epochs=runs["paper_warmup"])
+    value, draws, note = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
+    if draws is None:
+        return replace(blank, effect=value, why=note)
+    low, high = percentile_interval(draws)
+    p_for, p_against = shares_outside(draws, 0.0, 1.0)
+    return replace(
+        blank,
+        verdict=REPRODUCED if p_for <= p_against else CONTRADICTED,
+        effect=value,
+        low=low,
+        high=high,
+        p=min(p_for, p_against),
+        why=note,
+    )
+
+
+def shares_outside(draws: Array, lower: float, upper: float) -> tuple[float, float]:
+    """The two p values of lying between bounds; draws without a value count against both."""
+    count, lost = len(draws) + 1, 1 + int(np.isnan(draws).sum())
+    sides = [int((draws <= lower).sum()), int((draws >= upper).sum())]
+    other = [int((draws >= lower).sum()), int((draws <= upper).sum())]
+    return (max(sides) + lost) / count, min(1.0, 2 * (min(other) + lost) / count)
+
+
+def settle(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """The verdicts on a paper's claims as one family: decided by p values corrected by Holm."""
+    corrected = holm(np.array([v.p for v in verdicts], dtype=float))
+    return [_settled(v, float(p)) for v, p in zip(verdicts, corrected, strict=True)]
+
+
+def _settled(verdict: Verdict, corrected: float) -> Verdict:
+    if corrected <= ONE_SIDED:
+        return replace(verdict, p_corrected=corrected, seeds_needed=0, seeds_for=np.nan)
+    return replace(verdict, verdict=UNDECIDED, p_corrected=corrected)
 
 
 def lacking(runs: pd.DataFrame, metric: Metric = ACCURACY) -> str:
@@ -122,65 +258,3 @@ def lacking(runs: pd.DataFrame, metric: Metric = ACCURACY) -> str:
     if has_finished and runs[metric.name].isna().all():
         return f"{LACKING}{metric.label}"
     return ""
-
-
-def _values(claim: Claim, runs: pd.DataFrame) -> tuple[list[Array], int]:
-    """The replicates of each point, and how many of all diverged."""
-    runs = ended(runs)
-    diverged = runs["outcome"] == "diverged"
-    measured = recorded(runs, claim.metric)
-    masks = [here & measured.notna() for here in runs_at(runs, claim.points)]
-    values = [measured[here].to_numpy(dtype=float) for here in masks]
-    return values, sum(int((here & diverged).sum()) for here in masks)
-
-
-def judge_positive(
-    values: Sequence[Array],
-    effect: Effect,
-    blank: Verdict,
-    rng: np.random.Generator,
-    upper: float = np.inf,
-) -> Verdict:
-    """Judge whether an effect is positive.
-
-    The effect takes the means of the points; `values` are the replicates of each.
-    """
-    cells = Replicates(points=pd.DataFrame(index=range(len(values))), values=tuple(values))
-    found = float(effect(cells.means[None, :])[0])
-    if cells.num_seeds < 2:
-        return replace(blank, effect=found, why="one seed per point: no interval")
-    low, high = percentile_interval(effect(cells.resampled_means(rng, decisive=2)))
-    verdict, why = UNDECIDED, "the interval contains zero"
-    if low > 0 and high < upper:
-        verdict, why = REPRODUCED, "the interval is on the claim's side"
-    elif high <= 0 or low >= upper:
-        verdict, why = CONTRADICTED, "the interval is on the other side"
-    needed = 0 if verdict != UNDECIDED else _seeds_needed(values, found, blank.unit)
-    return replace(
-        blank, verdict=verdict, effect=found, low=low, high=high, seeds_needed=needed, why=why
-    )
-
-
-def _seeds_needed(values: Sequence[Array], effect: float, unit: str) -> int:
-    """As for a difference of two means; unknown for effects in other units than the measure's."""
-    spread = float(np.sqrt(np.mean([v.var(ddof=1) for v in values])))
-    if unit == "exponent" or spread == 0 or not np.isfinite(effect) or effect == 0:
-        return -1
-    return max(seeds_to_see(effect, spread), min(len(v) for v in values) + 1)
-
-
-def _judge_no_difference(values: Sequence[Array], margin: float, blank: Verdict) -> Verdict:
-    if blank.num_seeds < 2:
-        return replace(blank, why="one seed per point: no difference can be shown or excluded")
-    first, second = values
-    found = compare(first, second, margin)
-    verdict = {"equivalent": REPRODUCED, "different": CONTRADICTED}.get(found.verdict, UNDECIDED)
-    return replace(
-        blank,
-        verdict=verdict,
-        effect=found.difference.value,
-        low=found.difference.low,
-        high=found.difference.high,
-        seeds_needed=found.seeds_needed,
-        why=f"two one-sided tests, margin {margin:g}: {found.verdict}",
-    )

@@ -5,16 +5,14 @@ In its figures, as there, an accuracy is the median over the last five epochs.
 
 from functools import partial
 
-from analysis.papers.claim import Claim, difference
+from analysis.papers.claim import MARGIN, Claim
 from analysis.papers.grid import PaperFigure, Point
 from analysis.papers.paper import Paper, Published
+from analysis.stats.contrasts import Contrasts
 
 CITATION = "Goyal et al. 2017"
 
 BATCHES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
-
-#: Differences of accuracy smaller than this do not matter [accuracy, 0 to 1].
-MARGIN = 0.003
 
 #: Top-1 error of ResNet-50 after 90 epochs, mean and standard deviation over 5 runs [%]: linear
 #: scaling with 5 epochs of gradual warmup, from 256 on.
@@ -56,7 +54,7 @@ _warmups_final = partial(_warmups, is_final=True, last_epochs=5)
 _rules_final = partial(_rules, is_final=True, last_epochs=5)
 
 #: A claim that accuracy at the first point is higher than at the second.
-_higher = partial(Claim, effect=difference)
+_higher = partial(Claim, contrasts=Contrasts.pairs((0, 1)))
 
 PAPER = Paper(
     name="goyal2017",
@@ -77,9 +75,8 @@ PAPER = Paper(
         Claim(
             text="Linear scaling with gradual warmup keeps the accuracy of 256 up to 8,192",
             where="figure 1",
-            points=[_at(256), _at(8192)],
-            effect=None,
-            margin=MARGIN,
+            points=[_at(8192), _at(256)],
+            contrasts=Contrasts.pairs((0, 1), lower=-MARGIN),
         ),
         _higher(
             text="Beyond 8,192 accuracy falls: 16,384 is below 256",

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers import NAMES, PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Claim, Verdict, judge, lacking
-from analysis.papers.grid import runs_at
+from analysis.papers.claim import LACKING, UNDECIDED, Claim, Verdict, judge, lacking, settle
+from analysis.papers.grid import ended, runs_at
 from analysis.papers.paper import nearest_runs, place_runs
-from analysis.papers.validity import ARM, at_upper_edge, same_arms
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+from analysis.papers.validity import ARM, at_upper_edge, confounds, same_arms
+from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
+from sweeper.spec.sentences import several
 
 _SEED = 20210801
 
@@ -54,7 +55,7 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     rng = np.random.default_rng(_SEED)
     if name == limit2020.NAME:
         shown, verdicts = limit2020.judge_claims(runs, curves, rng)
-        compared = replace(group_comparable(shown)[0], runs=shown)
+        compared = group_comparable(shown, (*AXES, *limit2020.RECIPE))[0]
         return Judged(name, limit2020.CITATION, compared, verdicts)
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper)
@@ -63,10 +64,10 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     verdicts = [
         Verdict(text=claim.text, where=claim.where, why=why)
         if (why := lacking(compared.runs, claim.metric))
-        else _judge_valid(claim, placed, rng, is_there=is_there)
+        else _judge_valid(claim, placed, rng, len(paper.claims), is_there=is_there)
         for claim in paper.claims
     ]
-    return Judged(name, paper.citation, compared, verdicts)
+    return Judged(name, paper.citation, compared, settle(verdicts))
 
 
 def table(judged: Sequence[Judged]) -> pd.DataFrame:
@@ -77,48 +78,71 @@ def table(judged: Sequence[Judged]) -> pd.DataFrame:
 def lines(judged: Judged) -> list[tuple[str, str]]:
     """Each verdict with its words; one line for all claims about what these runs do not record."""
     counts = Counter(v.why for v in judged.verdicts if v.why.startswith(LACKING))
-    shown = [(v.verdict, in_words(v)) for v in judged.verdicts if v.why not in counts]
+    family = sum(not np.isnan(v.p) for v in judged.verdicts)
+    shown = [(v.verdict, in_words(v, family)) for v in judged.verdicts if v.why not in counts]
     folded = [f"{n} claim{'s' * (n > 1)}: {why}" for why, n in counts.items()]
     return [*shown, *((UNDECIDED, words) for words in folded)]
 
 
-def in_words(verdict: Verdict) -> str:
-    """A verdict as a line: the claim, effect, interval, seeds, and what would decide it."""
+def in_words(verdict: Verdict, family: int = 1) -> str:
+    """A verdict as a line: the claim, effect, interval, seeds, and what would decide it.
+
+    `family` is how many of the paper's claims were tested.
+    """
     parts = [f"{verdict.text} ({verdict.where})"]
     if not np.isnan(verdict.effect):
         parts.append(_effect_words(verdict))
     parts.append(f"seeds: {verdict.num_seeds}")
+    if not np.isnan(verdict.p):
+        parts.append(_p_words(verdict, family))
     if verdict.seeds_needed > 0:
         about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
-        parts.append(f"{about} seeds per point would decide")
-    return "; ".join([*parts, verdict.why])
+        parts.append(f"{about} seeds per point would decide {_amount(verdict, verdict.seeds_for)}")
+    return "; ".join(filter(None, [*parts, verdict.why]))
+
+
+def _p_words(verdict: Verdict, family: int) -> str:
+    corrected = f"{verdict.p_corrected:.2g} corrected for {several(family, 'claim')}"
+    return f"p = {verdict.p:.2g}, {corrected}"
+
+
+def _amount(verdict: Verdict, value: float) -> str:
+    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
+    return f"{scale * value:.3g} {unit}"
 
 
 def _effect_words(verdict: Verdict) -> str:
-    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
-    value = f"effect {scale * verdict.effect:.3g} {unit}"
+    scale = 100 if verdict.unit == "accuracy" else 1
+    value = f"effect {_amount(verdict, verdict.effect)}"
     if np.isnan(verdict.low):
         return value
     return f"{value} (95 %: {scale * verdict.low:.3g} to {scale * verdict.high:.3g})"
 
 
 def _judge_valid(
-    claim: Claim, placed: pd.DataFrame, rng: np.random.Generator, *, is_there: bool
+    claim: Claim, placed: pd.DataFrame, rng: np.random.Generator, num_claims: int, *, is_there: bool
 ) -> Verdict:
-    """A verdict, taken back if arms were in truth the same or an optimum is not bracketed."""
-    if claim.only_there:
-        blank = Verdict(text=claim.text, where=claim.where, why=claim.only_there)
-        return judge(claim, placed, rng) if is_there else blank
-    verdict = judge(claim, placed, rng)
-    ours = placed[np.any(runs_at(placed, claim.points), axis=0)]
-    why = ""
+    """A verdict, or why there can be none."""
+    if claim.only_there and not is_there:
+        return Verdict(text=claim.text, where=claim.where, why=claim.only_there)
+    verdict = judge(claim, placed, rng, num_claims)
+    why = _refusal(claim, placed[np.any(runs_at(placed, claim.points), axis=0)])
+    if not why or not verdict.num_seeds:
+        return verdict
+    return replace(verdict, verdict=UNDECIDED, p=np.nan, seeds_needed=-1, why=why)
+
+
+def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
+    """Why a claim cannot be judged: arms that are the same, an optimum that is not bracketed."""
     if groups := same_arms(ours):
         arms = " and ".join(_differences(groups[0]))
-        why = f"refused: identical learning rates at every step of {arms}"
-    elif claim.is_about_optimum and verdict.num_seeds and (edges := at_upper_edge(ours)):
+        return f"refused: identical learning rates at every step of {arms}"
+    if found := confounds(ended(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
+        return f"refused: the arms differ in more than the question: {'; '.join(found)}"
+    if claim.contrasts is None and (edges := at_upper_edge(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
-        why = f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
-    return replace(verdict, verdict=UNDECIDED, seeds_needed=-1, why=why) if why else verdict
+        return f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
+    return ""
 
 
 def _differences(arms: tuple[tuple[object, ...], ...]) -> list[str]:

@@ -20,16 +20,17 @@ from analysis.papers.claim import (
     REPRODUCED,
     UNDECIDED,
     Verdict,
-    judge_positive,
+    judge_contrasts,
     lacking,
-    recorded,
-    with_diverged,
+    settle,
+    values_of,
 )
 from analysis.papers.grid import ended
 from analysis.papers.paper import IMAGENET_EXAMPLES, batch_on_imagenet, nearest_batch
+from analysis.papers.validity import confounds
+from analysis.stats.contrasts import Contrasts
 from analysis.stats.diffusion import constant_rate, diffusion
-from analysis.stats.replicates import Array
-from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.metric import ACCURACY, Metric
 
 NAME = EXPERIMENT = "limit2020"
@@ -40,15 +41,23 @@ BATCHES = (64_000, 128_000, 256_000, 640_000, 1_280_000)
 OPTIMIZERS = ("nesterov", "lars", "lamb")
 BASELINE = "nesterov"
 
+#: Keys of the config that a recipe chooses.
+RECIPE = ("optimizer", "base_lr", "base_batch", "schedule", "warmup_start")
+
 _GAIN = "At the largest batch the best recipe beats the baseline (by 18 points there)"
 _DRIFT = "The distance from the start contradicts ultra-slow diffusion"
 
 
 def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of each optimizer the largest group of comparable runs."""
+    """Of the runs that differ in their recipe only, each optimizer's largest comparable group.
+
+    Of several such sets, that of the most optimizers.
+    """
     names = runs["optimizer"].astype("object")
     named = runs.assign(optimizer=names.where(names.notna(), "unnamed"))
-    largest = [group_comparable(group)[0].runs for _, group in named.groupby("optimizer")]
+    alike = group_comparable(named, (*AXES, *RECIPE))
+    most = max(alike, key=lambda group: group.runs["optimizer"].nunique()).runs
+    largest = [group_comparable(group)[0].runs for _, group in most.groupby("optimizer")]
     return pd.concat(largest, ignore_index=True)
 
 
@@ -114,34 +123,33 @@ def judge_claims(
     Returns:
         The runs that may be compared, and the verdicts.
     """
-    shown = by_optimizer(runs)
+    shown = ended(by_optimizer(runs))
     shared = shown.groupby("global_batch")["optimizer"].nunique()
     batches = shared[shared > 1].index
     if not len(batches):
         why = "runs of two or more optimizers at one batch are needed"
         return shown, [Verdict(text=t, where="abstract", why=why) for t in (_GAIN, _DRIFT)]
     at_largest = shown[shown["global_batch"] == batches.max()]
-    return shown, [_judge_gain(at_largest, rng), _judge_drift(at_largest, curves, rng)]
+    return shown, settle([_judge_gain(at_largest, rng), _judge_drift(at_largest, curves, rng)])
 
 
 def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     where = f"abstract; batch {int(runs['global_batch'].iloc[0]):,}"
-    runs = ended(runs)
     if why := lacking(runs):
         return Verdict(text=_GAIN, where=where, why=why)
-    groups = recorded(runs).groupby(runs["optimizer"])
-    values = {str(name): group.dropna().to_numpy(dtype=float) for name, group in groups}
-    if BASELINE not in values or len(values) < 2:
+    names = runs["optimizer"].unique()
+    if BASELINE not in names or len(names) < 2:
         why = f"optimizer={BASELINE} and another are needed at one batch"
         return Verdict(text=_GAIN, where=where, why=why)
-    ordered = [values.pop(BASELINE), *values.values()]
-    blank = Verdict(text=_GAIN, where=where, num_seeds=min(len(v) for v in ordered))
-    judged = judge_positive(ordered, _best_minus_first, blank, rng)
-    return with_diverged(judged, int((runs["outcome"] == "diverged").sum()))
-
-
-def _best_minus_first(means: Array) -> Array:
-    return means[:, 1:].max(axis=1) - means[:, 0]
+    if found := confounds(runs, ["optimizer"]):
+        why = f"refused: the arms differ in more than the question: {'; '.join(found)}"
+        return Verdict(text=_GAIN, where=where, why=why)
+    ordered = [BASELINE, *(str(name) for name in names if name != BASELINE)]
+    values = values_of([runs[runs["optimizer"] == name] for name in ordered], ordered)
+    others = [(i, 0) for i in range(1, len(ordered))]
+    contrasts = Contrasts.pairs(*others, num_arms=len(ordered), is_any=True)
+    blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds)
+    return judge_contrasts(contrasts, values, blank, rng, num_claims=2)
 
 
 def _judge_drift(runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator) -> Verdict:
@@ -152,11 +160,13 @@ def _judge_drift(runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Genera
         why = "no run has a recorded distance over six epochs of one learning rate"
         return replace(blank, why=why)
     found = {fit.verdict for fit in fits}
+    law = fits[0].verdict if len(found) == 1 else ""
     verdicts = {"power law": REPRODUCED, "ultra-slow": CONTRADICTED}
     power = fits[0].power
     return replace(
         blank,
-        verdict=verdicts.get(fits[0].verdict, UNDECIDED) if len(found) == 1 else UNDECIDED,
+        verdict=verdicts.get(law, UNDECIDED),
+        p=max(fit.p_of(law) for fit in fits) if law in verdicts else np.nan,
         effect=power.value,
         low=power.low,
         high=power.high,

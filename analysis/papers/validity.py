@@ -1,8 +1,9 @@
 """What makes a comparison worthless before any statistics: checks on the runs themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import cast
 
 import pandas as pd
@@ -14,13 +15,23 @@ from analysis.tables.metric import ACCURACY, Metric
 #: Columns whose values make two runs different arms.
 ARM = ["global_batch", "warmup_epochs", "lr_rule", "base_lr"]
 
+#: Columns in which arms that are compared must be alike, and what they say.
+_ALIKE = {
+    "bn_span": "BatchNorm span",
+    "world_size": "ranks",
+    "code_hash": "code",
+    "git_commit": "commit",
+    "data": "data",
+    "num_train_examples": "training examples",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A reason for doubt.
 
     Attributes:
-        kind: same_arms, confounded_norm, edge_optimum, one_seed, dead_milestone or updates.
+        kind: same_arms, confounded, edge_optimum, one_seed, dead_milestone or updates.
         text: in words.
         is_refusal: whether conclusions that rest on it are refused; else it is a remark.
     """
@@ -36,15 +47,16 @@ class Finding:
 def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Finding]:
     """Look for what these runs cannot support.
 
-    Uses the arm's columns, `outcome`, `seed`, `lr_series_hash`, `bn_span`, `steps_per_epoch`,
-    `steps`, `epochs`, `config_json` and the metric of comparable runs.
+    Uses the arm's columns, those that arms must have in common, `optimizer`, `outcome`, `seed`,
+    `lr_series_hash`, `steps_per_epoch`, `steps`, `epochs`, `config_json` and the metric of
+    comparable runs.
 
     Returns:
         Findings, refusals first.
     """
     runs = ended(runs)
     edges = partial(_edge_optima, metric=metric)
-    checks = (_same_arms, _confounded_norm, edges, _one_seed, _dead_milestones, _updates)
+    checks = (_same_arms, _confounded, edges, _one_seed, _dead_milestones, _updates)
     found = [finding for check in checks for finding in check(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
 
@@ -100,13 +112,38 @@ def _same_arms(runs: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("same_arms", text)
 
 
-def _confounded_norm(runs: pd.DataFrame) -> Iterator[Finding]:
-    spans = runs.groupby("global_batch")["bn_span"].agg(["min", "max"])
-    if spans["max"].max() == spans["min"].min() or spans.isna().all(axis=None):
-        return
-    words = ", ".join(f"{int(low)} at batch {b:,}" for b, low in spans["min"].dropna().items())
-    text = f"BatchNorm spans differ ({words}): the batch and the span were varied together."
-    yield Finding("confounded_norm", text)
+def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
+    """What differs between arms besides the question, in words: their effect may be due to it.
+
+    Arms are alike in a column if their runs have the same set of values in it.
+
+    Args:
+        runs: that ended.
+        arm: columns that tell the arms apart.
+    """
+    varied = [name for name in arm if len(runs[name].unique()) > 1] or list(arm[:1])
+    arms = [
+        (", ".join(map(_shown, key)), group) for key, group in runs.groupby(varied, dropna=False)
+    ]
+    found: list[str] = []
+    for column, word in _ALIKE.items():
+        first: dict[str, str] = {}  # of each set of values, the arm that has it
+        for name, group in arms:
+            values = sorted({"none" if pd.isna(v) else _shown(v) for v in group[column].unique()})
+            first.setdefault(" and ".join(values), name)
+        if len(first) > 1:
+            shown = "; ".join(f"{values} at {name}" for values, name in first.items())
+            found.append(f"{word} {shown} ({', '.join(varied)})")
+    return found
+
+
+def _shown(value: object) -> str:
+    return f"{value:,.15g}" if isinstance(value, Real) else str(value)
+
+
+def _confounded(runs: pd.DataFrame) -> Iterator[Finding]:
+    for text in confounds(runs, [*ARM, "optimizer"]):
+        yield Finding("confounded", f"Arms differ in more than the question: {text}.")
 
 
 def _one_seed(runs: pd.DataFrame) -> Iterator[Finding]:

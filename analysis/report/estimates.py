@@ -9,10 +9,11 @@ import pandas as pd
 
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import constant_rate, diffusion
-from analysis.stats.equivalence import compare
+from analysis.stats.equivalence import Comparison, compare
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.replicates import DRAWS, Estimate
 from analysis.stats.rules import compare_rules
+from analysis.stats.shares import validation_size
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.metric import Measured, Metric
@@ -100,7 +101,7 @@ def _learning_rate(
     of_one = runs[runs["warmup_epochs"] == warmups.index[0]]
     optima = best_lrs(of_one, rng, draws, metric=metric)
     found = _optimum(question, optima, "learning rates")
-    if len(optima.batches) < 3:
+    if len(optima.batches) < 3 or optima.is_rejected:
         return found
     comparison = compare_rules(optima)
     if not len(comparison.table):
@@ -160,12 +161,14 @@ def _critical(
         fit = critical_batch(reached, rng, draws)
     except ValueError as error:
         return Estimated(question, f"Not decidable at a target of {metric.shown(target)}: {error}")
+    start = "" if np.isnan(fit.critical_batch.value) else "At "
     words = (
-        f"At {number(fit.critical_batch, ' examples')}; target {metric.shown(target)}, best warmup "
-        f"of each batch and seed; lack of fit F = {fit.lack_of_fit:.3g} "
-        f"(p = {fit.lack_of_fit_p:.2g})."
+        f"{start}{number(fit.critical_batch, ' examples')}; target {metric.shown(target)}, best "
+        "warmup of each batch and seed"
     )
-    return Estimated(question, words)
+    if not np.isnan(fit.lack_of_fit):
+        words += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
+    return Estimated(question, f"{words[0].upper()}{words[1:]}.")
 
 
 def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
@@ -180,18 +183,20 @@ def _same(runs: pd.DataFrame, metric: Metric) -> Estimated:
     finished = _finished(runs, metric)
     margin, words = _margin(metric, _SAME, finished[metric.name])
     question = f"Does the learning-rate rule make a difference (margin {words})?"
+    values = finished[metric.name].to_numpy(dtype=float)
+    size = validation_size(values) if metric.unit == "%" else None
     rows: list[dict[str, object]] = []
-    for (batch, warmup), group in finished.groupby(["global_batch", "warmup_epochs"]):
-        arms = {rule: a[metric.name].to_numpy() for rule, a in group.groupby("lr_rule")}
-        arms = {rule: values for rule, values in arms.items() if len(values) > 1}
+    ended = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
+    for (batch, warmup), group in ended.groupby(["global_batch", "warmup_epochs"]):
+        arms = {str(rule): a for rule, a in group.groupby("lr_rule") if len(a) > 1}
         for first, second in combinations(arms, 2):
-            found = compare(arms[first], arms[second], margin)
+            found = _compared(arms[first], arms[second], margin, metric, size)
             d = found.difference
             rows.append(
                 {
                     "global_batch": batch, "warmup_epochs": warmup, "first": first,
                     "second": second, "difference": d.value, "low": d.low, "high": d.high,
-                    "verdict": found.verdict, "seeds_needed": found.seeds_needed,
+                    "verdict": found.verdict, "seeds_needed": found.seeds_needed, "note": d.note,
                 }
             )  # fmt: skip
     if not rows:
@@ -201,6 +206,20 @@ def _same(runs: pd.DataFrame, metric: Metric) -> Estimated:
     counts = table["verdict"].value_counts()
     words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
     return Estimated(question, f"Of {len(table)} pairs of arms: {words}.", table)
+
+
+def _compared(
+    first: pd.DataFrame, second: pd.DataFrame, margin: float, metric: Metric, size: int | None
+) -> Comparison:
+    lost = [arm["outcome"] == "diverged" for arm in (first, second)]
+    return compare(
+        first.loc[~lost[0], metric.name].to_numpy(dtype=float),
+        second.loc[~lost[1], metric.name].to_numpy(dtype=float),
+        margin,
+        num_validation=size,
+        num_diverged=(int(lost[0].sum()), int(lost[1].sum())),
+        worst=-metric.sign * np.inf,
+    )
 
 
 def _distance(

@@ -5,6 +5,7 @@ import pandas as pd
 from scipy.optimize import isotonic_regression
 
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
+from analysis.stats.shares import diverged_in_words
 from analysis.tables.metric import ACCURACY, Metric
 
 
@@ -37,11 +38,14 @@ def breaking_batch(
     value = _crossing(batches, metric.sign * cells.means, weights, margin)
     drawn = None
     if cells.num_seeds > 1:
-        means = cells.resampled_means(rng, draws, decisive=3)  # reference, before, after
+        means = cells.resampled_means(
+            rng, draws, 3 * (cells.num_seeds - 1)
+        )  # reference, before, after
         drawn = np.array([_crossing(batches, metric.sign * m, weights, margin) for m in means])
     holds = "" if np.isfinite(value) else f"{metric.word} holds up to batch {batches[-1]:,.0f}"
     single = "one seed: no interval" if drawn is None else ""
-    return Estimate.of(value, drawn, cells.num_seeds, method, holds, left_out, single)
+    notes = (holds, left_out, single, diverged_in_words(runs))
+    return Estimate.of(value, drawn, cells.num_seeds, method, *notes)
 
 
 def _crossing(batches: Array, means: Array, weights: Array, margin: float) -> float:

@@ -33,6 +33,11 @@ class Diffusion:
     local_exponent: tuple[float, float]
     verdict: str
 
+    def p_of(self, verdict: str) -> float:
+        """One-sided p value of a verdict: the share of draws in which the other law is better."""
+        law = {"power law": "power", "ultra-slow": "logarithm"}[verdict]
+        return 1.0 - float(self.table.set_index("law")["frequency"][law])
+
 
 def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """The distance from the start over the longest stretch of epochs at one learning rate.

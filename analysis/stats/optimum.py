@@ -1,16 +1,21 @@
 """The best warmup or learning rate at each batch, and how it grows with the batch."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
 
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
+from analysis.stats.shares import diverged_in_words
+from analysis.stats.target import REJECTED
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Added to a warmup before taking logarithms, so that no warmup has one [epochs].
 WARMUP_OFFSET = 1.0
+
+_REJECTED = "the parabola does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +29,8 @@ class Optima:
         low_edge: smallest setting tried at each batch.
         high_edge: largest setting tried at each batch.
         num_seeds: fewest replicates of a point.
-        num_diverged: runs left out because they diverged.
-        note: points that were left out.
+        note: points and runs that were left out, and whether the data reject the parabola.
+        is_rejected: whether they do; then there are no draws.
     """
 
     batches: Array
@@ -34,8 +39,8 @@ class Optima:
     low_edge: Array
     high_edge: Array
     num_seeds: int
-    num_diverged: int
     note: str
+    is_rejected: bool = False
 
     def table(self) -> pd.DataFrame:
         """One row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
@@ -51,7 +56,8 @@ class Optima:
             "unbounded, extend the grid"
         )
         drawn = None if self.draws is None else self.draws[:, i]
-        notes = ["" if is_interior else at_edge, "one seed: no interval" if drawn is None else ""]
+        single = "one seed: no interval" if self.num_seeds < 2 else ""
+        notes = ["" if is_interior else at_edge, single, _REJECTED if self.is_rejected else ""]
         e = Estimate.of(self.best[i], drawn, self.num_seeds, "", *notes)
         return int(self.batches[i]), e.value, e.low, e.high, is_interior, e.num_seeds, e.note
 
@@ -75,15 +81,9 @@ def best_warmups(
     Source:
         The parabola is ours: smooth, one optimum, exact for a quadratic in log warmup.
     """
-    return _optima(
-        runs,
-        "warmup_epochs",
-        to_scale=lambda w: np.log(w + WARMUP_OFFSET),
-        from_scale=lambda u: np.maximum(np.exp(u) - WARMUP_OFFSET, 0.0),
-        rng=rng,
-        draws=draws,
-        metric=metric,
-    )
+    cells, note = Replicates.of(runs, ["global_batch", "warmup_epochs"], metric.name).replicated()
+    found = optima_of(cells, "warmup_epochs", rng, draws, metric)
+    return _noted(found, note, diverged_in_words(runs))
 
 
 def best_lrs(
@@ -103,54 +103,91 @@ def best_lrs(
     Returns:
         The best learning rates of batches with three or more rates.
     """
-    scales = {"to_scale": np.log, "from_scale": np.exp}
-    return _optima(runs, column, **scales, rng=rng, draws=draws, metric=metric)
-
-
-def _optima(
-    runs: pd.DataFrame,
-    column: str,
-    *,
-    to_scale: Callable[[Array], Array],
-    from_scale: Callable[[Array], Array],
-    rng: np.random.Generator,
-    draws: int,
-    metric: Metric,
-) -> Optima:
     cells, note = Replicates.of(runs, ["global_batch", column], metric.name).replicated()
-    drawn = cells.resampled_means(rng, draws) if cells.num_seeds > 1 else None
+    found = optima_of(cells, column, rng, draws, metric)
+    return _noted(found, note, diverged_in_words(runs))
+
+
+def _noted(optima: Optima, *notes: str) -> Optima:
+    return replace(optima, note="; ".join(filter(None, [optima.note, *notes])))
+
+
+def optima_of(
+    cells: Replicates,
+    column: str,
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+    metric: Metric = ACCURACY,
+) -> Optima:
+    """As `best_warmups` and `best_lrs`, of points with a `global_batch` and the column."""
+    offset = WARMUP_OFFSET if column == "warmup_epochs" else 0.0
     batch = cells.points["global_batch"].to_numpy(dtype=float)
     setting = cells.points[column].to_numpy(dtype=float)
     sizes, counts = np.unique(batch, return_counts=True)
     batches = sizes[counts >= 3]
     places = [np.flatnonzero(batch == b) for b in batches]
+    u = np.log(setting + offset)
 
     def vertices(means: Array) -> Array:
         columns = [
-            _vertex(to_scale(setting[p]), metric.sign * means[:, p], cells.counts[p].astype(float))
-            for p in places
+            _vertex(u[p], metric.sign * means[:, p], cells.counts[p].astype(float)) for p in places
         ]
         if not columns:
             return np.empty((len(means), 0))
         with np.errstate(over="ignore"):  # a vertex far beyond the grid is at infinity
-            return from_scale(np.stack(columns, axis=1))
+            return np.maximum(np.exp(np.stack(columns, axis=1)) - offset, 0.0)
 
+    drawn, note = None, ""
+    if cells.num_seeds > 1:
+        note = _misfit(cells, u, places)
+        drawn = None if note else vertices(cells.resampled_means(rng, draws, blocks=places))
     return Optima(
         batches=batches,
         best=vertices(cells.means[None, :])[0],
-        draws=None if drawn is None else vertices(drawn),
+        draws=drawn,
         low_edge=np.array([setting[p].min() for p in places]),
         high_edge=np.array([setting[p].max() for p in places]),
         num_seeds=cells.num_seeds,
-        num_diverged=int((runs["outcome"] == "diverged").sum()),
         note=note,
+        is_rejected=bool(note),
     )
+
+
+def _misfit(cells: Replicates, u: Array, places: list[NDArray[np.intp]]) -> str:
+    """What rejects the parabolas of all batches together; empty if nothing does."""
+    deviations, freedom = cells.deviations(places)
+    parts = [place for place in places if len(place) > 3]
+    free_fit = sum(len(place) - 3 for place in parts)
+    if not free_fit:
+        return ""
+    sums = [float((d**2).sum()) * (len(d) - 1) / len(d) for d in deviations]
+    pure = float(np.mean(np.array(sums) / (cells.counts - 1)))
+    scatter = sum(_scatter(u[p], cells.means[p], cells.counts[p]) for p in parts) / free_fit
+    if pure == 0:
+        return ""
+    f = scatter / pure
+    p = float(stats.f.sf(f, free_fit, freedom))
+    return f"{_REJECTED} (lack of fit F = {f:.3g}, p = {p:.2g})" if p < REJECTED else ""
+
+
+def _design(u: Array, weights: Array) -> tuple[Array, float]:
+    """Columns of a weighted parabola, and the middle that they are about."""
+    center = float(np.average(u, weights=weights))
+    return np.stack([np.ones_like(u), u - center, (u - center) ** 2], axis=1), center
+
+
+def _scatter(u: Array, means: Array, counts: NDArray[np.int64]) -> float:
+    """Weighted squares of the means about their parabola."""
+    weights = counts.astype(float)
+    design, _ = _design(u, weights)
+    root = np.sqrt(weights)
+    fit = np.linalg.lstsq(design * root[:, None], means * root, rcond=None)[0]
+    return float((weights * (means - design @ fit) ** 2).sum())
 
 
 def _vertex(u: Array, means: Array, weights: Array) -> Array:
     """Place of the maximum of a weighted parabola; infinite if it has none near the grid."""
-    center = np.average(u, weights=weights)
-    design = np.stack([np.ones_like(u), u - center, (u - center) ** 2], axis=1)
+    design, center = _design(u, weights)
     root = np.sqrt(weights)[:, None]
     _, slope, curvature = np.linalg.lstsq(design * root, (means * root.T).T, rcond=None)[0]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -173,17 +210,25 @@ def exponent(optima: Optima) -> Estimate:
     if len(optima.batches) < 2:
         note = "two or more batches, each with three or more settings, are needed"
         return Estimate.of(np.nan, None, optima.num_seeds, method, note)
+    if optima.is_rejected:
+        return Estimate.of(np.nan, None, optima.num_seeds, method, optima.note)
     value = _slopes(optima.batches, optima.best[None, :])[0]
     notes = [optima.note]
     table = optima.table()
     if not table["is_interior"].all():
         edges = ", ".join(f"{b:,}" for b in table.loc[~table["is_interior"], "global_batch"])
         notes.append(f"the optimum is at the edge of the grid at batch {edges}")
-    if optima.num_diverged:
-        notes.append(f"{optima.num_diverged} diverged runs are not in the fit")
     drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
     notes.append("one seed: no interval" if drawn is None else "")
     return Estimate.of(value, drawn, optima.num_seeds, method, *notes)
+
+
+def exponent_draws(optima: Optima) -> tuple[float, Array | None, str]:
+    """As `exponent`: the value, its draws, None if there are none, and what limits it."""
+    found = exponent(optima)
+    if optima.draws is None or np.isnan(found.value):
+        return found.value, None, found.note
+    return found.value, _slopes(optima.batches, optima.draws), found.note
 
 
 def _slopes(batches: Array, best: Array) -> Array:

@@ -59,19 +59,24 @@ class Replicates:
     Attributes:
         points: one row per point: what the replicates share.
         values: the values of each point's replicates.
+        seeds: the seed of each value; none if they are not known.
     """
 
     points: pd.DataFrame
     values: tuple[Array, ...]
+    seeds: tuple[Array, ...] = ()
 
     @classmethod
     def of(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
         """Collect the finished runs of each point."""
         finished = runs[(runs["outcome"] == "finished") & runs[measure].notna()]
-        groups = finished.groupby(list(by), sort=True)[measure]
-        values = tuple(np.asarray(group, dtype=float) for _, group in groups)
+        finished = finished.sort_values("seed") if "seed" in finished else finished
+        groups = finished.groupby(list(by), sort=True)
+        values = tuple(np.asarray(group, dtype=float) for _, group in groups[measure])
+        known = groups["seed"] if "seed" in finished else ()
+        seeds = tuple(np.asarray(group, dtype=float) for _, group in known)
         points = groups.size().reset_index()[list(by)]
-        return cls(points=points, values=values)
+        return cls(points=points, values=values, seeds=seeds)
 
     def replicated(self) -> "tuple[Replicates, str]":
         """Without the points that have one replicate, if any point has more; and a note of it."""
@@ -79,9 +84,10 @@ class Replicates:
         if keep.all() or not keep.any():
             return self, ""
         values = tuple(v for v, kept in zip(self.values, keep, strict=True) if kept)
+        seeds = tuple(v for v, kept in zip(self.seeds, keep, strict=True) if kept)
         points = self.points[keep].reset_index(drop=True)
         note = f"{int((~keep).sum())} points with one finished seed are not in the fit"
-        return Replicates(points=points, values=values), note
+        return Replicates(points=points, values=values, seeds=seeds), note
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -98,18 +104,61 @@ class Replicates:
         """Mean of each point."""
         return np.array([v.mean() for v in self.values])
 
+    def freedom(self, gradient: Array) -> float:
+        """Degrees of freedom of the error of an estimate, from its gradient in the means.
+
+        Few where the error comes from few points.
+
+        Source:
+            Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
+        """
+        parts = gradient**2 * np.array([v.var(ddof=1) for v in self.values]) / self.counts
+        if not parts.sum() > 0:
+            return float((self.counts - 1).sum())
+        return float(parts.sum() ** 2 / (parts**2 / (self.counts - 1)).sum())
+
+    def deviations(self, blocks: Sequence[NDArray[np.intp]]) -> tuple[list[Array], float]:
+        """Deviations from each point's mean, of the variance that the values have.
+
+        Inside a block of points that ran with the same seeds, what a seed does to all of them is
+        taken out: it is in none of their differences.
+
+        Args:
+            blocks: places of the points of each block.
+
+        Returns:
+            Of each point, and the degrees of freedom of all.
+        """
+        found = [(v - v.mean()) * np.sqrt(len(v) / (len(v) - 1)) for v in self.values]
+        freedom = float((self.counts - 1).sum())
+        for block in blocks:
+            seeds = [tuple(self.seeds[i]) for i in block] if self.seeds else []
+            if len(block) < 2 or len(set(seeds)) != 1:
+                continue
+            together = np.stack([found[i] for i in block])
+            apart = (together - together.mean(axis=0)) * np.sqrt(len(block) / (len(block) - 1))
+            freedom -= len(seeds[0]) - 1
+            for i, deviation in zip(block, apart, strict=True):
+                found[i] = deviation
+        return found, freedom
+
     def resampled_means(
-        self, rng: np.random.Generator, draws: int = DRAWS, decisive: int | None = None
+        self,
+        rng: np.random.Generator,
+        draws: int = DRAWS,
+        freedom: float | None = None,
+        blocks: Sequence[NDArray[np.intp]] = (),
     ) -> Array:
         """Bootstrap of the means: replicates drawn with replacement inside each point.
 
-        Deviations from the point's mean are stretched as `stretch` says, without which the
+        Deviations from the point's mean are stretched by Student's factor, without which the
         spread of means over few replicates is underestimated.
 
         Args:
             rng: source of the draws.
             draws: how many.
-            decisive: how many points the estimate mostly hangs on; all if None.
+            freedom: degrees of freedom of the estimate's error; those of all points if None.
+            blocks: as for `deviations`.
 
         Returns:
             Shape (draws, points).
@@ -123,17 +172,16 @@ class Replicates:
         if self.num_seeds < 2:
             msg = "every point must have two or more seeds for an interval; got one."
             raise ValueError(msg)
-        freedom = int((self.counts - 1).sum())
-        if decisive is not None:
-            freedom = min(freedom, decisive * (self.num_seeds - 1))
-        columns: list[Array] = []
-        for v in self.values:
-            stretched = (v - v.mean()) * stretch(len(v), freedom)
-            columns.append(v.mean() + rng.choice(stretched, size=(draws, len(v))).mean(axis=1))
+        deviations, of_all = self.deviations(blocks)
+        factor = student_factor(freedom or of_all)
+        columns = [
+            mean + factor * rng.choice(one, size=(draws, len(one))).mean(axis=1)
+            for mean, one in zip(self.means, deviations, strict=True)
+        ]
         return np.stack(columns, axis=1)
 
 
-def stretch(count: int, freedom: int) -> float:
+def stretch(count: int, freedom: float) -> float:
     """Factor on bootstrapped deviations, for few replicates.
 
     ``sqrt(n / (n - 1)) * t(freedom) / z``: the first because deviations are from the sample's
@@ -150,7 +198,7 @@ def stretch(count: int, freedom: int) -> float:
     return float(np.sqrt(count / (count - 1))) * student_factor(freedom)
 
 
-def student_factor(freedom: int, level: float = LEVEL) -> float:
+def student_factor(freedom: float, level: float = LEVEL) -> float:
     """How much wider Student's interval is than the normal one."""
     end = 0.5 + level / 2
     return float(student.ppf(end, freedom) / normal.ppf(end))

@@ -30,6 +30,8 @@ FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 BENT: dict[str, Shape] = {"saturating": _saturating, "surge": _surge}
 
 _GRID_POINTS = 121
+#: The bends that are searched: this many times beyond the batches; and how near an end is at it.
+_BEYOND, _AT_END = 30, 1.001
 #: Share of the draws that must have a best rate at every batch: the others cannot be fitted.
 _FEWEST_FINITE = 0.95
 
@@ -92,13 +94,19 @@ def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
     fits = {rule: (_rss(y - b * x), np.full(len(y), np.nan)) for rule, b in FIXED.items()}
     slope = ((y - y.mean(axis=1, keepdims=True)) @ (x - x.mean())) / np.sum((x - x.mean()) ** 2)
     fits["power"] = (_rss(y - slope[:, None] * x), slope)
-    scales = np.geomspace(batches.min() / 30, batches.max() * 30, _GRID_POINTS)
+    scales = np.geomspace(batches.min() / _BEYOND, batches.max() * _BEYOND, _GRID_POINTS)
     for rule, shape in BENT.items():
         curves = shape(batches[None, :], scales[:, None])
         sums = np.stack([_rss(y - curve) for curve in curves], axis=1)
         rss, place = lowest(sums, np.log(scales))
-        fits[rule] = rss, np.exp(place)
+        fits[rule] = rss, _unbounded(np.exp(place), scales)
     return fits
+
+
+def _unbounded(bends: Array, scales: Array) -> Array:
+    """Bends at an end of the search are beyond it, and known from one side only."""
+    inside = np.where(bends <= scales[0] * _AT_END, 0.0, bends)
+    return np.where(bends >= scales[-1] / _AT_END, np.inf, inside)
 
 
 def _rss(residuals: Array) -> Array:
@@ -135,10 +143,13 @@ def _over_draws(
 ) -> tuple[dict[str, float], dict[str, Estimate]]:
     method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
     again = {} if drawn is None else _fit_all(batches, drawn)
-    bends = {
-        rule: Estimate.of(fits[rule][1][0], again[rule][1] if again else None, num_seeds, method)
-        for rule in BENT
-    }
+    bends: dict[str, Estimate] = {}
+    for rule in BENT:
+        value = float(fits[rule][1][0])
+        seen = 0 < value < np.inf
+        note = "" if seen else f"no bend within {_BEYOND} times the batches: known from one side"
+        drawn_bends = again[rule][1] if again else None
+        bends[rule] = Estimate.of(value, drawn_bends, num_seeds, method, note)
     scores = _scores(again, len(batches))
     names = list(scores)
     winners = np.argmin(np.stack([scores[name] for name in names]), axis=0) if names else []

@@ -9,11 +9,17 @@ from scipy import stats
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
 from analysis.tables.metric import ACCURACY, Metric
 
+#: A run that takes fewer to the target says too little of where it was reached [epochs].
+FEWEST_EPOCHS = 4
+
+#: A fit with a smaller probability of its lack of fit is rejected.
+REJECTED = 0.05
+
 
 def to_target(
     runs: pd.DataFrame, curves: pd.DataFrame, target: float, metric: Metric = ACCURACY
 ) -> pd.DataFrame:
-    """When each run first reached the target on the validation set, at the ends of epochs.
+    """When each run first reached the target on the validation set.
 
     Uses `run_id`, `outcome` of the runs, and `run_id`, `epoch`, `step`, `examples_seen`,
     and the metric of the curves. The target is in the unit of the metric (accuracies: 0 to 1).
@@ -23,17 +29,40 @@ def to_target(
         `examples_to_target` (null: never reached) and `reached_target`.
     """
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
-    hits = curves[metric.reaches(curves[metric.name], target)].sort_values("epoch")
-    first = hits.drop_duplicates("run_id")[["run_id", "epoch", "step", "examples_seen"]]
-    first = first.rename(
-        columns={
-            "epoch": "epochs_to_target",
-            "step": "steps_to_target",
-            "examples_seen": "examples_to_target",
-        }
-    )
+    names = {
+        "epoch": "epochs_to_target",
+        "step": "steps_to_target",
+        "examples_seen": "examples_to_target",
+    }
+    first = first_reached(curves, target, metric, list(names)).rename(columns=names)
     joined = ended.merge(first, on="run_id", how="left")
     return joined.assign(reached_target=joined["steps_to_target"].notna())
+
+
+def first_reached(
+    curves: pd.DataFrame, target: float, metric: Metric, clocks: list[str]
+) -> pd.DataFrame:
+    """Where each curve first reaches the target, in a straight line between ends of epochs.
+
+    Args:
+        curves: with `run_id`, `epoch`, the metric and the clocks.
+        target: in the unit of the metric.
+        metric: and in which direction it is better.
+        clocks: what the place is told in, all 0 at the start; a target that is reached in the first
+            epoch is placed at its end.
+
+    Returns:
+        One row per run that reaches it: `run_id` and the clocks.
+    """
+    ordered = curves.sort_values(["run_id", "epoch"])
+    before = ordered.groupby("run_id")[[metric.name, *clocks]].shift()
+    hit = ordered[metric.reaches(ordered[metric.name], target)].drop_duplicates("run_id")
+    before = before.loc[hit.index]
+    share = (target - before[metric.name]) / (hit[metric.name] - before[metric.name])
+    share = share.fillna(1.0)
+    start = before[clocks].fillna(0.0)
+    places = start + (hit[clocks] - start).mul(share, axis=0)
+    return places.assign(run_id=hit["run_id"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +92,14 @@ def critical_batch(
     """Batch above which more examples per step buy little.
 
     ``examples = fewest_examples + fewest_steps * batch``, weighted least squares over batches
-    (weights: replicates), hence ``(S / S_min - 1) (E / E_min - 1) = 1``.
+    (weights: replicates), hence ``(S / S_min - 1) (E / E_min - 1) = 1``. If the scatter about the
+    hyperbola is too large for that of the seeds, the interval is widened, in logarithms, by the
+    square root of their ratio.
 
     Uses what `to_target` returns.
+
+    Raises:
+        ValueError: if fewer than three batches reach the target, or one in fewer than four epochs.
 
     Returns:
         The fit over the batches where every run reached the target.
@@ -85,24 +119,44 @@ def critical_batch(
             f"got {len(batches)}. Choose a lower target, or train longer."
         )
         raise ValueError(msg)
+    _check_epochs(usable)
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
     value, drawn = _ratio(slope, intercept)[0], None
     if cells.num_seeds > 1:
-        means = cells.resampled_means(rng, draws, decisive=2)  # a line hangs on its ends
+        unit = _line(batches, np.eye(len(batches)), weights)
+        gradient = unit[1] / intercept[0] - unit[0] / slope[0]  # of the logarithm of the ratio
+        means = cells.resampled_means(rng, draws, cells.freedom(gradient))
         drawn = _ratio(*_line(batches, means, weights))
     fitted = intercept[0] + slope[0] * batches
     scatter, p = lack_of_fit(cells.values, fitted, num_parameters=2)
+    rejected = ""
+    if drawn is not None and p < REJECTED and scatter > 1:
+        drawn = value * (drawn / value) ** np.sqrt(scatter)
+        rejected = f"the hyperbola does not fit: interval widened {np.sqrt(scatter):.2g} times"
     names = ", ".join(f"{batch:,}" for batch in censored)
     notes = [
         "examples to target do not grow with the batch" if np.isnan(value) else "",
         f"left out, not every run reached the target: batch {names}" if censored else "",
+        rejected,
     ]
     method = "line through examples to target; 95 % percentile bootstrap over seeds"
     estimate = Estimate.of(value, drawn, cells.num_seeds, method, *notes)
     return CriticalBatch(
         estimate, float(slope[0]), float(intercept[0]), scatter, p, tuple(censored)
     )
+
+
+def _check_epochs(reached: pd.DataFrame) -> None:
+    if "epochs_to_target" not in reached:
+        return
+    fewest = reached.groupby("global_batch")["epochs_to_target"].mean().min()
+    if fewest < FEWEST_EPOCHS:
+        msg = (
+            f"every batch must take {FEWEST_EPOCHS} epochs or more to the target; "
+            f"got {fewest:.2g}. Choose a target that is harder to reach."
+        )
+        raise ValueError(msg)
 
 
 def lack_of_fit(

@@ -75,7 +75,6 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         low_edge=low,
         high_edge=high,
         num_seeds=int(min(counts, default=0)),
-        num_diverged=int((tuned.trials["outcome"] == "diverged").sum()),
         note="; ".join(notes),
     )
 
@@ -168,7 +167,8 @@ def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
     yield from ((rule, ratios**exponent) for rule, exponent in FIXED.items())
     if len(optima.batches) >= _FEWEST_BATCHES:
         for rule, bend in compare_rules(optima).bends.items():
-            shape = BENT[rule](optima.batches, np.array([bend.value]))
+            ends = optima.batches.min() / 1e3, optima.batches.max() * 1e3  # as good as no bend
+            shape = BENT[rule](optima.batches, np.clip([bend.value], *ends))
             yield rule, np.exp(shape - shape[0])
 
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_estimates import lr_runs, walk
 from simulated_studies import simulated_curves, simulated_runs
-from test_coverage import lr_runs, walk
 
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import diffusion
-from analysis.stats.equivalence import compare, seeds_to_see
+from analysis.stats.equivalence import compare
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
+from analysis.stats.power import seeds_to_see
 from analysis.stats.replicates import Replicates, percentile_interval
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch, lack_of_fit, to_target
@@ -128,7 +129,7 @@ def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
     )
 
 
-def test_the_first_epoch_at_the_target_counts_and_the_rest_is_censored():
+def test_the_target_is_placed_inside_the_epoch_and_the_rest_is_censored():
     runs = simulated_runs(
         [256, 512],
         [5],
@@ -141,9 +142,10 @@ def test_the_first_epoch_at_the_target_counts_and_the_rest_is_censored():
 
     reached = to_target(runs, curves, target=0.5)
 
-    # 0.8 (1 - exp(-5 e / 10)) >= 0.5 from e = 2 ln(0.8 / 0.3) = 1.96: the second epoch
-    assert reached["epochs_to_target"].tolist()[0] == 2
-    assert reached["steps_to_target"].tolist()[0] == 2 * (1_281_167 // 256)
+    # 0.8 (1 - exp(-5 e / 10)) is 0.3148 after one epoch and 0.5057 after two
+    share = (0.5 - 0.8 * (1 - np.exp(-0.5))) / (0.8 * (np.exp(-0.5) - np.exp(-1)))
+    assert reached["epochs_to_target"].tolist()[0] == pytest.approx(1 + share)
+    assert reached["steps_to_target"].tolist()[0] == pytest.approx((1 + share) * (1_281_167 // 256))
     assert reached["reached_target"].tolist() == [True, False]
 
 
@@ -234,7 +236,8 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
 
     assert found.has_interval
     assert found.note == (
-        "1 points with one finished seed are not in the fit; 2 diverged runs are not in the fit"
+        "1 points with one finished seed are not in the fit; "
+        "runs that diverged are not in the fit: 2 of 24 (2 to 26 %)"
     )
 
 
@@ -261,3 +264,115 @@ def test_batches_that_miss_the_target_are_censored_and_named():
     assert fit.censored == (1600,)
     assert fit.critical_batch.value == pytest.approx(1e5)
     assert "batch 1,600" in fit.critical_batch.note
+
+
+def test_fewer_than_four_epochs_to_the_target_are_refused():
+    reached = pd.DataFrame(
+        {
+            "global_batch": [1, 2, 4], "epochs_to_target": [9.0, 5.0, 3.9],
+            "examples_to_target": 5.0, "reached_target": True,
+        }
+    )  # fmt: skip
+
+    with pytest.raises(ValueError, match=r"must take 4 epochs or more to the target; got 3\.9\."):
+        critical_batch(reached, np.random.default_rng(0))
+
+
+def test_a_hyperbola_that_does_not_fit_has_a_wider_interval():
+    """Means off the line by 3 %, seeds by 0.3 %: F is some 100, the interval 10 times as wide."""
+    batches = np.array([100, 200, 400, 800, 1600, 3200])
+    bends = 1 + 0.03 * np.array([1, -1, 1, -1, 1, -1])
+    rows = [
+        (b, (1e5 + 100 * b) * bend * (1 + 0.003 * e), True)
+        for b, bend in zip(batches, bends, strict=True)
+        for e in (-1, 0, 1)
+    ]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    width = np.log(fit.critical_batch.high / fit.critical_batch.low)
+    assert fit.lack_of_fit > 50
+    assert width > 0.05
+    assert "the hyperbola does not fit: interval widened" in fit.critical_batch.note
+
+
+def test_a_parabola_that_the_data_reject_gives_no_exponent():
+    """Beyond the best warmup accuracy falls four times more slowly."""
+
+    def law(batch, warmup):
+        u = np.log(warmup + 1) - np.log(5 * (batch / 7680) ** 0.5 + 1)
+        return 0.9 - 0.01 * u**2 * (0.25 if u > 0 else 1)
+
+    runs = simulated_runs(
+        [3840, 15360, 61440], [0, 2, 5, 10, 20, 40], 5, accuracy=law, noise=0.001,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+
+    optima = best_warmups(runs, np.random.default_rng(0))
+
+    assert np.isnan(exponent(optima).value)
+    assert exponent(optima).note.startswith("the parabola does not fit (lack of fit F = ")
+    assert optima.table()["low"].isna().all()
+
+
+def test_what_a_seed_does_to_all_points_widens_no_interval():
+    """Seeds that are 0.3 better or worse everywhere say nothing of the best warmup."""
+    runs = simulated_runs(
+        [256, 1024], [0, 5, 10, 20], 5, noise=1e-3, rng=np.random.default_rng(0),
+        accuracy=lambda b, w: 0.5 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
+    )  # fmt: skip
+    shifted = runs.assign(val_accuracy=runs["val_accuracy"] + 0.1 * runs["seed"])
+
+    found, same = (exponent(best_warmups(r, np.random.default_rng(0))) for r in (shifted, runs))
+
+    assert (found.low, found.high) == pytest.approx((same.low, same.high))
+
+
+@pytest.mark.parametrize(
+    ("law", "ends"), [(lambda b: b / 3840, (61440, np.inf)), (lambda b: 1.0, (0, 3840))]
+)
+def test_a_bend_that_no_batch_shows_is_known_from_one_side(law, ends):
+    rng = np.random.default_rng(3)
+
+    bend = compare_rules(best_lrs(lr_runs(rng, law, noise=1e-3), rng, 500)).bends["saturating"]
+
+    assert bend.value in (0, np.inf)
+    assert ends[0] <= bend.low <= bend.high <= ends[1]
+    assert bend.note.startswith("no bend within 30 times the batches")
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.5, 1.0, 2.0])
+def test_the_seeds_that_would_decide_do_so_in_80_percent_of_repetitions(effect):
+    """Pilots of three seeds, a margin of 0.3 standard deviations, not the effect observed."""
+    rng = np.random.default_rng(0)
+    decided = []
+    for _ in range(60):
+        pilot = compare(rng.normal(effect, 1, 3), rng.normal(0, 1, 3), 0.3)
+        n = pilot.seeds_needed or 3
+        again = compare(rng.normal(effect, 1, n), rng.normal(0, 1, n), 0.3)
+        decided.append(pilot.seeds_needed == 0 or again.verdict != "inconclusive")
+
+    assert np.mean(decided) > 0.8
+
+
+def test_arms_without_spread_are_compared_by_the_error_of_the_validation_set():
+    first, second = np.full(3, 357 / 360), np.full(3, 354 / 360)
+
+    found = compare(first, second, num_validation=360)
+
+    assert found.verdict == "inconclusive"
+    assert found.difference.low < 0 < found.difference.high
+    assert np.isnan(compare(first, second).p_different)
+    assert compare(first, second).seeds_needed == -1
+
+
+def test_arms_of_which_runs_diverged_are_compared_by_rank():
+    values = replicates_with(0.7, 0.001, 6)
+
+    found = compare(values, values[:1], num_diverged=(0, 5))
+
+    assert found.verdict == "different"
+    assert found.difference.note == (
+        "diverged: 0 of 6 (0 to 39 %) and 5 of 6 (44 to 97 %); judged by rank"
+    )

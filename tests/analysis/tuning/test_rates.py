@@ -25,7 +25,7 @@ def test_joint_intervals_are_wider_by_the_student_factors(rng):
     draws = 0.5 + spread * to_95 * rng.standard_normal((100_000, batches))
     optima = Optima(
         batches=np.arange(1.0, 1 + batches), best=np.full(batches, 0.5), draws=draws,
-        low_edge=np.zeros(batches), high_edge=np.ones(batches), num_seeds=seeds, num_diverged=0,
+        low_edge=np.zeros(batches), high_edge=np.ones(batches), num_seeds=seeds,
         note="",
     )  # fmt: skip
 

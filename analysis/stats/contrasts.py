@@ -1,0 +1,254 @@
+"""What seeds say of contrasts between arms: Welch's tests, several at once, families of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from analysis.stats.power import assured_distance, assured_spread, seeds_to_see
+from analysis.stats.replicates import Array
+
+#: Level of a one-sided test, and share beyond each end of a 95 % interval.
+ONE_SIDED = 0.025
+
+_PERMUTATIONS = 9_999
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """Arms of one study, or of many with equal numbers of seeds.
+
+    Attributes:
+        means: over seeds, shape (..., arms).
+        variances: over seeds, shape (..., arms); nan of an arm with one seed.
+        counts: seeds of each arm, shape (arms,).
+    """
+
+    means: Array
+    variances: Array
+    counts: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, values: Sequence[Array]) -> "Arms":
+        """From the values of each arm's seeds."""
+        means = [v.mean() if len(v) else np.nan for v in values]
+        variances = [v.var(ddof=1) if len(v) > 1 else np.nan for v in values]
+        return cls(np.array(means), np.array(variances), np.array([len(v) for v in values]))
+
+    def floored(self, num_validation: float) -> "Arms":
+        """With the binomial variance of the validation set for accuracies equal at every seed.
+
+        Source:
+            Agresti & Coull 1998, The American Statistician 52, 119-126: two hits and two misses
+            are added, so that an accuracy of 0 or 1 has a variance too.
+        """
+        share = (self.means * num_validation + 2) / (num_validation + 4)
+        binomial = share * (1 - share) / (num_validation + 4)
+        is_constant = self.variances <= (1e-9 * self.means) ** 2
+        return Arms(self.means, np.where(is_constant, binomial, self.variances), self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrasts:
+    """Weighted sums of arms' means, of which all, or any, shall lie between two bounds.
+
+    Attributes:
+        weights: shape (contrasts, arms).
+        constant: added to each sum.
+        lower: the bound below.
+        upper: the bound above.
+        is_any: whether one of them is enough.
+    """
+
+    weights: Array
+    constant: float = 0.0
+    lower: float = 0.0
+    upper: float = np.inf
+    is_any: bool = False
+
+    @classmethod
+    def pairs(
+        cls,
+        *pairs: tuple[int, int],
+        num_arms: int = 2,
+        lower: float = 0.0,
+        upper: float = np.inf,
+        is_any: bool = False,
+    ) -> "Contrasts":
+        """The first arm of each pair minus the second."""
+        each = np.eye(num_arms)
+        weights = np.stack([each[first] - each[second] for first, second in pairs])
+        return cls(weights=weights, lower=lower, upper=upper, is_any=is_any)
+
+    @property
+    def uses(self) -> NDArray[np.bool_]:
+        """Which arms each contrast is about, shape (contrasts, arms)."""
+        return self.weights != 0
+
+    def using(self, arms: NDArray[np.bool_]) -> list[bool]:
+        """Which contrasts are about any of these arms."""
+        return [bool((uses & arms).any()) for uses in self.uses]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What tests say of contrasts.
+
+    Attributes:
+        value: the smallest contrast; the largest if any is enough.
+        low: lower end of its 95 % interval.
+        high: upper end.
+        p_for: one-sided p value of the statement not being so; small means that it is shown.
+        p_against: one-sided p value of its being so; small means that the contrary is shown.
+    """
+
+    value: Array
+    low: Array
+    high: Array
+    p_for: Array
+    p_against: Array
+
+
+def weigh(
+    contrasts: Contrasts, arms: Arms, ranked: Sequence[tuple[float, float] | None] = ()
+) -> Evidence:
+    """Test whether contrasts lie between their bounds.
+
+    Each is tested by Welch's t with Satterthwaite's degrees of freedom. All of k lie inside if
+    each test says so (intersection-union), and not all do if one test says so at 1 / k of the
+    level (Bonferroni); where any is enough it is the other way round. The ends of the interval of
+    the smallest, or largest, follow the same rule.
+
+    Args:
+        contrasts: what is tested.
+        arms: of one study, or many.
+        ranked: of each contrast the two p values that take the place of Welch's, or None.
+
+    Source:
+        Berger 1982, Technometrics 24, 295-300 (intersection-union); Welch 1947.
+    """
+    value, error, freedom = _estimates(contrasts, arms)
+    p_for, p_against = _sides(contrasts, value, error, freedom)
+    for i, of_ranks in enumerate(ranked):
+        if of_ranks is not None:
+            p_for[..., i], p_against[..., i] = of_ranks
+    k = len(contrasts.weights)
+    alone = stats.t.ppf(1 - ONE_SIDED, freedom) * error
+    among = stats.t.ppf(1 - ONE_SIDED / k, freedom) * error
+    if contrasts.is_any:
+        ends = (value.max(-1), (value - among).max(-1), (value + alone).max(-1))
+        return Evidence(*ends, _union(p_for), p_against.max(-1))
+    ends = (value.min(-1), (value - alone).min(-1), (value + among).min(-1))
+    return Evidence(*ends, p_for.max(-1), _union(p_against))
+
+
+def _union(p: Array) -> Array:
+    return np.minimum(1.0, p.shape[-1] * p.min(-1))
+
+
+def _estimates(contrasts: Contrasts, arms: Arms) -> tuple[Array, Array, Array]:
+    """Value, standard error and degrees of freedom of each contrast."""
+
+    def summed(terms: Array) -> Array:  # an arm that a contrast does not use may be nan
+        return np.where(contrasts.uses, terms, 0.0).sum(axis=-1)
+
+    squares = (arms.variances / np.maximum(arms.counts, 1))[..., None, :] * contrasts.weights**2
+    variance = summed(squares)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = variance**2 / summed(squares**2 / (arms.counts - 1))
+    value = summed(arms.means[..., None, :] * contrasts.weights) + contrasts.constant
+    return value, np.sqrt(variance), freedom
+
+
+def _sides(contrasts: Contrasts, value: Array, error: Array, freedom: Array) -> tuple[Array, Array]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above, below = (value - contrasts.lower) / error, (contrasts.upper - value) / error
+    p_for = np.maximum(stats.t.sf(above, freedom), stats.t.sf(below, freedom))
+    p_against = np.minimum(stats.t.cdf(above, freedom), stats.t.cdf(below, freedom))
+    num_bounds = int(np.isfinite(contrasts.lower)) + int(np.isfinite(contrasts.upper))
+    return p_for, np.minimum(1.0, num_bounds * p_against)
+
+
+def assured_seeds(
+    contrasts: Contrasts, arms: Arms, resolution: float, level: float
+) -> tuple[int, float]:
+    """Seeds an arm that decide with 80 % power, with an assurance of some 80 %.
+
+    Not from the effect that was observed: the spread is taken at its upper 80 % limit, and the
+    distance of the deciding contrast from its bounds at its lower one.
+
+    Args:
+        contrasts: what is tested.
+        arms: of one study.
+        resolution: the smallest distance that seeds are proposed for.
+        level: of the one-sided test.
+
+    Returns:
+        The number, and the distance that it is for.
+    """
+    value, error, freedom = _estimates(contrasts, arms)
+    i = int(value.argmax() if contrasts.is_any else value.argmin())
+    uses = contrasts.uses[i]
+    spread = assured_spread(arms.variances[uses], arms.counts[uses])
+    distance = min(abs(value[i] - contrasts.lower), abs(contrasts.upper - value[i]))
+    distance = max(assured_distance(distance, error[i], freedom[i]), resolution)
+    weights = tuple(contrasts.weights[i][uses])
+    return seeds_to_see(distance, spread, level=2 * level, weights=weights), distance
+
+
+def rank_test(
+    contrasts: Contrasts, i: int, values: Sequence[Array], rng: np.random.Generator
+) -> tuple[float, float]:
+    """The two p values of one contrast from ranks, for values that may be infinite.
+
+    The contrast of mean ranks against its values over permutations of the seeds among the arms:
+    for two arms that is Wilcoxon's rank sum, for a slope a trend test. For a bound other than 0
+    the first arm's values are shifted by it.
+
+    Args:
+        contrasts: without a constant.
+        i: which contrast.
+        values: of each arm's seeds.
+        rng: of the permutations.
+    """
+    arms = [int(arm) for arm in np.flatnonzero(contrasts.uses[i])]
+    scores = [np.full(len(values[a]), contrasts.weights[i, a] / len(values[a])) for a in arms]
+
+    def tail(bound: float) -> tuple[float, float]:
+        shifted = [values[a] - bound * (contrasts.weights[i, a] > 0) for a in arms]
+        ranks = stats.rankdata(np.concatenate(shifted))
+        drawn = rng.permuted(np.tile(ranks, (_PERMUTATIONS, 1)), axis=1)
+        score = np.concatenate(scores)
+        found, chance = ranks @ score, drawn @ score
+        above, below = (chance >= found - 1e-9).sum(), (chance <= found + 1e-9).sum()
+        return (above + 1) / (_PERMUTATIONS + 1), (below + 1) / (_PERMUTATIONS + 1)
+
+    over, under = tail(contrasts.lower)
+    if not np.isfinite(contrasts.upper):
+        return over, under
+    beyond, within = tail(contrasts.upper)
+    return max(over, within), min(1.0, 2 * min(under, beyond))
+
+
+def holm(p: Array) -> Array:
+    """P values corrected for being a family.
+
+    ``max over j <= i of (m - j + 1) p_(j)`` in rising order, at most 1; the chance of any false
+    finding among them is at most the level. Those that are nan were not tested and do not count.
+
+    Args:
+        p: shape (..., tests).
+
+    Source:
+        Holm 1979, Scandinavian Journal of Statistics 6, 65-70.
+    """
+    order = np.argsort(p, axis=-1)
+    ordered = np.take_along_axis(p, order, axis=-1)
+    num_tests = (~np.isnan(p)).sum(axis=-1, keepdims=True)
+    factors = num_tests - np.arange(p.shape[-1])
+    adjusted = np.minimum(np.maximum.accumulate(factors * ordered, axis=-1), 1.0)
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, adjusted, axis=-1)
+    return corrected

@@ -1,0 +1,86 @@
+"""How often verdicts are false and intervals hold, over simulated studies of known truth.
+
+    python -m benchmarks.statistics [--verdicts 2000] [--coverage 300]
+
+The first table is of studies in which nothing differs, judged by the claims of a paper; the second
+of the power of such a family; the third of intervals. The tables are in docs/statistics.md.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from simulated_estimates import KINDS, coverage
+from simulated_verdicts import NOISES, decided, judged, share_false, values_at
+
+from analysis.papers.goyal2017 import PAPER as GOYAL
+from analysis.papers.mccord2021 import PAPER as MCCORD
+from analysis.papers.paper import Paper
+from analysis.stats.contrasts import ONE_SIDED
+
+SEEDS = (3, 5, 10)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--verdicts", type=int, default=2000, help="studies of each kind")
+    parser.add_argument("--coverage", type=int, default=300, help="studies of each kind")
+    options = parser.parse_args()
+    if options.verdicts:
+        false_verdicts(options.verdicts)
+        power(options.verdicts)
+    if options.coverage:
+        held(options.coverage)
+
+
+def _points(paper: Paper) -> list:
+    return [point for claim in paper.claims for point in claim.points]
+
+
+def false_verdicts(studies: int) -> None:
+    print("| family | noise | 3 seeds | 5 seeds | 10 seeds |\n| --- | --- | --- | --- | --- |")
+    for paper in (MCCORD, GOYAL):
+        for noise in NOISES:
+            cells = []
+            for seeds in SEEDS:
+                values = values_at(_points(paper), lambda _: 0.97, noise, seeds, studies, seed=2)
+                count = int(share_false(paper.claims, judged(paper.claims, values)).sum())
+                limit = stats.beta.ppf(0.95, count + 1, studies - count)
+                cells.append(f"{100 * count / studies:.1f} (below {100 * limit:.1f})")
+            print(f"| {paper.citation} | {noise} | {' | '.join(cells)} |", flush=True)
+
+
+def power(studies: int) -> None:
+    """Of a claim that is true by 2 and 4 standard deviations, alone and in its family."""
+    text = "At 7,680, 5 epochs of warmup are best"
+    print("| true by | seeds | alone | in its family |\n| --- | --- | --- | --- |")
+    for by in (2, 4):
+        for seeds in SEEDS:
+            values = values_at(
+                _points(MCCORD), lambda p, by=by: 0.9 + 0.004 * by * (p.warmup == 5), "normal",
+                seeds, studies,
+            )  # fmt: skip
+            found = judged(MCCORD.claims, values, draws=0)
+            alone = np.mean(found[text][0] < ONE_SIDED)
+            family = next(yes.mean() for name, yes, _ in decided(found) if name == text)
+            print(f"| {by} sd | {seeds} | {100 * alone:.0f} % | {100 * family:.0f} % |")
+
+
+def held(studies: int) -> None:
+    print("| estimate | 3 seeds | 5 seeds |\n| --- | --- | --- |")
+    for kind in KINDS:
+        cells = []
+        for seeds in (3, 5):
+            refused, share, _ = coverage(kind, studies=studies, draws=400, seeds=seeds)
+            words = "" if np.isnan(share) else f"{100 * share:.0f}"
+            cells.append(f"{words} (refused {100 * refused:.0f})" if refused else words)
+        print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

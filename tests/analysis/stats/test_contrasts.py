@@ -1,0 +1,164 @@
+"""Contrasts of arms against SciPy's tests and closed forms."""
+
+from math import comb
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.stats.contrasts import Arms, Contrasts, assured_seeds, holm, rank_test, weigh
+from analysis.stats.shares import interval_of_share, share_in_words, validation_size
+
+
+def values(*means, spread=1.0, seeds=5):
+    shape = np.linspace(-1, 1, seeds)
+    return [mean + spread * shape / shape.std(ddof=1) for mean in means]
+
+
+def test_a_pair_is_welchs_one_sided_test_with_its_interval():
+    first, second = np.array([3.0, 4.0, 8.0]), np.array([1.0, 2.0, 2.5, 0.5])
+
+    found = weigh(Contrasts.pairs((0, 1)), Arms.of([first, second]))
+
+    test = stats.ttest_ind(first, second, equal_var=False, alternative="greater")
+    both = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
+    assert found.p_for == pytest.approx(test.pvalue)
+    assert found.p_against == pytest.approx(1 - test.pvalue)
+    assert (found.low, found.high) == pytest.approx((both.low, both.high))
+
+
+def test_all_need_the_largest_p_value_and_one_at_its_share_of_the_level_is_against():
+    arms = Arms.of(values(3.0, 0.0, 2.5, 9.0))
+    pairs = [(0, 1), (0, 2), (0, 3)]
+    alone = [weigh(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
+
+    found = weigh(Contrasts.pairs(*pairs, num_arms=4), arms)
+
+    assert found.value == pytest.approx(-6.0)
+    assert found.p_for == max(one.p_for for one in alone)
+    assert found.p_against == pytest.approx(3 * min(one.p_against for one in alone))
+    assert found.high < 0
+
+
+def test_any_needs_one_at_its_share_of_the_level_and_all_are_against():
+    arms = Arms.of(values(0.0, 3.0, 2.5, -9.0))
+    pairs = [(1, 0), (2, 0), (3, 0)]
+    alone = [weigh(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
+
+    found = weigh(Contrasts.pairs(*pairs, num_arms=4, is_any=True), arms)
+
+    assert found.value == pytest.approx(3.0)
+    assert found.p_for == pytest.approx(3 * min(one.p_for for one in alone))
+    assert found.p_against == max(one.p_against for one in alone)
+
+
+def test_an_interval_excludes_zero_as_the_p_value_says():
+    rng = np.random.default_rng(1)
+    contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3)
+
+    for _ in range(200):
+        found = weigh(contrasts, Arms.of([rng.normal(1.5 * (i == 0), 1, 4) for i in range(3)]))
+        assert (found.low > 0) == (found.p_for < 0.025)
+        assert (found.high < 0) == (found.p_against < 0.025)
+
+
+def test_between_two_bounds_is_two_one_sided_tests():
+    """Schuirmann's test; beyond either bound at half the level."""
+    contrasts = Contrasts.pairs((0, 1), lower=-0.5, upper=0.5)
+
+    inside = weigh(contrasts, Arms.of(values(0.1, 0.0, spread=0.1)))
+    outside = weigh(contrasts, Arms.of(values(2.0, 0.0, spread=0.1)))
+
+    first, second = values(0.1, 0.0, spread=0.1)
+    upper = stats.ttest_ind(first - 0.5, second, equal_var=False, alternative="less").pvalue
+    assert inside.p_for == pytest.approx(upper)
+    assert outside.p_against < 1e-6 < inside.p_for
+
+
+def test_a_contrast_is_not_touched_by_an_arm_that_it_does_not_use():
+    arms = Arms.of([*values(1.0, 0.0), np.array([])])
+
+    found = weigh(Contrasts.pairs((0, 1), num_arms=3), arms)
+
+    assert found.p_for == weigh(Contrasts.pairs((0, 1)), Arms.of(values(1.0, 0.0))).p_for
+
+
+def test_studies_judged_at_once_are_as_judged_one_by_one():
+    drawn = np.random.default_rng(0).normal(size=(7, 3, 4))
+    arms = Arms(drawn.mean(axis=2), drawn.var(axis=2, ddof=1), np.array([4, 4, 4]))
+    contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3)
+
+    found = weigh(contrasts, arms)
+
+    alone = [weigh(contrasts, Arms.of(list(study))) for study in drawn]
+    assert found.p_for == pytest.approx([one.p_for for one in alone])
+
+
+def test_arms_that_are_equal_at_every_seed_have_the_binomial_error_of_the_validation_set():
+    arms = Arms.of([np.full(3, 0.9), np.array([0.8, 0.9, 1.0])]).floored(360)
+
+    assert arms.variances[0] == pytest.approx(0.9 * 0.1 / 360, rel=0.1)
+    assert arms.variances[1] == pytest.approx(0.01)
+    assert Arms.of([np.ones(3)]).floored(360).variances[0] > 0
+
+
+def test_ranks_of_two_arms_are_wilcoxons_rank_sum():
+    """Five above five: one of 252 orders. The worst values may be infinite."""
+    rng = np.random.default_rng(0)
+    contrasts = Contrasts.pairs((0, 1))
+
+    p_for, p_against = rank_test(contrasts, 0, [np.arange(5.0), np.full(5, -np.inf)], rng)
+
+    assert p_for == pytest.approx(1 / comb(10, 5), abs=0.002)
+    assert p_against == 1.0
+
+
+def test_three_diverged_runs_against_three_that_finished_decide_nothing():
+    """One of 20 orders: 5 %."""
+    arms = [np.arange(3.0), np.full(3, -np.inf)]
+
+    p_for, _ = rank_test(Contrasts.pairs((0, 1)), 0, arms, np.random.default_rng(0))
+
+    assert p_for == pytest.approx(0.05, abs=0.01)
+
+
+def test_ranks_within_a_margin_are_tested_against_both_bounds():
+    contrasts = Contrasts.pairs((0, 1), lower=-10.0, upper=10.0)
+
+    p_for, p_against = rank_test(
+        contrasts, 0, [np.arange(5.0), np.arange(5.0) + 0.5], np.random.default_rng(0)
+    )
+
+    assert p_for == pytest.approx(1 / 252, abs=0.002)
+    assert p_against == 1.0
+
+
+def test_holm_multiplies_the_smallest_by_the_most_and_leaves_out_what_was_not_tested():
+    found = holm(np.array([0.01, np.nan, 0.03, 0.02]))
+
+    assert found == pytest.approx([0.03, np.nan, 0.04, 0.04], nan_ok=True)
+
+
+def test_the_seeds_proposed_decide_in_most_repetitions():
+    """From pilots of three seeds: not the effect that the pilot happened to show."""
+    rng = np.random.default_rng(0)
+    contrasts = Contrasts.pairs((0, 1))
+    was_decided = []
+    for _ in range(300):
+        pilot = Arms.of([rng.normal(2, 1, 3), rng.normal(0, 1, 3)])
+        needed, _ = assured_seeds(contrasts, pilot, resolution=0.5, level=0.025)
+        again = weigh(contrasts, Arms.of([rng.normal(2, 1, needed), rng.normal(0, 1, needed)]))
+        was_decided.append(again.p_for < 0.025)
+
+    assert np.mean(was_decided) > 0.8
+
+
+def test_the_validation_set_is_recognised_by_its_counts():
+    assert validation_size(np.array([357, 358, 353]) / 360) == 360
+    assert validation_size(np.array([1.0, 0.5])) == 2
+    assert validation_size(np.array([0.123456789123])) is None
+
+
+def test_a_share_has_wilsons_interval():
+    assert interval_of_share(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-4)
+    assert share_in_words(5, 5) == "5 of 5 (57 to 100 %)"
