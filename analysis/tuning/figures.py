@@ -176,7 +176,7 @@ def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
     style.batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
     axes.legend(fontsize=8, frameon=False)
     missed = int((~reached["reached_target"]).sum())
-    note = "Measured at the ends of epochs. Bars: lowest to highest study."
+    note = "In a straight line between ends of epochs. Bars: lowest to highest study."
     note += f" Not drawn: {missed} studies that never reached it." if missed else ""
     style.titles(figure, "Steps to target, tuned at every batch", "", note)
     return figure, frame

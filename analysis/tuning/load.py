@@ -9,13 +9,14 @@ import numpy as np
 import optuna
 import pandas as pd
 from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.storages import BaseStorage, InMemoryStorage
+from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
+from analysis.stats.target import first_reached
 from analysis.tables.load import load_runs
-from analysis.tables.metric import AskedMetric
+from analysis.tables.metric import AskedMetric, Metric
 from sweeper.tuning.space import Space, edge, from_json
-from sweeper.tuning.storage import JOURNAL, close_storage, open_storage
+from sweeper.tuning.storage import JOURNAL, read_storage
 from sweeper.tuning.study import (
     OUTCOME_KEY,
     POINT_KEY,
@@ -109,8 +110,8 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     Raises:
         ValueError: if there is no study.
     """
-    is_there = storage is not None or (Path(results) / JOURNAL).exists()  # opening would make it
-    kept = _in_memory(open_storage(storage, Path(results))) if is_there else InMemoryStorage()
+    is_there = storage is not None or (Path(results) / JOURNAL).exists()
+    kept = read_storage(storage, Path(results)) if is_there else InMemoryStorage()
     names = optuna.get_all_study_names(kept)
     if not names:
         msg = (
@@ -128,15 +129,6 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
             sets.setdefault(key, {})[name] = study
     tuned = [_tuned(studies, runs) for studies in sets.values()]
     return sorted(tuned, key=lambda one: -len(one.trials))
-
-
-def _in_memory(storage: BaseStorage) -> BaseStorage:
-    """The studies as they are now; a database is closed."""
-    kept = InMemoryStorage()
-    for name in optuna.get_all_study_names(storage):
-        optuna.copy_study(from_study_name=name, from_storage=storage, to_storage=kept)
-    close_storage(storage)
-    return kept
 
 
 _FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed"]
@@ -227,23 +219,24 @@ def importance(tuned: Tuned) -> pd.DataFrame:
 
 
 def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:
-    """The fewest steps in which any trial of a study reached a target, at the ends of epochs.
+    """The fewest steps in which any trial of a study reached a target.
 
     The target is to be risen to, or fallen to, as the objective says.
 
     Returns:
-        One row per study: `study`, `global_batch`, `steps_to_target`, `examples_to_target` (null if
-        no trial reached it), `trial`, `reached_target`, `advice` (which range of that trial's to
-        widen), `outcome`.
+        One row per study: `study`, `global_batch`, `epochs_to_target`, `steps_to_target`,
+        `examples_to_target` (null if no trial reached it), `trial`, `reached_target`, `advice`
+        (which range of that trial's to widen), `outcome`.
 
     Source:
         Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
     """
-    measured = curves[tuned.column]
-    reaches = measured >= target if tuned.metric.mode == "max" else measured <= target
-    first = curves[reaches].sort_values("epoch").drop_duplicates("run_id").set_index("run_id")
+    metric = Metric(tuned.column, tuned.metric.mode or "max")
+    first = first_reached(curves, target, metric, ["epoch", "step"]).set_index("run_id")
     trials = tuned.trials[tuned.trials["global_batch"].notna()].copy()
-    trials["steps_to_target"] = first["step"].reindex(trials["run_id"]).to_numpy(dtype=float)
+    trials["epochs_to_target"], trials["steps_to_target"] = (
+        first[clock].reindex(trials["run_id"]).to_numpy(dtype=float) for clock in ("epoch", "step")
+    )
     rows: list[dict[str, object]] = []
     for name, one in trials.groupby("study", sort=False):
         reached = one["steps_to_target"].notna().any()
@@ -251,7 +244,8 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
         batch, steps = int(best["global_batch"]), best["steps_to_target"]
         rows.append(
             {
-                "study": name, "global_batch": batch, "steps_to_target": steps,
+                "study": name, "global_batch": batch,
+                "epochs_to_target": best["epochs_to_target"], "steps_to_target": steps,
                 "examples_to_target": steps * batch, "trial": best["trial"] if reached else None,
                 "reached_target": bool(reached), "outcome": "finished",
                 "advice": tuned.advice(best) if reached else "",

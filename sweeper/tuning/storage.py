@@ -1,14 +1,16 @@
 """Where studies are kept: a journal file, or a database by URL."""
 
+import json
 import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.exceptions import StorageInternalError
-from optuna.storages import BaseStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, JournalStorage
 
 #: In the results folder.
 JOURNAL = "tuning.journal"
@@ -33,6 +35,52 @@ def open_storage(storage: str | None, results: Path) -> BaseStorage:
         raise ValueError(msg) from error
 
 
+def read_storage(storage: str | None, results: Path) -> BaseStorage:
+    """The studies of a storage, named as for `open_storage`, for reading.
+
+    No file or folder is made, and nothing is opened for writing: a sweep may be at work on it.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if storage and "://" in storage:
+        return _read_database(storage)
+    path = Path(storage) if storage else results / JOURNAL
+    try:
+        return JournalStorage(_ReadJournal(path))
+    except (OSError, ValueError) as error:
+        msg = f"--storage must be a journal file or a URL; got {path}: {error}."
+        raise ValueError(msg) from error
+
+
+class _ReadJournal(BaseJournalBackend):
+    """The lines of a journal that have an end; a last one without is still being written."""
+
+    def __init__(self, path: Path) -> None:
+        lines = path.read_bytes().splitlines(keepends=True)
+        self._logs = [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        return self._logs[log_number_from:]
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        msg = f"a journal that is read must not be written; got {len(logs)} lines."
+        raise AssertionError(msg)
+
+
+def _read_database(url: str) -> BaseStorage:
+    """A copy of a database's studies; the database is closed."""
+    from sqlalchemy.engine import make_url
+
+    address = make_url(url)
+    if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_file():
+        msg = f"--storage must be a database that there is; got {url}. Name the tuned sweep's."
+        raise ValueError(msg)
+    opened, kept = _database(url, skip_table_creation=True), InMemoryStorage()
+    for name in optuna.get_all_study_names(opened):
+        optuna.copy_study(from_study_name=name, from_storage=opened, to_storage=kept)
+    close_storage(opened)
+    return kept
+
+
 def _end_last_line(path: Path) -> None:
     """Cut off the part of a line that a killed writer left; no reader has accepted it."""
     if not path.exists():
@@ -45,14 +93,18 @@ def _end_last_line(path: Path) -> None:
             file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
-def _database(url: str) -> BaseStorage:
+def _database(url: str, *, skip_table_creation: bool = False) -> BaseStorage:
     from sqlalchemy.exc import SQLAlchemyError  # only needed for a database
 
     # Its pool logs a traceback for a connection that is cut; the command says it in a sentence.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     try:
         # A connection may have been cut since the last trial, which can be hours ago.
-        return RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        return RDBStorage(
+            url,
+            engine_kwargs={"pool_pre_ping": True},
+            skip_table_creation=skip_table_creation,
+        )
     except ImportError as error:
         msg = (
             f"hydra.sweeper.storage needs a driver for its database; got {_shown(url)}: "
