@@ -33,6 +33,10 @@ class RankPlan:
         """Indices in a step's order of this rank's micro-batches, as `micro_batch_indices`."""
         return micro_batch_indices(self.split(epoch), self.bn_span)[self.rank]
 
+    def examples_before(self, epoch: int) -> int:
+        """Examples trained on before a 0-based epoch, as far as growths are known [examples]."""
+        return self._spec.batch_plan.examples_before(epoch)
+
     def step(self, epoch: int, micro_step: int) -> int:
         """The 0-based optimizer step of the run of a micro-step of an epoch, both 0-based."""
         in_epoch = micro_step // self.split(epoch).accumulation_steps

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.batch_growth import BatchSize, measured_growth
 from lightning_modules.callbacks.checkpoint import RunCheckpoint, Stopped, StopRequest
-from lightning_modules.callbacks.curve import Clock, Curve, CurveReport
+from lightning_modules.callbacks.curve import Clock, Curve, CurveReport, StepReport
 from lightning_modules.callbacks.distance import DistanceFromStart
 from lightning_modules.callbacks.divergence import Diverged, divergence
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
@@ -58,6 +58,7 @@ from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
+from sweeper.store.step_progress import StepProgress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,7 @@ class RankContext:
         checkpoint: the run's checkpoint, replaced after each epoch and at a graceful stop;
             resumed from if it is there.
         on_epoch: given the curve's new rows after each epoch, and the old ones at a resume.
+        on_steps: given how far the run is, every few seconds; None if nobody asks.
         val_examples: how many validation examples are evaluated; None for all [examples].
         stop_requested: whether the run is to be saved after the step it is in, and stopped.
     """
@@ -78,6 +80,7 @@ class RankContext:
     folder: Path
     checkpoint: Path
     on_epoch: Callable[[list[dict[str, Any]]], None]
+    on_steps: Callable[[StepProgress], None] | None = None
     val_examples: int | None = None
     stop_requested: Callable[[], bool] = lambda: False
 
@@ -204,6 +207,9 @@ def _callbacks(
     curve = Curve(plan, clock, [*measured, logged])
     mirror = Mirror(spec, context.folder, rank=context.rank)
     report = CurveReport(curve, [context.on_epoch, mirror.rows] if context.rank == 0 else [])
+    steps = None
+    if context.on_steps and context.rank == 0:
+        steps = StepReport(plan, contract, epochs=spec.most_epochs, report=context.on_steps)
     users = list(map(made, config.trainer.callbacks))
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
@@ -234,6 +240,7 @@ def _callbacks(
         logged,
         *users,
         curve,  # a row of all that was measured above
+        steps,
         MidEpochResume(plan, contract),  # with the batches that have grown
         LaunchersSigterm(),
         RunCheckpoint(  # of all that happened above; Lightning calls it last in any case

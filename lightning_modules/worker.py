@@ -38,6 +38,7 @@ from sweeper.spec.worker_args import (
     signals_of_launcher,
 )
 from sweeper.store.publish import publish_json, publish_text
+from sweeper.store.step_progress import write_step_progress
 
 _REASON_LINES = 3
 _LOOK_S = 0.005
@@ -60,12 +61,12 @@ def work(rank: WorkerArgs) -> None:
     on_gpu = _enter(rank, config.accelerator)
     if rank.rank == 0:
         _note_first_step(folder / FIRST_STEP)
-    progress = folder / "progress.jsonl"
     context = RankContext(
         rank=rank.rank,
         folder=folder,
         checkpoint=folder.parent / CHECKPOINT,
-        on_epoch=lambda rows: _append(progress, rows),
+        on_epoch=lambda rows: _append(folder / "progress.jsonl", rows),
+        on_steps=lambda progress: write_step_progress(progress, folder),
         stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
     try:
@@ -77,7 +78,7 @@ def work(rank: WorkerArgs) -> None:
             sys.stderr.flush()
         os._exit(_leave_failure(folder, rank.rank, error))  # other ranks may wait in a collective
     if rank.rank == 0:
-        _leave_record(folder, 0, record)
+        publish_json(folder / "record-0.json", record)
     dist.destroy_process_group()
 
 
@@ -283,7 +284,7 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
         reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
     outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
     try:
-        _leave_record(folder, rank, {"outcome": outcome, "reason": reason})
+        publish_json(folder / f"record-{rank}.json", {"outcome": outcome, "reason": reason})
     except OSError as unwritable:
         return UNWRITABLE_EXIT + (unwritable.errno or 0)
     return 1
@@ -294,7 +295,3 @@ def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-
-
-def _leave_record(folder: Path, rank: int, record: dict[str, Any]) -> None:
-    publish_json(folder / f"record-{rank}.json", record)

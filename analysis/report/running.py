@@ -17,6 +17,7 @@ from sweeper.store.lease import EXPIRES_S, LEASE, holder_of
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import pending_runs
 from sweeper.store.row import metric_columns, planned_row
+from sweeper.store.step_progress import read_step_progress
 
 RUNNING, SILENT, QUEUED = "running", "silent", "queued"
 
@@ -46,13 +47,15 @@ def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def progress_stamps(results: Sequence[str]) -> list[str]:
-    """Texts that change when a run starts, ends an epoch or ends, or a queue changes."""
+    """Texts that change when a run starts, ends a tenth of an epoch or ends, or a queue changes."""
     stamps: list[str] = []
     for folder in results:
         ledger = Ledger(Path(folder))
         for run_id, number in ledger.active():
-            progress = ledger.attempt_folder(run_id, number) / "progress.jsonl"
-            stamps.append(f"{run_id} {number} {_size(progress)}")
+            attempt = ledger.attempt_folder(run_id, number)
+            now = read_step_progress(attempt)
+            tenths = int(10 * now.epochs_done) if now else 0
+            stamps.append(f"{run_id} {number} {_size(attempt / 'progress.jsonl')} {tenths}")
         stamps += [f"{listed.holder} {len(listed.runs)}" for listed in pending_runs(ledger.results)]
         stamps += [path.name for path in _tickets(ledger)]
     return stamps
@@ -72,7 +75,10 @@ def _training(
     row |= metric_columns(curve, attempt.spec.config)
     row[row["metric_name"]] = row["metric"]
     row |= {"epochs_completed": len(curve), "wall_s": last.get("elapsed_s"), "outcome": state}
-    row |= {"attempt": number, "reason": f"epoch {len(curve)} of {row['epochs']}; {heard}"}
+    where = f"epoch {len(curve)} of {row['epochs']}"
+    if (now := read_step_progress(attempt.folder)) and now.epoch > len(curve):
+        where += f", then step {now.step} of {now.steps}"
+    row |= {"attempt": number, "reason": f"{where}; {heard}"}
     row["log_path"] = str((attempt.folder / "log.txt").relative_to(ledger.results))
     return row, curve
 

@@ -26,7 +26,7 @@ from analysis.tables.metric import AskedMetric
 class Watcher:
     """Results folders, read again only when something in them changed.
 
-    What runs and waits is read again whenever an epoch has ended; claims and estimates, which take
+    What runs and waits is read again at each tenth of an epoch; claims and estimates, which take
     longer and rest on runs that have ended, only when one more has.
 
     The metric of the first runs stays the page's, also if later ones name another.
@@ -42,7 +42,7 @@ class Watcher:
         self._conclusions: dict[str, Any] = {}
 
     def version(self) -> str:
-        """A text that changes when a run starts, ends an epoch, or ends."""
+        """A text that changes when a run starts, ends a tenth of an epoch, or ends."""
         return _digest([self._files(), *progress_stamps(self._results)])
 
     def data_json(self) -> str:

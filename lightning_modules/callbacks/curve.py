@@ -1,17 +1,24 @@
-"""The curve: one row for each epoch; the learning rates and the time that they took."""
+"""The curve: one row for each epoch, the rates and the time that they took; reports of progress."""
 
 import hashlib
 import math
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
+from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import AfterSteps, current_lrs, own_lrs, took_step
 from lightning_modules.rank_plan import RankPlan
+from sweeper.store.step_progress import StepProgress
+
+_REPORT_EVERY_S = 2.0
+_REPORTING_SHARE = 0.02  # of the time at most, however slow the file system is
+_REPORTS_IN_RATE = 16
 
 
 class Measured(Protocol):
@@ -158,3 +165,86 @@ class CurveReport:
         new, self._reported = self._curve.rows[self._reported :], len(self._curve.rows)
         for listener in self._listeners if new else ():
             listener(new)
+
+
+class StepReport(Callback):
+    """Reports how far a run is inside its epochs, every few seconds.
+
+    The clock of this process is all that is read: nothing is asked of the device or of other ranks.
+
+    Args:
+        plan: of the run's batches.
+        contract: counts the steps of the epoch, before this callback's turn.
+        epochs: the most that the run takes [epochs].
+        report: given where the run is.
+    """
+
+    def __init__(
+        self,
+        plan: RankPlan,
+        contract: BatchContract,
+        *,
+        epochs: int,
+        report: Callable[[StepProgress], None],
+    ) -> None:
+        self._plan, self._contract, self._epochs, self._report = plan, contract, epochs, report
+        self._resumed_at = self._last_step_at = self._next_at = 0.0
+        self._reported_epoch = -1
+        # Of this attempt after its first step, which takes longer than the others.
+        self._train_s, self._examples = 0.0, 0
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_REPORTS_IN_RATE)
+        self._between_s: list[float] = []  # from an epoch's last step to the next epoch
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Also of an epoch resumed in the middle, which Lightning does not start again."""
+        epoch = trainer.current_epoch
+        self._resumed_at = epoch + self._contract.steps / self._plan.steps(epoch)
+        self._last_step_at = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The validation before it is not training."""
+        now = time.perf_counter()
+        if self._recent:
+            self._between_s.append(now - self._last_step_at)
+        self._last_step_at = now
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count a step; report if it is time to, and the last of an epoch that was reported."""
+        if not took_step(trainer, batch_idx):
+            return
+        now, epoch = time.perf_counter(), trainer.current_epoch
+        if self._recent:
+            self._train_s += now - self._last_step_at
+            self._examples += self._plan.split(epoch).global_batch
+        else:
+            self._recent.append((0.0, 0))
+        self._last_step_at = now
+        is_last = self._contract.steps == self._plan.steps(epoch)
+        if now >= self._next_at or (is_last and self._reported_epoch == epoch):
+            self._report(self._progress(epoch))
+            self._recent.append((self._train_s, self._examples))
+            self._reported_epoch = epoch
+            took_s = time.perf_counter() - now
+            self._next_at = now + max(_REPORT_EVERY_S, took_s / _REPORTING_SHARE)
+
+    def _progress(self, epoch: int) -> StepProgress:
+        train_s, examples = self._recent[0]
+        seconds = self._train_s - train_s
+        rate = (self._examples - examples) / seconds if seconds else None
+        step, steps = self._contract.steps, self._plan.steps(epoch)
+        return StepProgress(
+            epoch=epoch + 1,
+            step=step,
+            steps=steps,
+            resumed_at=self._resumed_at,
+            examples_per_s=rate,
+            left_s=self._left_s(epoch, step, rate) if rate else None,
+        )
+
+    def _left_s(self, epoch: int, step: int, rate: float) -> float:
+        done = self._plan.examples_before(epoch) + step * self._plan.split(epoch).global_batch
+        examples = self._plan.examples_before(self._epochs) - done
+        between_s = sum(self._between_s) / max(1, len(self._between_s))
+        return max(0, examples) / rate + (self._epochs - epoch) * between_s

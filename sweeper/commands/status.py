@@ -24,6 +24,7 @@ from sweeper.store.damaged import find_damaged
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.row import metric_columns
 from sweeper.store.standing import Open, Standing, standing
+from sweeper.store.step_progress import read_step_progress
 
 _FAILURES_SHOWN = 20
 _STATES_SHOWN = 60
@@ -73,7 +74,7 @@ def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any]
     stands = standing(ledger, run_id, number)
     if attempt is None or not isinstance(stands, Open):
         return None
-    curve = attempt.curve()
+    curve, progress = attempt.curve(), read_step_progress(attempt.folder)
     return {
         "run_id": run_id,
         "attempt": number,
@@ -81,6 +82,7 @@ def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any]
         "point": attempt.spec.point,
         "epoch": curve[-1]["epoch"] if curve else 0,
         "epochs": attempt.spec.epochs,
+        "progress": progress and progress.model_dump(),
         "metric": metric_columns(curve, attempt.spec.config)["metric"],
         "metric_name": attempt.spec.config.metric,
     }

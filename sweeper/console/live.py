@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import fmean
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sweeper.console.differences import Differences
-from sweeper.console.runs import RunLine, counted, duration, runs_table
+from sweeper.console.runs import RunLine, counted, duration, rate_text, runs_table
 from sweeper.console.text import text_console
 from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
@@ -20,9 +21,12 @@ from sweeper.spec.sentences import printable
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import metric_columns
+from sweeper.store.step_progress import StepProgress, read_step_progress
 
 _REFRESH_S = 1.0  # reads the progress of each running run
-_LINE_EVERY_S = 5.0
+_LINE_EVERY_S = 5.0  # in a file; of a long sweep fewer
+_LINES_OF_ALL, _LONGEST_BETWEEN_LINES_S = 20, 600.0
+_RUNS_IN_LINES = 4
 _ROWS_SHOWN = 24
 _ROWS_IN_SUMMARY = 60
 
@@ -33,7 +37,7 @@ class RunState:
 
     `status` is waiting, running, elsewhere, or an outcome; `metric` that after the latest
     epoch; `seconds` those of training and validation so far; `attempt` the latest one, if it
-    was made now.
+    was made now, and `progress` where it is inside an epoch.
     """
 
     spec: RunSpec
@@ -42,6 +46,7 @@ class RunState:
     metric: float | None = None
     seconds: float | None = None
     attempt: Attempt | None = None
+    progress: StepProgress | None = None
     reason: str = ""
 
     def read_progress(self) -> None:
@@ -50,20 +55,46 @@ class RunState:
             self.epoch = curve[-1]["epoch"]
             self.metric = metric_columns(curve, self.spec.config)["metric"]
             self.seconds = curve[-1]["elapsed_s"]
+        if self.attempt:
+            self.progress = read_step_progress(self.attempt.folder) or self.progress
+
+    @property
+    def epochs_done(self) -> float:
+        """With the part of the current epoch [epochs]."""
+        return max(self.epoch, self.progress.epochs_done if self.progress else 0)
+
+    @property
+    def resumed_at(self) -> float:
+        """Where the latest attempt began [epochs]."""
+        return self.progress.resumed_at if self.progress else 0
+
+    @property
+    def left(self) -> tuple[float, float] | None:
+        """What is left of it [seconds, epochs]; None if it is at its end or does not say."""
+        epochs = self.spec.most_epochs - self.epochs_done
+        seconds = self.progress.left_s if self.progress else None
+        return None if seconds is None or epochs <= 0 else (seconds, epochs)
 
     @property
     def line(self) -> RunLine:
         """As the table shows it."""
-        split = self.spec.split
+        split, now = self.spec.split, self._now()
         return RunLine(
             words=self.spec.words,
             layout=f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}",
             status=str(self.status),
-            epoch=f"{self.epoch}/{self.spec.most_epochs}" if self.epoch else "",
+            epoch=f"{self.epoch}/{self.spec.most_epochs}" if self.epoch or now else "",
             metric_name=self.spec.config.metric,
             metric=self.metric,
             seconds=self.seconds,
+            step=f"{now.step}/{now.steps}" if now and now.epoch > self.epoch else "",
+            rate=rate_text(now.examples_per_s) if now and now.examples_per_s else "",
+            left=duration(now.left_s) if now and now.left_s is not None else "",
         )
+
+    def _now(self) -> StepProgress | None:
+        """Where it is, while it trains."""
+        return self.progress if self.status in {"running", "elsewhere"} else None
 
 
 class LiveTable:
@@ -77,7 +108,7 @@ class LiveTable:
         self._ledger, self._console = ledger, console
         self._started = time.monotonic()
         self._shown_at = 0.0
-        self._line_at, self._progress = self._started, ""
+        self._line_at, self._said = self._started, ""
         self._running: dict[str, RunState] = {}
         self._latest: list[RunState] = []
         for run_id, row in ledger.ended().items():
@@ -85,7 +116,7 @@ class LiveTable:
                 self._states[run_id].status = row.outcome
         waiting = (state for state in self._states.values() if state.status == "waiting")
         self._to_do = sum(state.spec.most_epochs for state in waiting)
-        self._done = 0
+        self._done = self._made = 0.0
         self.live: Live | None = None
 
     @property
@@ -122,6 +153,7 @@ class LiveTable:
             state.read_progress()
             state.status, state.reason = end.outcome, end.reason
             self._done += state.spec.most_epochs
+            self._made += state.spec.most_epochs - state.resumed_at
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
             name, metric = self._name(state.spec), state.line.metric_word
             parts = (f"{end.outcome:<8} {name}", metric, end.reason)
@@ -148,6 +180,7 @@ class LiveTable:
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
             self._to_do += state.spec.most_epochs  # a run tried again
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
+        state.progress = None
         self._running[state.spec.run_id] = state
         self._say_line(f"{label:<8} {self._name(attempt.spec)}")
 
@@ -160,12 +193,26 @@ class LiveTable:
             state.read_progress()
         if self.live:
             self.live.update(self._table(), refresh=True)
-        elif now - self._line_at > _LINE_EVERY_S:
+        elif now - self._line_at > self._line_every_s(now):
             self._line_at = now
-            text = f"progress {self._epochs()}/{self._to_do} epochs; {self._counts()}"
-            if text != self._progress:
-                self._say_line(text)
-            self._progress = text
+            self._say_progress()
+
+    def _line_every_s(self, now: float) -> float:
+        """Between lines in a file, which are to be some hundreds of a sweep of days [seconds]."""
+        of_all = (now - self._started) / _LINES_OF_ALL
+        return max(_LINE_EVERY_S, min(of_all, _LONGEST_BETWEEN_LINES_S))
+
+    def _say_progress(self) -> None:
+        """How far the sweep is and the first of its running runs, if that is news."""
+        all_of_it = f"progress {int(self._epochs())}/{self._to_do} epochs; {self._counts()}"
+        shown = list(self._running.values())[:_RUNS_IN_LINES]
+        news = " ".join([all_of_it, *(f"{state.epochs_done}" for state in shown)])
+        if news != self._said:
+            self._said = news
+            self.say("; ".join(filter(None, [all_of_it, self._time_left()])))
+            for state in shown:
+                if words := state.line.progress_words:
+                    self.say(f"{'':<8} {self._name(state.spec)}  {words}")
 
     def _say_line(self, text: str) -> None:
         if not self.live:
@@ -184,7 +231,8 @@ class LiveTable:
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        bar.add_task("epochs", total=self._to_do, completed=self._epochs(), left=self._time_left())
+        task = bar.add_task("epochs", total=self._to_do, left=self._time_left())
+        bar.update(task, completed=self._epochs())
         return Group(self._runs(states, title=self._counts()), bar)
 
     def _runs(self, states: Sequence[RunState], *, title: str) -> Group:
@@ -194,14 +242,24 @@ class LiveTable:
         """A run among those of the sweep."""
         return self._differences.label(spec.words) or spec.point
 
-    def _epochs(self) -> int:
-        return self._done + sum(state.epoch for state in self._running.values())
+    def _epochs(self) -> float:
+        return self._done + sum(state.epochs_done for state in self._running.values())
 
     def _time_left(self) -> str:
-        done = self._epochs()
-        if not done:
+        """By what was done so far if a run has ended; before that by what the runs report."""
+        running, left = self._running.values(), self._to_do - self._epochs()
+        known = [state.left for state in running if state.left]
+        waiting = {"waiting", "queued"} & {state.status for state in self._states.values()}
+        if known and len(known) == len(running) and not waiting:
+            seconds = max(seconds for seconds, _ in known)
+        elif self._made:
+            made = self._made + sum(state.epochs_done - state.resumed_at for state in running)
+            seconds = (time.monotonic() - self._started) / made * left
+        elif known:
+            epoch_s = fmean(seconds / epochs for seconds, epochs in known)
+            seconds = epoch_s * left / len(running)
+        else:
             return ""
-        seconds = (time.monotonic() - self._started) / done * (self._to_do - done)
         return f"about {duration(seconds)} left"
 
     def _fill_in_from_ledger(self) -> None:
@@ -229,6 +287,7 @@ def live_table(
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             table.live = live
+            table.update(Event())  # at once: what trains takes seconds to start
             yield table
         table.live = None
     else:

@@ -28,7 +28,10 @@ _STYLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """A run as a line of the table: its settings, its layout, how far it is."""
+    """A run as a line of the table: its settings, its layout, how far it is.
+
+    `step`, `rate` and `left` are of a run that trains now.
+    """
 
     words: Words
     layout: str
@@ -37,6 +40,9 @@ class RunLine:
     metric_name: str
     metric: float | None
     seconds: float | None
+    step: str = ""
+    rate: str = ""
+    left: str = ""
 
     @property
     def metric_text(self) -> str:
@@ -50,6 +56,12 @@ class RunLine:
     def metric_word(self) -> str:
         """For a line of text: `val_accuracy=0.9312`; empty if it was not measured."""
         return f"{self.metric_name}={self.metric_text}" if self.metric_text else ""
+
+    @property
+    def progress_words(self) -> str:
+        """For a line of text: `epoch=3/30 step=12/16 examples/s=45,200 left=2m 05s`."""
+        heads = {"epoch": self.epoch, "step": self.step, "examples/s": self.rate, "left": self.left}
+        return " ".join(f"{head}={text}" for head, text in heads.items() if text)
 
 
 #: Columns of the runs table that `line_of_row` reads.
@@ -92,11 +104,15 @@ def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str
         *columns_of([line.words for line in lines], differences),
         *layout_column([line.layout for line in lines]),
         Column(head="state", cells=statuses, styles=[_STYLE.get(s, "red") for s in statuses]),
-        Column(head="epoch", cells=[line.epoch for line in lines], spared=3),
+        Column(head="epoch", cells=[line.epoch for line in lines], spared=5),
+        Column(head="step", cells=[line.step for line in lines], spared=4),
         Column(head=metric, cells=[line.metric_text for line in lines]),
         Column(head="s", cells=seconds, spared=1),
+        Column(head="examples/s", cells=[line.rate for line in lines], spared=2),
+        Column(head="left", cells=[line.left for line in lines], spared=3),
     ]
-    heading = Text(f"{title}\n{common(differences, layouts)}", style="italic")
+    text = f"{title}\n{common(differences, layouts)}"
+    heading = Text(text, style="italic", no_wrap=False, overflow="fold")  # a live table cuts lines
     return Group(heading, FittedTable(columns))
 
 
@@ -131,6 +147,11 @@ def common(differences: Differences, layouts: Collection[str]) -> str:
     words = f"{differences.common()} layout={layout}".removesuffix(" layout=").strip()
     whose = "All runs" if differences.keys else "The run"
     return f"{whose}: {words} ({LAYOUT})" if layout else f"{whose}: {words}; layout: {LAYOUT}"
+
+
+def rate_text(examples_per_s: float) -> str:
+    """Examples in a second, in three digits or more: `12,345`, `0.0123`."""
+    return f"{examples_per_s:,.0f}" if examples_per_s >= 100 else f"{examples_per_s:.3g}"
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -16,6 +16,7 @@ from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending, pending_runs
+from sweeper.store.step_progress import StepProgress, write_step_progress
 
 
 @pytest.fixture
@@ -42,6 +43,13 @@ def begun(spec, ledger, text: str) -> Attempt:
     assert attempt is not None
     (attempt.folder / "progress.jsonl").write_text(text)
     return attempt
+
+
+def inside(attempt: Attempt, *, step: int) -> None:
+    """It reports that it is in its second epoch."""
+    reported = {"epoch": 2, "steps": 100, "resumed_at": 0.0}
+    reported |= {"examples_per_s": 10.0, "left_s": 60.0}
+    write_step_progress(StepProgress.model_validate({**reported, "step": step}), attempt.folder)
 
 
 def test_a_run_that_trains_is_a_row_with_its_curve_so_far(ledger, spec):
@@ -156,17 +164,35 @@ def test_the_page_counts_runs_that_have_not_ended(ledger, spec):
     assert data["curves"]["start"] == [0, 1]
 
 
-def test_the_page_is_new_when_an_epoch_ends_and_only_then(ledger, spec):
+def test_the_page_is_new_when_a_tenth_of_an_epoch_ends_and_only_then(ledger, spec):
     attempt = begun(spec, ledger, epoch(1, 0.5))
     watcher = Watcher([str(ledger.results)], "watch")
-    before = watcher.version()
+    inside(attempt, step=80)
+    versions = [watcher.version()]
 
     os.utime(attempt.folder / "lease.json")
-    beaten = watcher.version()
+    inside(attempt, step=89)
+    versions.append(watcher.version())
+    inside(attempt, step=90)
+    versions.append(watcher.version())
     (attempt.folder / "progress.jsonl").write_text(epoch(1, 0.5) + epoch(2, 0.6))
+    versions.append(watcher.version())
 
-    assert beaten == before
-    assert watcher.version() != before
+    assert versions[0] == versions[1]
+    assert len(set(versions)) == 3
+
+
+def test_a_run_that_trains_says_where_it_is_inside_its_epoch(ledger, spec):
+    attempt = begun(spec, ledger, epoch(1, 0.5))
+    inside(attempt, step=80)
+    runs, _ = running_runs([str(ledger.results)])
+
+    assert runs.reason[0].startswith("epoch 1 of 30, then step 80 of 100; heartbeat 0 s ago on ")
+
+    (attempt.folder / "progress.jsonl").write_text(epoch(1, 0.5) + epoch(2, 0.6))
+    runs, _ = running_runs([str(ledger.results)])
+
+    assert runs.reason[0].startswith("epoch 2 of 30; heartbeat")
 
 
 def test_watching_leaves_no_trace_in_the_results(ledger, spec):

@@ -1,0 +1,164 @@
+"""How far running runs are: in the table, in the lines of a file, and what is left."""
+
+import re
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from sweeper.console import live
+from sweeper.console.live import LiveTable, live_table
+from sweeper.console.text import text_console
+from sweeper.planning.plan import Event
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt, End
+from sweeper.store.ledger import Ledger
+from sweeper.store.step_progress import StepProgress, write_step_progress
+
+
+@pytest.fixture
+def specs(grid):
+    return [run_spec(config) for config in grid("batch=3840,7680", "warmup=0")]
+
+
+@pytest.fixture
+def ledger(results):
+    made = Ledger(results)
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def begin(ledger):
+    """Begin a run, which reports how far it is."""
+
+    def begun(spec, **changes):
+        attempt = Attempt.begin(spec, ledger, 1)
+        assert attempt is not None
+        report(attempt, **changes)
+        return attempt
+
+    return begun
+
+
+def report(attempt, **changes):
+    usual = {"epoch": 1, "step": 4, "steps": 16, "resumed_at": 0.0}
+    usual |= {"examples_per_s": 45_210.4, "left_s": 125.0}
+    write_step_progress(StepProgress.model_validate({**usual, **changes}), attempt.folder)
+
+
+@pytest.fixture
+def hurry(monkeypatch):
+    """Every event is shown."""
+    monkeypatch.setattr(live, "_REFRESH_S", -1.0)
+    monkeypatch.setattr(live, "_LINE_EVERY_S", -1.0)
+    monkeypatch.setattr(live, "_LINES_OF_ALL", float("inf"))
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_shows_steps_rate_and_time_left_inside_the_first_epoch(
+    specs, ledger, begin, width
+):
+    screen = StringIO()
+    table = LiveTable(specs, ledger, Console(width=width, file=screen, highlight=False), keys=[])
+    table.update(Event(began=[begin(specs[0])]))
+    screen.truncate(0)
+    table._console.print(table._table())
+
+    heads = next(line for line in screen.getvalue().splitlines() if "state" in line)
+    cells = next(line for line in screen.getvalue().splitlines() if "running" in line.split())
+    assert heads.split()[2:] == ["state", "epoch", "step", "examples/s", "left"]
+    assert cells.split()[2:] == ["running", "0/30", "4/16", "45,210", "2m", "05s"]
+    assert "No room" not in screen.getvalue()
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_file_has_a_line_when_a_step_was_taken_and_none_when_nothing_happened(
+    specs, ledger, begin, capsys
+):
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    attempt = begin(specs[0])
+    table.update(Event(began=[attempt]))
+    for step in (8, 8, 8):
+        report(attempt, step=step)
+        table.update(Event())
+
+    said = re.sub(r"about .* left", "about ... left", capsys.readouterr().out)
+    assert said.splitlines() == [
+        "start    batch=3840",
+        "progress 0/60 epochs; 1 running, 1 waiting; about ... left",
+        "         batch=3840  epoch=0/30 step=4/16 examples/s=45,210 left=2m 05s",
+        "progress 0/60 epochs; 1 running, 1 waiting; about ... left",
+        "         batch=3840  epoch=0/30 step=8/16 examples/s=45,210 left=2m 05s",
+    ]
+
+
+def test_lines_of_a_long_sweep_are_fewer(specs, ledger):
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+
+    every = [table._line_every_s(table._started + s) for s in (0, 60, 3600, 86400)]
+
+    assert every == [5.0, 5.0, 180.0, 600.0]
+
+
+@pytest.mark.usefixtures("hurry")
+def test_until_a_run_has_ended_the_pace_is_that_of_the_running_ones(specs, ledger, begin, capsys):
+    """Half of the epochs of one run take 150 s; the other waits."""
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    table.update(Event(began=[begin(specs[0], epoch=16, step=0, left_s=150.0)]))
+
+    assert "1 running, 1 waiting; about 7m 30s left" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hurry")
+def test_what_an_earlier_attempt_did_does_not_count_as_fast(
+    specs, ledger, begin, capsys, monkeypatch
+):
+    """15 of 30 epochs were trained in 60 s, after those of an earlier attempt; 30 are left."""
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    attempt = begin(specs[0], epoch=30, step=16, resumed_at=15.0)
+    table.update(Event(began=[attempt]))
+    monkeypatch.setattr(live.time, "monotonic", lambda: table._started + 60)
+    finished = End(outcome=Outcome.FINISHED, reason="trained 30 epochs")
+    table.update(Event(ended={specs[0].run_id: finished}))
+
+    assert "1 finished, 1 waiting; about 2m 00s left" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hurry")
+def test_without_runs_that_wait_the_longest_of_those_that_run_is_what_is_left(
+    specs, ledger, begin, capsys
+):
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    attempts = [begin(specs[0]), begin(specs[1], left_s=3600.0)]
+    table.update(Event(began=attempts))
+
+    assert "2 running; about 1h 00m left" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("content", ["", '{"epoch": 1', "\x00\x00"])
+def test_a_damaged_report_leaves_what_was_known(specs, ledger, begin, capsys, content):
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    attempt = begin(specs[0])
+    table.update(Event(began=[attempt]))
+    (attempt.folder / "step-progress.json").write_text(content)
+    (attempt.folder / "progress.jsonl").write_text('{"epoch": 1, "val_acc')
+    table.update(Event())
+
+    assert "step=4/16" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hurry")
+def test_the_summary_of_a_stopped_sweep_has_no_run_that_is_running(specs, ledger, begin, capsys):
+    with live_table(specs, ledger) as table:
+        table.update(Event(began=[begin(specs[0])]))
+        stopped = End(outcome=Outcome.PREEMPTED, reason="stopped after 5 of 16 steps of epoch 1")
+        table.update(Event(ended={specs[0].run_id: stopped}))
+    summary = capsys.readouterr().out.split("Runs\n")[1]
+
+    assert "running" not in summary
+    assert "step" not in summary.splitlines()[1].split()
+    assert summary.splitlines()[-1].startswith("1 preempted, 1 waiting in ")

@@ -1,0 +1,189 @@
+"""Ctrl-C: answered at once, the runs saved meanwhile; pressed again, everything stops."""
+
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from sweeper.commands.sweep import take_in
+from sweeper.launch.local import interrupts
+from sweeper.launch.local.interrupts import interruptible
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.launch.ranks import Running, worker_failure
+from sweeper.planning.plan import Event, Task
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
+
+
+class Rank:
+    """A rank that ends when it is killed, or as a test says."""
+
+    sentinel = None
+
+    def __init__(self) -> None:
+        self.exitcode: int | None = None
+
+    def kill(self) -> None:
+        if self.exitcode is None:
+            self.exitcode = -signal.SIGKILL
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class Ranks:
+    """Runs that began an hour ago, so that there is much to lose."""
+
+    def __init__(self, started) -> None:
+        self.started = started
+
+    def check(self, spec) -> None: ...
+
+    def start(self, attempt, context, environment):
+        del context, environment
+        began = time.time() - 3600
+        os.utime(attempt.folder / "config.json", (began, began))
+        ranks = [Rank()]
+        self.started.append((attempt, ranks[0]))
+        return Running(attempt=attempt, processes=ranks, deadline=None, failure=worker_failure)
+
+
+@pytest.fixture
+def started():
+    """The attempts of the runs and their ranks."""
+    return []
+
+
+@pytest.fixture
+def running(short, results, started):
+    """Two runs, as a launcher reports them, after the first report."""
+    ledger = Ledger(results)
+    ledger.prepare()
+    tasks = [Task(spec=run_spec(short(seed=seed)), number=1) for seed in (0, 1)]
+    events = run_here(tasks, ledger, Machine(cores=2, jobs=2), ranks=Ranks(started))
+    assert len(next(events).began) == 2
+    yield events
+    events.close()
+
+
+def save(attempt, rank) -> None:
+    """What a worker does when its run is to be saved."""
+    record = '{"outcome": "preempted", "reason": "after 5 of 16 steps of epoch 1"}'
+    (attempt.folder / "record-0.json").write_text(record)
+    rank.exitcode = 0
+
+
+def test_the_first_ctrl_c_is_answered_before_anything_is_waited_for(running, started):
+    said = running.throw(KeyboardInterrupt()).said
+
+    assert said == [
+        "Stopping: saving 2 runs at the next step, which takes at most 10 s. Press Ctrl-C again "
+        "to stop at once and lose what was trained since the last checkpoint."
+    ]
+    assert all(attempt.has_graceful_stop for attempt, _ in started)
+    assert not any(rank.exitcode for _, rank in started)
+
+
+def test_runs_are_reported_as_they_are_saved_and_then_the_sweep_ends(running, started, results):
+    running.throw(KeyboardInterrupt())
+    save(*started[0])
+    first = next(running)
+    save(*started[1])
+    second = next(running)
+    with pytest.raises(KeyboardInterrupt):
+        next(running)
+
+    ended = [
+        event.ended[a.spec.run_id] for event, (a, _) in zip((first, second), started, strict=True)
+    ]
+    assert [end.reason for end in ended] == ["stopped after 5 of 16 steps of epoch 1"] * 2
+    assert second.said == []
+    assert set(pd.read_parquet(results / "runs").outcome) == {"preempted"}
+    assert not Ledger(results).active()
+
+
+def test_the_second_ctrl_c_ends_what_is_not_saved_and_says_so(running, started, results):
+    running.throw(KeyboardInterrupt())
+    save(*started[0])
+    first = next(running).ended
+    last = running.throw(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        next(running)
+
+    assert [rank.exitcode for _, rank in started] == [0, -signal.SIGKILL]
+    assert [end.reason for end in (first | last.ended).values()] == [
+        "stopped after 5 of 16 steps of epoch 1",
+        "stopped after epoch 0",
+    ]
+    assert last.said == [
+        "1 run could not be saved: what was trained since the last checkpoint is lost."
+    ]
+    assert set(pd.read_parquet(results / "runs").outcome) == {"preempted"}
+
+
+def test_an_end_that_ctrl_c_came_across_is_reported_all_the_same(running, started, monkeypatch):
+    """The row is published, and the signal is only then let through."""
+    attempt, rank = started[0]
+    save(attempt, rank)
+    end = type(attempt).end
+
+    def interrupted(self, *arguments):
+        signal.raise_signal(signal.SIGINT)
+        end(self, *arguments)
+
+    monkeypatch.setattr(type(attempt), "end", interrupted)
+    event = next(running)
+
+    assert "Stopping: saving 1 run" in event.said[0]
+    assert list(event.ended) == [attempt.spec.run_id]
+
+
+def test_ctrl_c_that_comes_while_an_event_is_taken_in_reaches_the_runs(running, started):
+    taken = []
+
+    def take(event: Event) -> None:
+        taken.append(event)
+        for attempt, rank in started if event.said else ():
+            save(attempt, rank)
+        if len(taken) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        take_in(running, take)
+
+    assert "Stopping" in taken[1].said[0]
+    assert {id for event in taken for id in event.ended} == {
+        attempt.spec.run_id for attempt, _ in started
+    }
+
+
+def test_signals_that_come_together_are_one(monkeypatch):
+    """`timeout` and torchrun signal a sweep and then its process group."""
+    now = [100.0]
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        now[0] += 1
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_signals_that_somebody_else_handles_are_left_alone():
+    noted = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert noted == [signal.SIGTERM]
