@@ -6,7 +6,7 @@ when it is called.
 
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra.core.plugins import Plugins
@@ -42,7 +42,7 @@ class RunLauncher(Launcher):
         raise NotImplementedError(self._refusal)
 
     @abstractmethod
-    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
+    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Make runs and report what happens."""
 
 
@@ -51,7 +51,7 @@ class LocalLauncher(RunLauncher):
 
     _refusal = "hydra/launcher=local needs hydra/sweeper=grid. Use hydra/launcher=basic instead."
 
-    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
+    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Make runs here; see `sweeper.launch.local.launcher.run_here`."""
         from sweeper.launch.local.launcher import run_here
         from sweeper.launch.local.slots import LocalSettings, this_machine
@@ -74,7 +74,7 @@ class SlurmLauncher(RunLauncher):
         "hydra/launcher=submitit_slurm with Hydra's own sweepers."
     )
 
-    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Iterator[Event]":
+    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Make runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
         from sweeper.commands.overrides import resolved
         from sweeper.launch.slurm.launcher import run_on_slurm

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER
-from sweeper.console.text import open_closed_streams, say
-from sweeper.spec.exit_codes import BAD_INPUT, DONE
+from sweeper.console.text import note, open_closed_streams, say
+from sweeper.spec.exit_codes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
 COMMANDS = {
@@ -54,7 +54,11 @@ def main() -> NoReturn:
     open_closed_streams()
     if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m sweeper` does
-    sys.exit(_run(sys.argv[1:]))
+    try:
+        sys.exit(_run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        note("Stopped.")
+        sys.exit(INTERRUPTED)
 
 
 def _run(arguments: Sequence[str]) -> int | None:
@@ -72,6 +76,9 @@ def _run(arguments: Sequence[str]) -> int | None:
 
 def _hydra() -> None:
     """A sweep or the completion of one; the help does not wait for Hydra to be imported."""
+    is_asked = "COMP_LINE" not in os.environ and os.environ.get("RANK", "0") == "0"
+    if is_asked and sys.stderr.isatty():  # by a person, not by a shell or as a further rank
+        note("Composing the configuration ...")
     from sweeper.commands import completion, sweep
 
     if "COMP_LINE" in os.environ:

@@ -134,7 +134,9 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
     said, _ = sweep.communicate(timeout=300)
 
     assert sweep.returncode == 130
+    assert "Stopping: saving 1 run at the next step" in said
     assert "Results so far are kept; repeat the command to resume." in said
+    assert said.splitlines()[-1].startswith("1 preempted in ")
     row = pd.read_parquet(results / "runs").iloc[0]
     assert row.outcome == "preempted"
     assert row.epochs_completed >= 1

@@ -21,7 +21,7 @@ from rich.console import Console
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.plan import overrides_parser, plan_grid
 from sweeper.commands.refusals import refuse
-from sweeper.console.text import text_console, text_table
+from sweeper.console.text import note, text_console, text_table
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import plan, tasks
@@ -136,9 +136,10 @@ def compare(
     """Train an epoch on each layout, compare with the first; ValueError if one does not finish."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
         changes = {"precision": precision, "keep_checkpoint": True}
+        configs = [config.replaced(**layout, **changes) for layout in layouts]
         trained = [
-            _train(config.replaced(**layout, **changes), Ledger(Path(folder) / str(index)))
-            for index, layout in enumerate(layouts)
+            _train(one, Ledger(Path(folder) / str(index)), f"{index + 1} of {len(layouts)}")
+            for index, one in enumerate(configs)
         ]
         specs, rows, checkpoints = zip(*trained, strict=True)
         differences, has_batchnorm = differences_between(checkpoints)
@@ -158,13 +159,16 @@ def compare(
             )
 
 
-def _train(config: RunConfig, ledger: Ledger) -> tuple[RunSpec, dict[str, Any], Path]:
+def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict[str, Any], Path]:
     ledger.prepare()
     planned = plan([config.resolved], ledger)
     (spec,) = planned.specs
-    to_do = tasks(planned, ledger, retry=None, rerun=None)
-    for _ in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
-        pass
+    to_do, split = tasks(planned, ledger, retry=None, rerun=None), spec.split
+    layout = f"{split.world_size}x{split.accumulation_steps}"
+    note(f"Training an epoch in {config.precision} on layout {layout} ({which}) ...")
+    for event in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
+        for text in event.said:
+            note(text)
     columns = ["outcome", "reason", "steps", "val_loss", "metric", "lr_series_hash"]
     (row,) = ledger.rows({spec.run_id}, columns).values()
     if row["outcome"] != "finished":

@@ -3,7 +3,10 @@
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 import hydra
@@ -27,7 +30,7 @@ from sweeper.store.damaged import set_aside_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending
 
-Launch = Callable[[Tasks, Ledger], Iterator[Event]]
+Launch = Callable[[Tasks, Ledger], Generator[Event]]
 
 #: As soon as there are this many small files of settled runs, a sweep merges them.
 _COMPACT_FROM = 500
@@ -70,7 +73,7 @@ def _run_one(config: DictConfig) -> None:
         raise RuntimeError(msg)
 
 
-def _launch(to_do: Tasks, ledger: Ledger) -> Iterator[Event]:
+def _launch(to_do: Tasks, ledger: Ledger) -> Generator[Event]:
     """Run with the selected launcher; a job of Hydra's own launchers executes its run itself."""
     settings = HydraConfig.get().launcher
     if not settings["_target_"].startswith("hydra."):  # Hydra refuses to instantiate its own
@@ -121,21 +124,45 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         return exit_codes.RUN_FAILED
 
 
+def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
+    """Take in what a launcher reports, to its end.
+
+    Ctrl-C that comes meanwhile reaches the launcher, as it does while it waits for its runs.
+    """
+    with closing(events):
+        step = partial(next, events)
+        while True:
+            try:
+                take(step())
+                step = partial(next, events)
+            except StopIteration:
+                return
+            except KeyboardInterrupt as pressed:
+                if getgeneratorstate(events) == GEN_CLOSED:
+                    raise
+                step = partial(events.throw, pressed)
+
+
 def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTable) -> int:
-    small_files = ledger.num_small_files()
+    small_files, is_detached = ledger.num_small_files(), False
+
+    def take(event: Event) -> None:
+        nonlocal small_files, is_detached
+        table.update(event)
+        is_detached |= event.is_detached
+        small_files += sum(end.outcome.is_result for end in event.ended.values())
+        if small_files >= _COMPACT_FROM:
+            from sweeper.store.compaction import compact  # pyarrow: 0.2 s
+
+            compact(ledger.results)
+            small_files = 0
+
     attempts = [(task.spec, task.number) for task in to_do]
     with list_pending(attempts, ledger.results):
-        for event in launch(to_do, ledger) if to_do else ():
-            table.update(event)
-            if event.is_detached:
-                return exit_codes.DONE
-            small_files += sum(end.outcome.is_result for end in event.ended.values())
-            if small_files >= _COMPACT_FROM:
-                from sweeper.store.compaction import compact  # pyarrow: 0.2 s
-
-                compact(ledger.results)
-                small_files = 0
-    return exit_codes.DONE if table.all_have_results else exit_codes.RUN_FAILED
+        if to_do:
+            take_in(launch(to_do, ledger), take)
+    is_done = is_detached or table.all_have_results
+    return exit_codes.DONE if is_done else exit_codes.RUN_FAILED
 
 
 def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
@@ -158,3 +185,5 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"{of_all if len(planned.specs) > 1 else 'The run already has'} a result.")
     if failed := len(skipped) - settled:
         table.say(f"{several(failed, 'failed run')} not retried; use retry=failed to retry.")
+    if to_do:
+        table.say(f"{several(len(to_do), 'run')} to train.")

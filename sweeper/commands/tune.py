@@ -9,10 +9,10 @@ import optuna
 from optuna.storages import BaseStorage
 
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.sweep import Launch, guard
+from sweeper.commands.sweep import Launch, guard, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
-from sweeper.planning.plan import plan
+from sweeper.planning.plan import Event, plan
 from sweeper.spec import exit_codes
 from sweeper.spec.config import targets
 from sweeper.spec.identity import scientific_part
@@ -121,9 +121,13 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
         if begun := study.num_begun:
             of = f"{begun} of {several(tuner.n_trials, 'trial')}"
             table.say(f"{study.name} resumes: {of} started before.")
-    for event in launch(tuner.tasks(), tuner.ledger):
+
+    def take(event: Event) -> None:
         table.update(event)
-        tuner.handle(event)
+        if not event.is_stopping:  # a trial that is stopped resumes; it has not failed
+            tuner.handle(event)
+
+    take_in(launch(tuner.tasks(), tuner.ledger), take)
     for study in tuner.studies:
         table.say(summarize(study))
     all_have_results = not any(study.failed() for study in tuner.studies)

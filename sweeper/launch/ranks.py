@@ -15,6 +15,7 @@ from sweeper.launch.fork_server import start_process, train_rank
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs
 from sweeper.store.attempt import Attempt, End, end_of_record
 
@@ -153,28 +154,56 @@ def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
     return None
 
 
-def stop_gracefully(running: Sequence[Running]) -> None:
-    """Have runs save after the step they are in and exit.
+class GracefulStop:
+    """Runs that are to save after the step they are in and exit.
 
-    Waits for each no longer than it took to do what would be lost otherwise, and at most 10 s; not
-    at all for those that have been asked to before, nor for ranks of which one failed. A second
-    Ctrl-C ends the waiting.
+    Each is waited for no longer than it took to do what would be lost otherwise, and at most 10 s;
+    not at all if it was asked to before, or one of its ranks failed.
     """
-    now = time.monotonic()
-    waiting = [
-        (run, now + min(_GRACE_S, run.attempt.unsaved_s()))
-        for run in running
-        if not run.attempt.has_graceful_stop
-    ]
-    for run, _ in waiting:
-        run.attempt.request_graceful_stop()
-    with contextlib.suppress(KeyboardInterrupt):
-        while waiting := [
-            (run, deadline)
-            for run, deadline in waiting
-            if time.monotonic() < deadline and None in run.codes and not any(run.codes)
-        ]:
-            wait_for_exit([process for run, _ in waiting for process in run.processes])
+
+    def __init__(self, running: Sequence[Running]) -> None:
+        now = time.monotonic()
+        self._deadlines = [
+            (run, now + min(_GRACE_S, run.attempt.unsaved_s()))
+            for run in running
+            if not run.attempt.has_graceful_stop
+        ]
+        for run, _ in self._deadlines:
+            run.attempt.request_graceful_stop()
+
+    @property
+    def announcement(self) -> Sequence[str]:
+        """What is waited for, for the user; nothing if nothing is."""
+        runs = several(len(self._deadlines), "run")
+        text = (
+            f"Stopping: saving {runs} at the next step, which takes at most {_GRACE_S:g} s. Press "
+            "Ctrl-C again to stop at once and lose what was trained since the last checkpoint."
+        )
+        return [text] if self._deadlines else []
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether any run may still be saved in time."""
+        now = time.monotonic()
+        return any(now < deadline for run, deadline in self._deadlines if _may_save(run))
+
+    @property
+    def unsaved(self) -> Sequence[str]:
+        """How many runs are not saved yet, for the user; nothing if all are."""
+        unsaved = sum(_may_save(run) for run, _ in self._deadlines)
+        runs = several(unsaved, "run")
+        text = f"{runs} could not be saved: what was trained since the last checkpoint is lost."
+        return [text] if unsaved else []
+
+    def wait(self) -> None:
+        """Wait for all; a second Ctrl-C ends the waiting."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while self.is_waited_for:
+                wait_for_exit([process for run, _ in self._deadlines for process in run.processes])
+
+
+def _may_save(run: Running) -> bool:
+    return None in run.codes and not any(run.codes)
 
 
 def stop(running: Sequence[Running]) -> None:

@@ -73,7 +73,7 @@ class Event:
     `began` are attempts that started here, `elsewhere` those found running in another process;
     `ended` says by run id how attempts ended, here or there; `queued` are ids of runs that wait
     in a queue, `said` sentences for the user; `is_detached` if the runs continue without this
-    process.
+    process; `is_stopping` if runs end because the user stops the command.
     """
 
     began: Sequence[Attempt] = ()
@@ -82,6 +82,7 @@ class Event:
     queued: Sequence[str] = ()
     said: Sequence[str] = ()
     is_detached: bool = False
+    is_stopping: bool = False
 
 
 def plan(

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from sweeper.cli import COMMANDS
+from sweeper.cli import COMMANDS, main
+from sweeper.commands import sweep
 
 
 def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -68,6 +69,44 @@ def test_the_help_waits_for_neither_hydra_nor_torch():
     )
 
     assert done.stdout.endswith("\n[]\n")
+
+
+@pytest.fixture
+def hydra(monkeypatch):
+    """A sweep on a terminal, up to where Hydra takes over; there it does what a test says."""
+
+    def start(then, **environment):
+        monkeypatch.setattr(sys, "argv", ["sweeper", "-m", "batch=3840"])
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        monkeypatch.setattr(sweep, "run_command_line", then)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    return start
+
+
+def test_a_terminal_shows_what_is_done_before_hydra_is_started(hydra, capsys):
+    shown = []
+
+    assert hydra(lambda: shown.append(capsys.readouterr())) is None
+    assert (shown[0].out, shown[0].err) == ("", "Composing the configuration ...\n")
+
+
+def test_only_the_first_of_torchruns_processes_says_it(hydra, capsys):
+    hydra(lambda: None, RANK="1")
+
+    assert capsys.readouterr().err == ""
+
+
+def test_ctrl_c_before_anything_runs_is_no_traceback(hydra, capsys):
+    def pressed():
+        raise KeyboardInterrupt
+
+    assert hydra(pressed) == 130
+    assert capsys.readouterr().err.endswith("\nStopped.\n")
 
 
 def test_a_mistyped_command_gets_a_sentence():

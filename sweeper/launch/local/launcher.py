@@ -3,24 +3,26 @@
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.launch.first_ends import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
-from sweeper.launch.local.interrupts import terminable, undivided
+from sweeper.launch.local.elsewhere import Elsewhere
+from sweeper.launch.local.interrupts import interruptible, undivided
 from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, Slots
 from sweeper.launch.ranks import (
+    GracefulStop,
     LocalRanks,
     Ranks,
     Running,
     WhyStopped,
     end_of,
     stop,
-    stop_gracefully,
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
@@ -29,7 +31,6 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
-from sweeper.store.standing import Open, recover, standing
 
 #: How often to check for files written by other processes, rather than at every event.
 _LOOK_S = 1.0
@@ -48,7 +49,8 @@ def run_here(
     """Make all runs, publishing each attempt's row as it ends.
 
     A run that another process is making is waited for, and taken over if that process dies.
-    Events come several times a second, so that a caller can draw. `may_start` says whether runs
+    Events come several times a second, so that a caller can draw; after Ctrl-C until the runs are
+    saved or it is pressed again, then KeyboardInterrupt is raised. `may_start` says whether runs
     that wait may begin, `why_stopped` the reason of those that are stopped before their end;
     without `ranks` they are on this machine. ValueError if a run's layout is not available, or
     what it needs of this machine: with `look_first` no run starts then, else those end as failed.
@@ -60,10 +62,11 @@ def run_here(
     if look_first:
         check_ready((task.spec.config for task in known), machine)
     context = open_fork_server(_modules_of(known[:1]))
-    with shared_folder() as shared, terminable():
+    with shared_folder() as shared, interruptible():
         runs = _Runs(
             source=iter(tasks),
             ledger=ledger,
+            elsewhere=Elsewhere(ledger),
             slots=Slots(machine),
             ranks=ranks,
             context=context,
@@ -80,6 +83,9 @@ def run_here(
                     runs.wait()
                 event = runs.end()
                 yield event
+        except KeyboardInterrupt:
+            yield from runs.save_and_stop()
+            raise
         finally:
             runs.stop()
 
@@ -88,8 +94,7 @@ def _modules_of(tasks: Sequence[Task]) -> list[str]:
     """The modules of these runs' data and model: imported once, not by each run."""
     configs = [task.spec.config for task in tasks]
     groups = [group for one in configs for group in (one.module, one.data, one.model) if group]
-    modules = [group.target.rpartition(".")[0] for group in groups]
-    return [module for module in modules if module]
+    return [module for group in groups if (module := group.target.rpartition(".")[0])]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,6 +103,7 @@ class _Runs:
 
     source: Iterator[Task | None]
     ledger: Ledger
+    elsewhere: Elsewhere
     slots: Slots
     ranks: Ranks
     context: ForkServerContext
@@ -108,7 +114,7 @@ class _Runs:
     _source_is_empty: bool = False
     _waiting: deque[Task] = field(default_factory=deque[Task])
     _running: list[Running] = field(default_factory=list[Running])
-    _elsewhere: list[Task] = field(default_factory=list[Task])
+    _ended: dict[str, End] = field(default_factory=dict[str, End])  # and not reported yet
     _first_ends: FirstEnds = field(default_factory=FirstEnds)
     _is_stopped: bool = False
     _begun: Attempt | None = None  # the latest
@@ -118,14 +124,13 @@ class _Runs:
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        is_busy = self._waiting or self._running or self._elsewhere or self.prober.holds_runs
-        return bool(is_busy or not self._source_is_empty)
+        is_busy = self._waiting or self._running or self.prober.holds_runs
+        return bool(is_busy or self.elsewhere.has_runs or not self._source_is_empty)
 
     def start(self) -> Event:
         """Start what there is room for."""
         began: list[Attempt] = []
         elsewhere: list[Attempt] = []
-        ended: dict[str, End] = {}
         self._refill()
         said = self._drop_waiting()
         while (
@@ -140,15 +145,13 @@ class _Runs:
                     self.slots.give_back(task.spec.run_id)
             elif attempt := self._begin(task, fit):
                 began.append(attempt)
-                ended |= self._start_ranks(attempt, fit, slot)
+                self._start_ranks(attempt, fit, slot)
             else:
                 self.slots.give_back(task.spec.run_id)
-                self._elsewhere.append(task)
-                if other := Attempt.load(self.ledger, task.spec.run_id, task.number):
-                    elsewhere.append(other)
+                elsewhere += self.elsewhere.add(task)
             self._refill()
         said += [note for attempt in began for note in attempt.notes]
-        return Event(began=began, elsewhere=elsewhere, ended=ended, said=said)
+        return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
 
     def _drop_waiting(self) -> list[str]:
         """Start no more runs if the first failed alike, before their first step; why."""
@@ -161,10 +164,9 @@ class _Runs:
         return said
 
     def _begin(self, task: Task, fit: Fit) -> Attempt | None:
+        spec, scratch = fit.spec, task.from_scratch
         with undivided():
-            begun = Attempt.begin(
-                fit.spec, self.ledger, task.number, from_scratch=task.from_scratch
-            )
+            begun = Attempt.begin(spec, self.ledger, task.number, from_scratch=scratch)
             self._begun = begun or self._begun
         return begun
 
@@ -181,7 +183,7 @@ class _Runs:
             self.ranks.check(task.spec)
             self._waiting.append(task)
 
-    def _start_ranks(self, attempt: Attempt, fit: Fit, slot: Mapping[str, str]) -> dict[str, End]:
+    def _start_ranks(self, attempt: Attempt, fit: Fit, slot: Mapping[str, str]) -> None:
         """Start the ranks of an attempt, or publish why they cannot be started."""
         outcome, reason = Outcome.OUT_OF_MEMORY, fit.refusal
         if not reason:
@@ -194,9 +196,8 @@ class _Runs:
                 outcome, reason = Outcome.PREEMPTED, str(error)
             else:
                 self._running.append(run)
-                return {}
-        self.slots.give_back(attempt.spec.run_id)
-        return self._publish(attempt, End(outcome=outcome, reason=reason))
+                return
+        self._publish(attempt, End(outcome=outcome, reason=reason))
 
     def wait(self) -> None:
         """Wait until a process ends, but not for long."""
@@ -205,33 +206,38 @@ class _Runs:
 
     def end(self) -> Event:
         """Publish what has ended here, and read what other processes published."""
-        ended: dict[str, End] = {}
         if time.monotonic() - self._looked_at >= _LOOK_S:
             self._looked_at = time.monotonic()
             self._drop_taken_over()
-            ended |= self._end_cancelled()
-            ended |= self._end_elsewhere()
+            self._end_cancelled()
+            ended, abandoned = self.elsewhere.look()
+            self._ended |= ended
+            self._waiting.extend(abandoned)
         for run in list(self._running):
             if end := end_of(run, self.why_stopped):
-                self._drop(run)
-                ended |= self._publish_or_retry(run.attempt, end)
-        return Event(ended=ended, said=self._take_back_probed())
+                self._publish(run.attempt, end)
+                self.prober.learn(run.attempt, end.outcome)
+                is_over = end.outcome == Outcome.OUT_OF_MEMORY
+                if is_over and (again := self._oom_retry.retry(run.attempt)):
+                    del self._ended[again.spec.run_id]
+                    self._waiting.appendleft(again)
+        return Event(ended=self._take_ended(), said=self._take_back_probed())
 
-    def _publish_or_retry(self, attempt: Attempt, end: End) -> Mapping[str, End]:
-        published = self._publish(attempt, end)
-        self.prober.learn(attempt, end.outcome)
-        if end.outcome == Outcome.OUT_OF_MEMORY and (again := self._oom_retry.retry(attempt)):
-            self._waiting.appendleft(again)
-            return {}
-        return published
+    def _take_ended(self) -> Mapping[str, End]:
+        """What has ended since this was asked before."""
+        ended, self._ended = self._ended, {}
+        return ended
 
-    def _publish(self, attempt: Attempt, end: End) -> dict[str, End]:
+    def _publish(self, attempt: Attempt, end: End) -> None:
+        """Publish how an attempt ended whose processes are gone; Ctrl-C leaves all or nothing."""
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
-        attempt.end(end, self.ledger)
+        with undivided():
+            attempt.end(end, self.ledger)
+            self._drop(attempt)
+            self._ended[run_id] = end
         is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
         self._first_ends.add(run_id, end.reason, is_early=is_early)
-        return {run_id: end}
 
     def _take_back_probed(self) -> Sequence[str]:
         """Take back the runs whose micro-batch has been probed; what to say of it."""
@@ -241,52 +247,45 @@ class _Runs:
         self._waiting.extendleft(reversed(found.ready))
         return found.said
 
-    def _end_cancelled(self) -> Mapping[str, End]:
+    def _end_cancelled(self) -> None:
         """End the runs that are cancelled, as a tuner does with trials that lag behind."""
-        ended: dict[str, End] = {}
         for run in list(self._running):
             if (reason := run.attempt.cancel_reason()) is not None:
                 stop([run])
-                self._drop(run)
-                end = End(outcome=Outcome.PREEMPTED, reason=reason)
-                ended |= self._publish(run.attempt, end)
-        return ended
+                self._publish(run.attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
 
     def _drop_taken_over(self) -> None:
         """Stop runs that were taken over while this process could not show that it lives."""
         for run in list(self._running):
             if run.attempt.is_taken_over:
                 stop([run])
-                self._drop(run)
+                self._drop(run.attempt)
                 spec, number = run.attempt.spec, run.attempt.number + 1
-                self._elsewhere.append(Task(spec=spec, number=number))
+                self.elsewhere.add(Task(spec=spec, number=number))
 
-    def _drop(self, run: Running) -> None:
-        self._running.remove(run)
-        self.slots.give_back(run.attempt.spec.run_id)
+    def _drop(self, attempt: Attempt) -> None:
+        self._running = [run for run in self._running if run.attempt is not attempt]
+        self.slots.give_back(attempt.spec.run_id)
 
-    def _end_elsewhere(self) -> Mapping[str, End]:
-        """The ends of runs that other processes have made; what they abandoned is ours."""
-        ended: dict[str, End] = {}
-        for task in list(self._elsewhere):
-            run_id = task.spec.run_id
-            stands = standing(self.ledger, run_id, task.number)
-            if stands is Open.HELD:
-                continue
-            self._elsewhere.remove(task)
-            if isinstance(stands, End):
-                ended[run_id] = stands
-            else:
-                recover(self.ledger, run_id, task.number)
-                self._waiting.append(Task(spec=task.spec, number=task.number + 1))
-        return ended
+    def save_and_stop(self) -> Generator[Event]:
+        """Stop after Ctrl-C, saying at once what that waits for; a second one ends the waiting."""
+        saving = GracefulStop(self._running)
+        with suppress(KeyboardInterrupt):
+            yield Event(said=saving.announcement, ended=self._take_ended(), is_stopping=True)
+            self.prober.stop()
+            while saving.is_waited_for:
+                self.wait()
+                yield replace(self.end(), is_stopping=True)
+        lost = saving.unsaved
+        self.stop()
+        yield Event(ended=self._take_ended(), said=lost, is_stopping=True)
 
     def stop(self) -> None:
         """Stop what is running; it resumes from its checkpoint when the command is repeated."""
         self.prober.stop()
         self._end_unstarted()
-        stop_gracefully(self._running)
-        for run in self._running:
+        GracefulStop(self._running).wait()
+        for run in list(self._running):
             has_ended = any(code is not None for code in run.codes)
             end = end_of(run, self.why_stopped) if has_ended else None
             stop([run])
@@ -295,6 +294,6 @@ class _Runs:
     def _end_unstarted(self) -> None:
         """Publish the attempt that was claimed when a signal came, before its ranks started."""
         attempt = self._begun
-        known = [run.attempt for run in self._running]
-        if attempt and attempt not in known and not attempt.is_released:
+        running = [run.attempt for run in self._running]
+        if attempt and attempt not in running and not attempt.is_released:
             self._publish(attempt, attempt.end_of_stopped(self.why_stopped))

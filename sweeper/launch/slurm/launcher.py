@@ -26,6 +26,10 @@ _SBATCH_WAITS = (
     "busy. sbatch keeps retrying for about two minutes; Ctrl-C stops it, and repeating the command "
     "later submits the rest."
 )
+_JOBS_STAY = (
+    "What is queued or running in SLURM stays there; repeat the command to attach to it, or use "
+    "scancel to end it."
+)
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
 # private: SLURM reasons of squeue with which a job never starts
@@ -51,17 +55,21 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     commands.check_submit_host()
     source, is_open = iter(tasks), True
     sweep = _Sweep(Ledger(ledger.results.resolve()), request)
-    while is_open or sweep.followed:
-        ready, is_open = _ready(source) if is_open else ([], False)
-        if ready:
-            yield from sweep.submit(ready)
-        if request.detach and not is_open:
-            yield Event(is_detached=True)
-            return
-        yield sweep.look()
-        for _ in range(max(1, round(request.poll_s / _TICK_S))):
-            time.sleep(_TICK_S)
-            yield Event()
+    try:
+        while is_open or sweep.followed:
+            ready, is_open = _ready(source) if is_open else ([], False)
+            if ready:
+                yield from sweep.submit(ready)
+            if request.detach and not is_open:
+                yield Event(is_detached=True)
+                return
+            yield sweep.look()
+            for _ in range(max(1, round(request.poll_s / _TICK_S))):
+                time.sleep(_TICK_S)
+                yield Event()
+    except KeyboardInterrupt:
+        yield Event(said=[_JOBS_STAY] if sweep.followed else [])
+        raise
 
 
 def _ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:

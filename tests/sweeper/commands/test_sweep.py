@@ -1,6 +1,6 @@
 """What a sweep does around the place where its runs are made."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -26,7 +26,7 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
     settings = {"results": str(tmp_path), "retry": None, "rerun": None, "code": None}
     most = 0
 
-    def place(tasks: Sequence[Task], ledger: Ledger) -> Iterator[Event]:
+    def place(tasks: Sequence[Task], ledger: Ledger) -> Generator[Event]:
         nonlocal most
         for task in tasks:
             row = {"run_id": task.spec.run_id, "attempt": 1, "outcome": "finished"}

@@ -2,10 +2,12 @@
 
 import itertools
 from collections import Counter
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
+from sweeper.commands import tune as tune_module
 from sweeper.commands.overrides import expand
 from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.planning.plan import Event
@@ -109,3 +111,22 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
     tuner.handle(Event(ended=failed))
     assert next(tasks).spec.config.batch == first[0].spec.config.batch
     assert next(tasks) is None
+
+
+def test_a_trial_that_ctrl_c_stops_has_not_failed(results):
+    """What its runs ended with is not the study's to hear: it would count as an attempt."""
+    handled = []
+    ended = {"a run": End(outcome=Outcome.PREEMPTED, reason="stopped after epoch 1")}
+    tuner = SimpleNamespace(
+        studies=[], n_trials=1, ledger=Ledger(results), tasks=lambda: [], handle=handled.append
+    )
+    table = SimpleNamespace(say=lambda _: None, update=lambda _: None)
+
+    def launch(tasks, ledger):
+        del tasks, ledger
+        yield Event(ended=ended)
+        yield Event(ended=ended, is_stopping=True)
+
+    tune_module._run(tuner, launch, table, None)
+
+    assert handled == [Event(ended=ended)]

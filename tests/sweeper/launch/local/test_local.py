@@ -11,12 +11,13 @@ import pytest
 
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.ranks import LocalRanks, Running, stop_gracefully, worker_failure
+from sweeper.launch.ranks import GracefulStop, LocalRanks, Running, worker_failure
 from sweeper.planning.plan import Task, plan, tasks
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import attempt as attempt_module
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.step_progress import read_step_progress
 
 
 def provoked(name: str, **changes) -> dict:
@@ -200,6 +201,8 @@ def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(short, result
     assert row.outcome == "preempted"
     assert re.fullmatch(f"stopped {where}", row.reason)
     assert (row.steps > 0) == (seconds < 1)
+    reported = read_step_progress(attempt.folder)
+    assert (reported is not None and reported.steps == 16) == (seconds < 1)
 
 
 def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(short, results):
@@ -213,7 +216,7 @@ def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(shor
 
     run = Running(attempt=attempt, processes=ranks, deadline=None, failure=worker_failure)
 
-    stop_gracefully([run])
+    GracefulStop([run]).wait()
 
     assert time.monotonic() - before < 5
 
@@ -229,7 +232,7 @@ def test_a_run_interrupted_between_claim_and_start_has_its_row(short, results, m
     runs = run_here([Task(spec=run_spec(short()), number=1)], ledger, Machine(cores=2), ranks=ranks)
 
     with pytest.raises(KeyboardInterrupt):
-        next(runs)
+        list(runs)
 
     row = only(pd.read_parquet(results / "runs"))
     assert (row.outcome, row.reason) == ("preempted", "stopped after epoch 0")
