@@ -11,7 +11,7 @@ import pandas as pd
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, curve_columns, with_metric
-from sweeper.console.text import say
+from sweeper.console.text import of_os_error, say
 from sweeper.store.schema import RUNS
 
 #: Columns that place runs in a paper's grid and beside its published points.
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         say(f"Error: {error}")
         return 2
+    except OSError as error:
+        say(f"Error: {of_os_error(error)}")
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,11 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
-    out.add_argument(
-        "--width", choices=("screen", "column", "text"), default="screen",
-        help="for a screen, or the column (3.35 in) or text (6.9 in) of a paper: the caption is "
-        "then a text file alone",
-    )  # fmt: skip
 
     def add(
         command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
@@ -63,8 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    figures = add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
-    figures.add_argument("--target", type=float, help="metric that counts as trained")
+    add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
     paper = add(_paper, "redraw a paper's figures", metric, out)
     paper.add_argument("name", choices=_PAPERS)
     paper.add_argument("results", nargs="*", default=["results"], help="results folders")
@@ -87,17 +84,19 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
     watch = add(_watch, "serve the page while a sweep runs", results, metric)
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    watch.add_argument("--port", type=int, default=8765, help="port to listen on")
+    watch.add_argument(
+        "--port", type=int, default=8765, choices=range(2**16), metavar="0..65535",
+        help="port to listen on",
+    )  # fmt: skip
     return parser
 
 
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures.draw import draw_all
 
-    runs = _read_runs(options, [*COLUMNS, "peak_lr"])
-    others = () if options.target is None else ("step", "examples_seen")
-    measured = _with_metric(options, runs, curve_columns(runs, _asked(options), *others))
-    for path in draw_all(measured, options.out, options.width, options.target):
+    runs = _read_runs(options, COLUMNS)
+    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
+    for path in draw_all(measured, options.out):
         say(f"wrote {path}")
     return 0
 
@@ -107,7 +106,7 @@ def _paper(options: argparse.Namespace) -> int:
 
     runs = _read_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
     measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
-    for line in draw_paper(options.name, measured, options.out, options.results[0], options.width):
+    for line in draw_paper(options.name, measured, options.out, options.results[0]):
         say(line)
     return 0
 
@@ -161,7 +160,7 @@ def _tuning(options: argparse.Namespace) -> int:
         curves = _with_metric(options, runs, curve_columns(runs, _asked(options), "step")).curves
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
-    for path in draw_tuned(largest, curves, options.out, options.target, options.width):
+    for path in draw_tuned(largest, curves, options.out, options.target):
         say(f"wrote {path}")
     return 0
 
@@ -183,7 +182,15 @@ def _watch(options: argparse.Namespace) -> int:
     command = f"python -m analysis watch {' '.join(options.results)}"
     watcher = Watcher(options.results, command, _asked(options))
     watcher.data_json()  # what is wrong with the results or the metric is said here
-    server = make_server(watcher, options.host, options.port)
+    try:
+        server = make_server(watcher, options.host, options.port)
+    except (OSError, UnicodeError) as error:
+        msg = (
+            "--host and --port must be an address of this machine that is free; got "
+            f"{options.host}:{options.port}: {getattr(error, 'strerror', None) or error}. "
+            "Leave out --host, or name another --port."
+        )
+        raise ValueError(msg) from error
     say(f"http://{options.host}:{server.server_address[1]}/ shows the runs; Ctrl-C ends")
     with contextlib.suppress(KeyboardInterrupt), server:
         server.serve_forever()

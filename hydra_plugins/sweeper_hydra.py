@@ -17,6 +17,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
+    from sweeper.launch.local.slots import LocalSettings
+    from sweeper.launch.slurm.submit import Request
     from sweeper.planning.plan import Event, Tasks
     from sweeper.store.ledger import Ledger
 
@@ -39,7 +41,11 @@ class RunLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Not for Hydra's own sweepers: they know jobs, not runs."""
         del job_overrides, initial_job_idx
-        raise NotImplementedError(self._refusal)
+        raise ValueError(self._refusal)
+
+    @abstractmethod
+    def check(self) -> None:
+        """ValueError if a setting is wrong; called before anything is made."""
 
     @abstractmethod
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
@@ -49,17 +55,29 @@ class RunLauncher(Launcher):
 class LocalLauncher(RunLauncher):
     """Starts each run in fresh processes on this machine, or under torchrun on its machines."""
 
-    _refusal = "hydra/launcher=local needs hydra/sweeper=grid. Use hydra/launcher=basic instead."
+    _refusal = (
+        "hydra/launcher=local needs hydra/sweeper=grid or optuna. Use hydra/launcher=basic with "
+        "Hydra's own sweepers."
+    )
+
+    def check(self) -> None:
+        """ValueError if a setting is wrong."""
+        self._checked()
+
+    def _checked(self) -> "LocalSettings":
+        from sweeper.launch.local.slots import LocalSettings
+        from sweeper.spec.sentences import checked
+
+        return checked(LocalSettings, self._settings, "hydra.launcher.")
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Make runs here; see `sweeper.launch.local.launcher.run_here`."""
         from sweeper.launch.local.launcher import run_here
-        from sweeper.launch.local.slots import LocalSettings, this_machine
+        from sweeper.launch.local.slots import this_machine
         from sweeper.launch.torchrun.group import torchrun_group
         from sweeper.launch.torchrun.launcher import run_with_torchrun
-        from sweeper.spec.sentences import checked
 
-        settings = checked(LocalSettings, self._settings, "hydra.launcher.")
+        settings = self._checked()
         if group := torchrun_group():
             return run_with_torchrun(tasks, ledger, group)
         machine = this_machine(jobs=settings.jobs, runs_per_gpu=settings.runs_per_gpu)
@@ -74,13 +92,21 @@ class SlurmLauncher(RunLauncher):
         "hydra/launcher=submitit_slurm with Hydra's own sweepers."
     )
 
-    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
-        """Make runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
+    def check(self) -> None:
+        """ValueError if a setting is wrong."""
+        self._request()
+
+    def _request(self) -> "Request":
         from sweeper.commands.overrides import resolved
-        from sweeper.launch.slurm.launcher import run_on_slurm
         from sweeper.launch.slurm.submit import request_of
 
-        return run_on_slurm(tasks, ledger, request_of(resolved(self._settings)))
+        return request_of(resolved(self._settings))
+
+    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
+        """Make runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
+        from sweeper.launch.slurm.launcher import run_on_slurm
+
+        return run_on_slurm(tasks, ledger, self._request())
 
 
 class RunSweeper(Sweeper):
@@ -104,10 +130,13 @@ class RunSweeper(Sweeper):
     def _launch(self) -> Any:
         """The launcher's way to make runs; ValueError for Hydra's own, which know only jobs."""
         if isinstance(self._launcher, RunLauncher):
+            self._launcher.check()
             return self._launcher.launch_runs
+        kind = type(self._launcher)
         msg = (
             "hydra/launcher must be local or slurm with this sweeper; got "
-            f"{type(self._launcher).__name__}. With Hydra's own launchers use hydra/sweeper=basic."
+            f"{kind.__module__}.{kind.__name__}. With Hydra's own launchers use "
+            "hydra/sweeper=basic."
         )
         raise ValueError(msg)
 

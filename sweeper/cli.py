@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER
-from sweeper.console.text import note, open_closed_streams, say
+from sweeper.console.text import note, of_os_error, open_closed_streams, say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -64,7 +64,7 @@ def main() -> NoReturn:
 def _run(arguments: Sequence[str]) -> int | None:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
-        return importlib.import_module(COMMANDS[first][0]).main(arguments[1:])
+        return _command(first, arguments[1:])
     if first.isidentifier():
         sys.stderr.write(f"{_unknown(first)}\n")
         return BAD_INPUT
@@ -72,6 +72,14 @@ def _run(arguments: Sequence[str]) -> int | None:
         say(_version() if "--version" in arguments else _help())
         return DONE
     return _hydra()
+
+
+def _command(name: str, arguments: Sequence[str]) -> int:
+    try:
+        return importlib.import_module(COMMANDS[name][0]).main(arguments)
+    except OSError as error:
+        sys.stderr.write(f"{of_os_error(error)}\n")
+        return BAD_INPUT
 
 
 def _hydra() -> None:

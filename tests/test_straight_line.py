@@ -129,16 +129,19 @@ def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(
     assert list(runs.attempt) == [1, 1, 1]
     assert (runs.steps == 16).all()
     assert (runs.realised_batch_min == 3840).all()
-    assert "6 points of the grid repeat another point's run" in capsys.readouterr().out
+    assert "6 points of the grid are the run of another" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("batc=3840", "batc is not a config key. Did you mean batch?"),
+        ("batc=3840", "batc must be a config key; got batc. Did you mean batch?"),
         ("lr_rule=sqr", "got lr_rule=sqr. Did you mean lr_rule=sqrt?"),
         ("warmup=0,40", "warmup must be shorter than the training; got warmup=40 of epochs=30."),
-        ("batch=3840,99840", "batch must not exceed the epoch's 61440 examples; got batch=99840."),
+        (
+            "batch=3840,99840",
+            "batch must not exceed the examples of an epoch; got batch=99840,",
+        ),
         ("base_lr=-1", "base_lr must be a number above 0, or null; got base_lr=-1."),
         ("seed=range(0,0)", "the grid must have a point; an override has no value, such as"),
         ("batch=100", "batch must be a multiple of ranks x bn_span = 1 x 128 = 128; got batch=100"),
@@ -159,4 +162,4 @@ def test_results_that_cannot_be_written_are_refused(tmp_path):
     refused = sweep(tmp_path / "file" / "results", "epochs=1", "warmup=0")
 
     assert refused.returncode == 2
-    assert "results must be a folder that can be written; got results=" in refused.stderr
+    assert "results must be the path of a folder; got results=" in refused.stderr

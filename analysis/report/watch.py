@@ -1,6 +1,7 @@
 """The report page served while a sweep runs. Reads results, writes nothing."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +22,9 @@ from analysis.report.running import progress_stamps, running_runs
 from analysis.tables.files import listing
 from analysis.tables.load import folders
 from analysis.tables.metric import AskedMetric
+
+#: How long a client may take to say what it wants [seconds].
+_PATIENCE_S = 30
 
 
 class Watcher:
@@ -98,6 +102,8 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
     """
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE_S
+
         def do_GET(self) -> None:
             if not _is_named_here(self.headers.get("Host", ""), host):
                 self._answer(
@@ -128,7 +134,15 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Stay quiet: the terminal may show a sweep."""
 
-    return ThreadingHTTPServer((host, port), Handler)
+    return _Server((host, port), Handler)
+
+
+class _Server(ThreadingHTTPServer):
+    """Says nothing of clients that go away."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 def _is_named_here(named: str, host: str) -> bool:

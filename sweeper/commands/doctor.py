@@ -21,6 +21,7 @@ from sweeper.commands.plan import configs_of
 from sweeper.commands.refusals import refuse
 from sweeper.console.text import say, text_console
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
+from sweeper.spec.sentences import several
 
 _STYLE = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.BROKEN: "red"}
 
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         return refuse(error)
     counts = {severity: sum(c.severity == severity for c in checks) for severity in Severity}
     console.print(
-        f"{counts[Severity.BROKEN]} broken, {counts[Severity.WARNING]} warnings, "
+        f"{counts[Severity.BROKEN]} broken, {several(counts[Severity.WARNING], 'warning')}, "
         f"{counts[Severity.GOOD]} good."
     )
     if options.json:
@@ -48,8 +49,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def _examined(options: argparse.Namespace) -> Iterator[Check]:
     overrides = [word for word in options.words if "=" in word]
+    if not overrides and len(options.words) > 1:
+        msg = f"doctor looks at one results folder; got {' '.join(options.words)}. Name one."
+        raise ValueError(msg)
     if overrides:
-        yield from project_checks(configs_of(overrides, config_dir=options.config_dir)[0])
+        configs = configs_of(overrides, config_dir=options.config_dir)
+        if len(configs) != 1:
+            msg = (
+                f"doctor needs the overrides of one run; got {' '.join(overrides)}, which makes "
+                f"{len(configs)}. Give each key one value."
+            )
+            raise ValueError(msg)
+        yield from project_checks(configs[0])
     else:
         yield from examine(Path(*options.words[:1] or ["results"]), devices=options.devices)
 
@@ -74,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
         "words", nargs="*", help="a results folder (default: results), or the overrides of a sweep"
     )
     parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
-    parser.add_argument("--devices", type=int, default=1, help="ranks on each node")
+    parser.add_argument(
+        "--devices", type=int, default=1, choices=range(1, 1025), metavar="1..1024",
+        help="ranks on each node",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="for scripts")
     return parser

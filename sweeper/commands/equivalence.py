@@ -96,6 +96,12 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
     try:
         planned, ledger = plan_grid(options.overrides, config_dir=options.config_dir)
+        if len(planned.specs) > 1:
+            msg = (
+                f"the overrides must be those of one run; got {' '.join(options.overrides)}, which "
+                f"makes {len(planned.specs)}. Give each key one value."
+            )
+            raise ValueError(msg)
         config = planned.specs[0].config.replaced(epochs=1, warmup=0, num_nodes=1)
         layouts, left_out = _feasible(config, options.layouts, ledger.results)
         configs = [config.replaced(precision=one) for one in options.precision.split(",")]

@@ -5,8 +5,11 @@ large grid costs microseconds a point instead of Hydra's fifth of a second.
 """
 
 import itertools
+import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -17,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.refusals import sentence, unknown_key
+from sweeper.commands.refusals import sentence, unknown_key, unreadable
 from sweeper.spec.config import RunConfig
 
 CONFIG_NAME = "config"
@@ -61,12 +64,35 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     ValueError if an override cannot be parsed or its key does not exist.
     """
     axes = [_axis(override, loader) for override in parse(overrides, loader)]
+    _check_size(axes)
     templates: dict[tuple[str, ...], _Template] = {}
     for point in itertools.product(*axes):
         chosen = tuple(choice.text for choice in point if not choice.is_value)
         if chosen not in templates:
             templates[chosen] = _Template(loader, chosen)
         yield templates[chosen].with_values([value for value in point if value.is_value])
+
+
+#: Points that a command takes: a thousand are looked at in a second.
+_MOST_POINTS = 100_000
+#: Values of a key, each of which Hydra reads in a millisecond.
+_MOST_VALUES = 10_000
+#: From here on it says so.
+_MANY_POINTS = 3_000
+
+
+def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
+    """Say that a large grid is looked at; ValueError if it is far too large."""
+    points = math.prod(map(len, axes))
+    if points > _MOST_POINTS:
+        sizes = [f"{axis[0].override.key_or_group} ({len(axis):,})" for axis in axes if axis[1:]]
+        msg = (
+            f"a grid must have at most {_MOST_POINTS:,} points; got {points:,} or more, by "
+            f"{', '.join(sizes)}. Split it over several commands."
+        )
+        raise ValueError(msg)
+    if points >= _MANY_POINTS:
+        sys.stderr.write(f"Checking {points:,} points.\n")
 
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -84,6 +110,13 @@ def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
     left = [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
     return with_own_classes([*left, *overrides])
+
+
+def check_config_dir(folder: str) -> None:
+    """ValueError if there is no such folder, of which Hydra would only warn."""
+    if not Path(folder).is_dir():
+        msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
+        raise ValueError(msg)
 
 
 #: Groups whose choice is a class and its settings: a class of one's own has other settings.
@@ -160,15 +193,25 @@ def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     try:
         return loader.load_configuration(CONFIG_NAME, list(overrides), run_mode=RunMode.RUN)
     except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(sentence(str(error))) from error
+        raise ValueError(sentence(error)) from error
 
 
-def parse(overrides: Sequence[str], loader: ConfigLoader) -> list[Override]:
+def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
     """The overrides, read in Hydra's grammar; ValueError if one cannot be parsed."""
+    parser = OverridesParser.create(config_loader=loader)
+    return [_parsed(word, parser) for word in overrides]
+
+
+def _parsed(word: str, parser: OverridesParser) -> Override:
     try:
-        return OverridesParser.create(config_loader=loader).parse_overrides(list(overrides))
+        (found,) = parser.parse_overrides([word])
     except HydraException as error:
-        raise ValueError(sentence(str(error))) from error
+        raise ValueError(sentence(error)) from error
+    except (ValueError, RecursionError) as error:  # thousands of digits or brackets
+        raise ValueError(unreadable(word, str(error))) from None
+    if not found.key_or_group:
+        raise ValueError(unreadable(word, "there is no key"))
+    return found
 
 
 def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
@@ -182,7 +225,28 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
         )
         raise ValueError(msg)
     key = override.get_key_element()
-    return parse([f"{key}={value}" for value in override.sweep_string_iterator()], loader)
+    if override.is_hydra_override() or key in _OF_THE_COMMAND:
+        msg = (
+            f"{key} must be the same for all runs of a command; got {override.input_line}. Give "
+            "it one value."
+        )
+        raise ValueError(msg)
+    try:
+        found = list(itertools.islice(override.sweep_string_iterator(), _MOST_VALUES + 1))
+    except ValueError as error:  # a step of 0
+        msg = f"{key} must list its values; got {override.input_line}: {error}. Correct the range."
+        raise ValueError(msg) from error
+    if len(found) > _MOST_VALUES:
+        msg = (
+            f"{key} must have at most {_MOST_VALUES:,} values in a grid; got "
+            f"{override.input_line}. Split it over several commands."
+        )
+        raise ValueError(msg)
+    return parse([f"{key}={value}" for value in found], loader)
+
+
+#: Keys that a command reads once, whatever its points are.
+_OF_THE_COMMAND = ("results", "retry", "rerun", "code", "keep_going", "n_trials")
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_process
-from sweeper.spec.config import is_ours, targets
+from sweeper.spec.config import Component, is_ours, run_config, targets
 from sweeper.spec.guarantees import held
+from sweeper.spec.sentences import checked
+from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json
 
@@ -17,6 +19,13 @@ Config = dict[str, Any]
 
 #: Keys that facts depend on.
 _READ = ("module", "data", "loss_items")
+
+
+class _Project(Settings, extra="ignore"):
+    """What is read here of a config that nobody has checked yet."""
+
+    module: Component
+    data: Component
 
 
 def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
@@ -27,12 +36,14 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
         results: where facts are remembered, for this code.
 
     Raises:
-        ValueError: if the module or the data cannot be made.
+        ValueError: if a value is wrong, or the module or the data cannot be made.
     """
     taken = _counted(configs)
     asked = {
         _key(config): config for config in taken if _needs_facts(config["module"], config["data"])
     }
+    for config in asked.values():
+        check_config(config)
     known = {key: facts for key, one in asked.items() if (facts := _remembered(one, results))}
     unknown = [key for key in asked if key not in known]
     known |= zip(unknown, facts_found_out([asked[key] for key in unknown], results), strict=True)
@@ -44,13 +55,24 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
         )
 
 
+def check_config(config: Mapping[str, Any]) -> None:
+    """Check all values of a config whose examples may not be counted yet.
+
+    Raises:
+        ValueError: with a line for each that is wrong.
+    """
+    checked(_Project, config)
+    run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
+
+
 def _counted(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     """Configs with the counts of a data set that are null, as found on disk, each set once."""
     known: dict[str, Config] = {}
     found: list[Config] = []
     for config in configs:
+        checked(_Project, config)
         data = config["data"]
-        if isinstance(data, dict) and None in data.values() and is_ours(str(data.get("_target_"))):
+        if None in data.values() and is_ours(data["_target_"]):
             from lightning_modules.data.on_disk import counted  # numpy and pyarrow: 0.3 s
 
             key = json.dumps(data, sort_keys=True)

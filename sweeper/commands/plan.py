@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, preset_overrides, with_preset
+from sweeper.commands.overrides import check_config_dir, expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
 from sweeper.console.differences import Differences
@@ -47,7 +47,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.schedule_plot:
         from sweeper.console.schedule_plot import draw_schedules
 
-        draw_schedules(planned.specs, Path(options.schedule_plot))
+        try:
+            draw_schedules(planned.specs, Path(options.schedule_plot))
+        except ValueError as error:
+            return refuse(error, "Nothing was drawn.")
     lines = plan_lines(planned, ledger)
     if options.json:
         say(json.dumps(lines))
@@ -74,7 +77,7 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
     ValueError if an override cannot be parsed or a point is impossible.
     """
     configs = configs_of(overrides, config_dir=config_dir)
-    ledger = Ledger.at(configs[0]["results"] if configs else "results")
+    ledger = Ledger.at(configs[0].get("results") if configs else "results")
     device = this_machine(jobs="auto", runs_per_gpu=1).device
     return plan(with_facts(configs, ledger.results), ledger, device=device), ledger
 
@@ -82,6 +85,7 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
     """The resolved configs of the grid that a command's overrides ask for."""
     if config_dir:
+        check_config_dir(config_dir)
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         loader = GlobalHydra.instance().config_loader()
@@ -152,7 +156,8 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     for sentence in dict.fromkeys([*map(_course, planned.specs), *map(_compared, planned.specs)]):
         if sentence:
             console.print(sentence)
-    for text in (*of_same(planned.same), *(f"Warning: {w}" for w in planned.distinct_warnings)):
+    warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
+    for text in (*planned.of_repeats, *of_same(planned.same), *warnings):
         console.print(text)
     for sentence in dict.fromkeys(map(_guarantees, planned.specs)):
         if sentence:
@@ -208,7 +213,7 @@ def _course(spec: RunSpec) -> str:
         )
     first, *later = spec.batch_plan.batches()
     grown = [
-        f"{batch:,} from epoch {epoch} on ({spec.steps_at(epoch)} steps each)"
+        f"{batch:,} from epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
         for epoch, batch in later
     ]
     return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""

@@ -36,8 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
     what, console = Path(options.what), text_console()
     ledger = Ledger(what if what.is_dir() else Path(options.results))
-    run_id = "" if what.is_dir() else _find(ledger, options.what)
-    if not what.is_dir() and not run_id:
+    is_folder = what.is_dir() and options.what
+    run_id = "" if is_folder else _find(ledger, options.what)
+    if not is_folder and not run_id:
         sys.stderr.write(
             f"status needs a results folder or a run id; got {options.what}. "
             f"Name a folder, or a run id of --results {options.results}.\n"

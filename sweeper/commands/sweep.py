@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
+from itertools import pairwise
 from typing import Any
 
 import hydra
@@ -17,10 +18,11 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, plain, with_own_classes
+from sweeper.commands.overrides import CONFIG_NAME, check_config_dir, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import refuse
 from sweeper.console.live import LiveTable, live_table
+from sweeper.console.text import of_os_error
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
 from sweeper.planning.same_training import of_same
@@ -39,7 +41,10 @@ _COMPACT_FROM = 500
 def run_command_line() -> None:
     """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
-    sys.argv[1:] = with_own_classes(sys.argv[1:])
+    words = with_own_classes(sys.argv[1:])
+    if {"--cfg", "-c"} & {*words}:  # of the command without its grid
+        words = [word for word in words if word not in {"-m", "--multirun"}]
+    sys.argv[1:] = words
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return _run_hydra()
     from sweeper.launch.torchrun.launcher import lead_or_follow
@@ -49,9 +54,15 @@ def run_command_line() -> None:
 
 def _run_hydra() -> None:
     try:
+        for flag, folder in pairwise(sys.argv):
+            if flag in {"--config-dir", "-cd"}:
+                check_config_dir(folder)
+        parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         sys.exit(refuse(error))
+    except OSError as error:
+        sys.exit(refuse(ValueError(of_os_error(error)), "The command ended early."))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
@@ -61,7 +72,7 @@ def _run_one(config: DictConfig) -> None:
         multiprocessing.set_start_method("forkserver", force=True)
     settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
     try:
-        code = run_sweep([settings], settings, _launch)
+        code = run_sweep([settings], settings, _launcher())
     except ValueError as error:
         if is_job:
             raise
@@ -73,17 +84,19 @@ def _run_one(config: DictConfig) -> None:
         raise RuntimeError(msg)
 
 
-def _launch(to_do: Tasks, ledger: Ledger) -> Generator[Event]:
-    """Run with the selected launcher; a job of Hydra's own launchers executes its run itself."""
+def _launcher() -> Launch:
+    """The selected launcher; a job of Hydra's own launchers executes its run itself."""
     settings = HydraConfig.get().launcher
     if not settings["_target_"].startswith("hydra."):  # Hydra refuses to instantiate its own
         launcher = hydra.utils.instantiate(settings)
         if hasattr(launcher, "launch_runs"):
-            return launcher.launch_runs(to_do, ledger)
+            launcher.check()
+            return launcher.launch_runs
     from sweeper.launch.local.launcher import run_here
     from sweeper.launch.local.slots import this_machine
 
-    return run_here(to_do, ledger, this_machine(jobs=1, runs_per_gpu=1))
+    machine = this_machine(jobs=1, runs_per_gpu=1)
+    return lambda to_do, ledger: run_here(to_do, ledger, machine)
 
 
 def run_sweep(
@@ -94,16 +107,16 @@ def run_sweep(
     The settings are `results`, `retry`, `rerun` and `code` of the command. ValueError if a point
     is impossible, or other sources made a run; nothing was started then.
     """
-    ledger = Ledger.at(settings["results"])
+    ledger = Ledger.at(settings.get("results"))
     damaged = set_aside_damaged(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
     ledger.prepare()
-    options = {name: settings[name] for name in ("retry", "rerun", "code")}
+    options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     to_do = tasks(planned, ledger, **options)
     with live_table(planned.specs, ledger) as table:
         for text in damaged:
             table.say(f"Warning: {text} Its runs are made again.")
-        if said := of_code(planned.changes, settings["code"]):
+        if said := of_code(planned.changes, settings.get("code")):
             table.say(said)
         _introduce(planned, to_do, table)
         return guard(lambda: _follow(to_do, launch, ledger, table), table, ledger)
@@ -118,8 +131,8 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         return exit_codes.INTERRUPTED
     except OSError as error:
         table.say(
-            f"{ledger.results} could not be written: {error.strerror}. Existing results are kept; "
-            "free some space or restore the permission, and repeat the command."
+            f"{error.filename or ledger.results} could not be written: {error.strerror}. Existing "
+            "results are kept; free some space or restore the permission, and repeat the command."
         )
         return exit_codes.RUN_FAILED
 
@@ -168,14 +181,8 @@ def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTa
 def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
-    for line in of_same(planned.same):
+    for line in (*planned.of_repeats, *of_same(planned.same)):
         table.say(line)
-    if planned.repeats:
-        table.say(
-            f"{several(planned.repeats, 'point')} of the grid repeat another point's run, with a "
-            "difference only in where it runs. Each run is trained once, as its first point "
-            "specifies."
-        )
     to_run = {task.spec.run_id for task in to_do}
     if early := len(planned.early & to_run):
         table.say(f"{several(early, 'run')} that failed before the first step: tried again.")

@@ -37,8 +37,18 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
 
 
 def draw_schedules(specs: Sequence[RunSpec], path: Path) -> None:
-    """Draw the learning rate of every planned run at its steps, before any is started."""
+    """Draw the learning rate of every planned run at its steps, before any is started.
+
+    ValueError if matplotlib does not write files of that type.
+    """
     figure = Figure(figsize=(10, 4.5), layout="constrained")
+    kinds = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in kinds:
+        msg = (
+            f"--schedule-plot must end in a type of picture; got {path}. Its types: "
+            f"{', '.join(kinds)}."
+        )
+        raise ValueError(msg)
     axes = figure.add_subplot()
     axes.set_prop_cycle(_STYLES)
     for series, name in schedule_series(specs).items():

@@ -1,5 +1,6 @@
 """Lines of text on standard output; quiet when the reader has left, as `| head -1` does."""
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -14,7 +15,10 @@ _WIDTH_OF_FILES = 10_000  # [cells]
 
 
 def open_closed_streams() -> None:
-    """Let what was closed (`>&-`) lead nowhere: else a file of ours would get its number."""
+    """Let what was closed (`>&-`) lead nowhere: else a file of ours would get its number.
+
+    What a stream's encoding does not have is written as its number.
+    """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             stream = Path(os.devnull).open(mode)  # noqa: SIM115  stays open
@@ -22,6 +26,14 @@ def open_closed_streams() -> None:
                 os.dup2(stream.fileno(), number)
             os.set_inheritable(number, True)  # noqa: FBT003  by the fork server
             setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def of_os_error(error: OSError) -> str:
+    """A sentence on a file or an address that cannot be used."""
+    name = error.filename or "a file or an address of the command"
+    return f"{name} must be readable and writable; got: {error.strerror or error}. Name another."
 
 
 def say(text: str) -> None:

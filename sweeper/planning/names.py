@@ -13,6 +13,8 @@ _LIBRARIES = {
     "lightning_modules.models.library.torchvision_model": "torchvision",
 }
 
+_LONGEST_NAME = 255  # of a file on any file system
+
 
 def check_names(named: Iterable[tuple[str, str, str | None]]) -> None:
     """Refuse classes and models that certainly are not there.
@@ -66,7 +68,7 @@ def _may_exist(dotted: str) -> bool:
         found = find_spec(top)
     except (ImportError, ValueError):
         found = None
-    if found is None:
+    if found is None or not rest or len(max(rest, key=len)) > _LONGEST_NAME:
         return False
     file = Path(found.origin) if found.origin and found.origin.endswith(".py") else None
     folder = Path(next(iter(found.submodule_search_locations or ()), "/dev/null"))

@@ -7,10 +7,10 @@ from typing import Any
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.names import check_names
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
-from sweeper.spec.config import RunConfig, run_config, targets
+from sweeper.planning.signatures import check_settings
+from sweeper.spec.config import Component, RunConfig, run_config, targets
 from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
-from sweeper.spec.memory import CPU, Device
-from sweeper.spec.method_checks import check_precision
+from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
@@ -46,6 +46,17 @@ class Plan:
     def distinct_warnings(self) -> list[str]:
         """Each warning once."""
         return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
+
+    @property
+    def of_repeats(self) -> list[str]:
+        """What becomes of points that are the run of another; empty if there are none."""
+        if not self.repeats:
+            return []
+        are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
+        return [
+            f"{self.repeats} {are} the run of another, with a difference only in where it runs. "
+            "Each run is trained once, as its first point specifies."
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +123,6 @@ def plan(
     for config in configs:
         try:
             spec = run_spec(_with_measured_noise(run_config(config), ledger))
-            if device is not None:
-                check_precision(spec.config, has_gpu=device.kind != CPU.kind)
             repeats += spec.run_id in specs
             specs.setdefault(spec.run_id, spec)
         except ValueError as error:
@@ -129,7 +138,9 @@ def plan(
         raise ValueError(msg)
     ended = ledger.ended()
     new = [spec.config for run_id, spec in specs.items() if run_id not in ended]
-    check_names(named for config in new for named in _named(config))
+    groups = [group for config in new for group in _groups(config)]
+    check_names((key, group.target, group.choice) for key, group in groups)
+    check_settings(groups)
     same: list[SamePoint] = []
     if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
@@ -204,13 +215,13 @@ def _is_settled(outcome: Outcome, retry: str | None) -> bool:
     return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
 
 
-def _named(config: RunConfig) -> Iterator[tuple[str, str, str | None]]:
-    """Key, dotted path and name of what a run is made of; of a user's project facts are known."""
-    yield "data", config.data.target, None
+def _groups(config: RunConfig) -> Iterator[tuple[str, Component]]:
+    """What a run is made of, by key; of a user's module facts are known."""
+    yield "data", config.data
     if config.model and not config.has_own_module:
-        yield "model", config.model.target, config.model.choice
+        yield "model", config.model
     if not config.keeps_own_optimizer:
-        yield "optimizer", config.optimizer.target, None
+        yield "optimizer", config.optimizer
 
 
 def _failed_early(

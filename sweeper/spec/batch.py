@@ -187,8 +187,9 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     steps = num_train_examples // global_batch
     if steps == 0:
         msg = (
-            f"batch must not exceed the epoch's {num_train_examples} examples; "
-            f"got batch={global_batch}. Use a smaller batch or a larger data set."
+            "batch must not exceed the examples of an epoch; got "
+            f"batch={global_batch}, data.num_train_examples={num_train_examples}. Use a smaller "
+            "batch or a larger data set."
         )
         raise ValueError(msg)
     return steps

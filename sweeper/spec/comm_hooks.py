@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sweeper.spec.values import LARGEST, Count, Epochs, Rule, Settings
+from sweeper.spec.values import LARGEST, Count, Epochs, InStep, Rule, Settings
 
 NcclAlgo = Literal["ring", "tree"]
 
@@ -32,7 +32,7 @@ class Hierarchical(Settings):
     """Summed within nodes of `ranks_per_node` ranks, all-reduced between nodes."""
 
     name: Literal["hierarchical"]
-    ranks_per_node: Count
+    ranks_per_node: InStep
     nccl_algo: NcclAlgo | None
 
 
@@ -40,7 +40,7 @@ class PostLocalSGD(Settings):
     """From `start_epoch` on, ranks take local steps and average weights every `local_steps`."""
 
     name: Literal["post_local_sgd"]
-    workers: Count
+    workers: InStep
     local_steps: Count
     start_epoch: Epochs
 

@@ -1,5 +1,6 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,10 +13,12 @@ from sweeper.spec.schedules import Schedule
 from sweeper.spec.sentences import checked
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
+    LARGEST,
     Count,
     Epochs,
     Fraction,
     Index,
+    InStep,
     Positive,
     Settings,
     Switch,
@@ -121,7 +124,7 @@ class Optimizer(Component):
         gradient_span: examples whose mean gradient it looks at on its own; None if it does not.
     """
 
-    gradient_span: Count | None = None
+    gradient_span: InStep | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -140,7 +143,7 @@ class SAM(Settings):
 
     name: Literal["sam"]
     rho: Positive
-    gradient_span: Count
+    gradient_span: InStep
 
 
 Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
@@ -159,22 +162,22 @@ class Scientific(Settings):
     comm_hook: CommHook
     trainer: TrainerSettings
 
-    batch: Count
+    batch: InStep
     warmup: Epochs
     warmup_start: Literal["base", "constant", "horovod", "zero"]
-    warmup_workers: Count | None = None
+    warmup_workers: InStep | None = None
     base_lr: Positive | None = None
-    base_batch: Count
+    base_batch: InStep
     epochs: Count
     seed: Index
-    bn_span: Count | Literal["micro"] | None
+    bn_span: InStep | Literal["micro"] | None
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
     no_decay_on_norm_and_bias: Switch = False
     zero_init_last_norm: Switch = False
     gradient_clip: Positive | None = None
     ema_decay: Fraction | None = None
-    noise_span: Count | None = None
+    noise_span: InStep | None = None
     loss_ceiling: Positive | None = None
     loss_items: Text | None = None
 
@@ -183,12 +186,12 @@ class Incidental(Settings):
     """The keys that say where, how fast and under which name a run runs."""
 
     logger: Logger
-    devices: Count
-    num_nodes: Count
+    devices: InStep
+    num_nodes: InStep
     accelerator: Literal["auto", "cpu", "gpu"]
     threads: Threads
-    micro_batch: Count | Literal["auto"]
-    micro_batch_limit: Count
+    micro_batch: InStep | Literal["auto"]
+    micro_batch_limit: InStep
     memory_limit_gib: Positive | None = None
     reproducible: Switch | None = None  # the same sums in another order: nothing beyond rounding
     timeout_s: Positive | None = None
@@ -247,4 +250,21 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
-    return checked(RunConfig, resolved)
+    config = checked(RunConfig, resolved)
+    if wrong := list(_not_finite(resolved)):
+        raise ValueError("\n".join(wrong))
+    return config
+
+
+def _not_finite(node: Any, key: str = "") -> Iterator[str]:
+    """A sentence for each number, in settings of any type, that no table and no file can hold."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from _not_finite(value, f"{key}.{name}" if key else name)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _not_finite(value, key)
+    elif isinstance(node, int | float) and not abs(node) <= (
+        LARGEST if isinstance(node, int) else sys.float_info.max
+    ):
+        yield f"{key} must be a finite number, at most {LARGEST} if it is whole; got {key}={node}."

@@ -2,8 +2,11 @@
 
 import inspect
 import pkgutil
+import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+_Given = TypeVar("_Given")
 
 
 def imported(dotted: str, key: str) -> Callable[..., Any]:
@@ -24,6 +27,8 @@ def imported(dotted: str, key: str) -> Callable[..., Any]:
             "Install its package or put its folder on PYTHONPATH."
         )
         raise ValueError(msg) from error
+    except (Exception, SystemExit) as error:  # of the module's own code
+        raise ValueError(_raised(f"{key}={dotted!r}", error)) from error
     if not callable(found):
         msg = f"{key} must name a class or a function; got {key}={dotted!r}. It cannot be called."
         raise ValueError(msg)
@@ -52,3 +57,29 @@ def call(dotted: str, *args: Any, settings: Mapping[str, Any], key: str = "_targ
     except ValueError:
         pass  # written in C, without a signature: the call will tell
     return made(*args, **settings)
+
+
+def given_by(what: str, call_it: Callable[[], _Given]) -> _Given:
+    """What a function of the user's gives, before a run starts.
+
+    Args:
+        what: the key and the dotted path of the function.
+        call_it: calls it.
+
+    Raises:
+        ValueError: if it raises or exits; a ValueError of its own is passed on.
+    """
+    try:
+        return call_it()
+    except ValueError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ValueError(_raised(what, error)) from error
+
+
+def _raised(what: str, error: BaseException) -> str:
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{what} must not raise or exit; got {type(error).__name__}: {error}, in {at.filename}, "
+        f"line {at.lineno}. Correct it or its settings."
+    )

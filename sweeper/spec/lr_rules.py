@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import call
+from sweeper.spec.import_path import call, given_by
 from sweeper.spec.values import (
     NAMED,
     OWN,
@@ -256,9 +256,11 @@ class OwnRule(_Rule, Own):
         """The function's result.
 
         Raises:
-            ValueError: if it cannot be imported or does not take these settings.
+            ValueError: if it cannot be imported, does not take these settings, or raises.
         """
-        return call(self.target, at, key=f"lr_rule.{OWN}", settings=self.model_extra or {})
+        key, settings = f"lr_rule.{OWN}", self.model_extra or {}
+        what = f"{key}={self.target}"
+        return given_by(what, lambda: call(self.target, at, key=key, settings=settings))
 
 
 _NamedRule = Annotated[

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from sweeper.spec.batch import split_global_batch
 from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
@@ -188,6 +189,14 @@ def _check_spans(spans: Mapping[str, int], config: RunConfig) -> None:
             f"{key}={config.micro_batch}, which changes the experiment."
         )
         raise ValueError(msg)
+    try:
+        bn_span = config.bn_span if isinstance(config.bn_span, int) else 1
+        split_global_batch(
+            config.batch, world_size=config.world_size, micro_batch=span, bn_span=bn_span
+        )
+    except ValueError as error:
+        msg = f"{error} The micro-batch is {key}={span}, whose gradients are looked at."
+        raise ValueError(msg) from None
     if compared := [name for name in spans if not name.startswith("perturbation")]:
         _check_comparable(compared[0], span, config)
 

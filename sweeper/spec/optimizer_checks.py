@@ -7,7 +7,6 @@ from typing import Any
 from sweeper.spec.config import Optimizer, is_ours
 
 _TORCHS = "torch.optim."
-_MOST_BETAS = {"vr_lamb": 3}
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
@@ -16,11 +15,17 @@ def check_optimizer(optimizer: Optimizer) -> None:
     Raises:
         ValueError: with a rule, the value and a remedy.
     """
+    if "lr" in optimizer.settings:
+        msg = (
+            "optimizer.lr must be left to the run, which sets it at each step; got "
+            f"optimizer.lr={optimizer.settings['lr']!r}. Set base_lr, the rate at base_batch."
+        )
+        raise ValueError(msg)
     if not (is_ours(optimizer.target) or optimizer.target.startswith(_TORCHS)):
         return
     for key, value in optimizer.settings.items():
         if key == "betas":
-            _check_betas(value, _MOST_BETAS.get(optimizer.name, 2))
+            _check_betas(value, 3 if optimizer.target.endswith(".vr_lamb") else 2)
         elif key in _RULES and not _RULES[key][0](value):
             msg = (
                 f"optimizer.{key} must be {_RULES[key][1]}; got optimizer.{key}={value!r}. "
@@ -33,14 +38,14 @@ def _check_betas(value: Any, count: int) -> None:
     if isinstance(value, list | tuple) and len(value) == count and all(map(_is_fraction, value)):
         return
     msg = (
-        f"optimizer.betas must be {count} numbers from 0 to below 1; got optimizer.betas={value}. "
-        "Change them."
+        f"optimizer.betas must be {count} numbers from 0 to below 1; got optimizer.betas="
+        f"{value!r}. Change them."
     )
     raise ValueError(msg)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def _is_fraction(value: Any) -> bool:
@@ -57,5 +62,12 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "eps": (_is_not_negative, "a number, 0 or more"),
     "trust_coeff": (lambda value: _is_number(value) and value > 0, "a number above 0"),
     "floor": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "nesterov": (lambda value: isinstance(value, bool), "true or false"),
+    **{
+        key: (lambda value: isinstance(value, bool), "true or false")
+        for key in ("nesterov", "trust_clip", "bias_correction")
+    },
+    "max_grad_norm": (
+        lambda value: value is None or (_is_number(value) and value > 0),
+        "a number above 0, or null",
+    ),
 }

@@ -116,7 +116,7 @@ class RunSpec:
     def point(self) -> str:
         """Batch, warmup, rule and seed as a short label, for tables and job names."""
         c = self.config
-        words = f"batch={c.batch} warmup={c.warmup:g} {c.lr_rule.name} seed={c.seed}"
+        words = f"batch={c.batch} warmup={c.warmup:g} lr_rule={c.lr_rule.name} seed={c.seed}"
         return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
 
 
@@ -286,8 +286,8 @@ def _check_warmup_length(warmup_epochs: float, config: RunConfig) -> None:
     if 0 <= warmup_epochs < config.epochs:
         return
     scaled = (
-        f", which lr_rule={config.lr_rule.name} scales to {warmup_epochs:g} epochs at "
-        f"batch={config.batch},"
+        f", which lr_rule.warmup_exponent={config.lr_rule.warmup_exponent} scales to "
+        f"{warmup_epochs:g} epochs at batch={config.batch},"
         if warmup_epochs != config.warmup
         else ""
     )

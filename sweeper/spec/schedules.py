@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import call
+from sweeper.spec.import_path import call, given_by
 from sweeper.spec.values import (
     LARGEST,
     NAMED,
     OWN,
-    Count,
+    InStep,
     Milestones,
     NotNegative,
     Own,
@@ -108,7 +108,7 @@ class GrowingBatch(Settings):
         Rule("a whole number, 2 or more, because accumulation steps are multiplied by it"),
     ]
     growth: Literal["measured", "milestones"]
-    max_batch: Count
+    max_batch: InStep
 
     def growths_allowed(self, global_batch: int) -> int:
         """How often the batch may be multiplied before it would exceed `max_batch` [count]."""
@@ -211,11 +211,13 @@ class OwnSchedule(Own):
         """The factor at each position of a training.
 
         Raises:
-            ValueError: if the function cannot be imported or does not take these settings.
+            ValueError: if the function cannot be imported, does not take these settings, or raises.
         """
         settings = (self.model_extra or {}).items()
         frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings}
-        return call(self.target, training, key=f"schedule.{OWN}", settings=frozen)
+        key = f"schedule.{OWN}"
+        what = f"{key}={self.target}"
+        return given_by(what, lambda: call(self.target, training, key=key, settings=frozen))
 
 
 _NamedSchedule = Annotated[
@@ -246,7 +248,7 @@ def checked_decay(schedule: Schedule, training: Training) -> Decay:
     decay = schedule.decay(training)
     for part in range(_LOOKED_AT + 1):
         epoch = training.epochs * part / _LOOKED_AT
-        factor = number(lambda at=epoch: decay(at)) if callable(decay) else math.nan
+        factor = _factor(schedule, decay, epoch)
         if not 0 <= factor * training.peak_lr < math.inf:
             msg = (
                 f"schedule={schedule.name} must give finite rates, 0 or more; got a factor "
@@ -254,6 +256,13 @@ def checked_decay(schedule: Schedule, training: Training) -> Decay:
             )
             raise ValueError(msg)
     return decay
+
+
+def _factor(schedule: Schedule, decay: Decay, epoch: float) -> float:
+    """What a decay gives, nan if it is none."""
+    if not callable(decay):
+        return math.nan
+    return given_by(f"schedule={schedule.name}", lambda: number(lambda: decay(epoch)))
 
 
 def number(found: Callable[[], float]) -> float:

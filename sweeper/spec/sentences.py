@@ -47,10 +47,15 @@ def _sentences(
 ) -> list[str]:
     """A sentence for each key that was refused, in the order of the model."""
     found: dict[str, str] = {}
-    for error in refused.errors(include_url=False, include_context=False):
+    errors = refused.errors(include_url=False, include_context=False)
+    of_places = {tuple(p for p in e["loc"] if isinstance(p, str)): e for e in reversed(errors)}
+    for error in reversed(of_places.values()):  # a long list has as many errors as items
         key, holder, annotation = _place(error["loc"], given, model)
         if error["type"] == "extra_forbidden":
             sentence = _unknown(key, given, holder)
+        elif error["type"] == "invalid_key":
+            key, name = key.rsplit(".", 1) if "." in key else ("a config", key)
+            sentence = f"{key} must have names as keys; got {name}. Quote it."
         elif error["type"] == "missing":
             sentence = f"{key} must be given; write {key}=VALUE."
         else:
@@ -61,16 +66,21 @@ def _sentences(
 
 def _wrong(key: str, value: Any, annotation: Any) -> str:
     if len(models := models_of(annotation)) > 1:
-        value = value.get("name") if isinstance(value, Mapping) else value
+        value = value["name"] if isinstance(value, Mapping) and "name" in value else value
         text, choices = _one_of(sorted(set(models) - {OWN})), list(models)
         remedy = f" Name a function of your own with {key}.{OWN}." if OWN in models else ""
     else:
         rule, choices = _rule(annotation), _choices(annotation)
         text, remedy = rule.text, f" {rule.remedy}" if rule.remedy else ""
-    if isinstance(value, int) and abs(value) > LARGEST:
-        text += f", and at most {LARGEST}, the largest that a table holds"
+    if isinstance(value, str) and "a text" in text:
+        text += ", at most 4096 characters of Unicode"
+    if isinstance(value, list) and value and text.startswith("a whole number"):
+        remedy += f" Write {key}={','.join(map(str, value))} for a run at each."
+    if isinstance(value, int) and "number" in text and value > (most := _rule(annotation).most):
+        text += f", and at most {most}"
+        text += ", the largest that a table holds" * (most == LARGEST)
     hint = "" if value in choices else did_you_mean(str(value), choices, f"{key}=")
-    return f"{key} must be {text}; got {key}={_as_typed(value)}.{hint and f' {hint}'}{remedy}"
+    return f"{key} must be {text}; got {key}={as_typed(value)}.{hint and f' {hint}'}{remedy}"
 
 
 def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str:
@@ -80,7 +90,7 @@ def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str
     what = f"a setting of {group}={given[group].get('name')}" if group else "a config key"
     settings = f"Its settings: {', '.join(known)}." if known else "It has no settings."
     hint = did_you_mean(name, known, f"{group}{dot}") or settings
-    return f"{key} must be {what}; got {key}={_as_typed(_value(given, key))}. {hint}"
+    return f"{key} must be {what}; got {key}={as_typed(_value(given, key))}. {hint}"
 
 
 def _place(
@@ -119,7 +129,8 @@ def _rule(annotation: Any) -> Rule:
         texts.append(_one_of(words) if not rules else " or ".join(words))
     if type(None) in _leaves(annotation):
         texts.append("null")
-    return Rule(", or ".join(texts) or "a group", "".join(rule.remedy for rule in rules))
+    remedy, most = "".join(rule.remedy for rule in rules), [rule.most for rule in rules]
+    return Rule(", or ".join(texts) or "a group", remedy, min(most, default=LARGEST))
 
 
 def _choices(annotation: Any) -> list[str]:
@@ -140,7 +151,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
     """A question naming a known word that begins so, or looks like it; empty if none does."""
-    begin_so = [other for other in known if other.startswith(word)]
+    begin_so = [other for other in known if word and other.startswith(word)]
     meant = begin_so or difflib.get_close_matches(word, known, n=1)
     return f"Did you mean {before}{meant[0]}?" if meant else ""
 
@@ -155,6 +166,7 @@ def _value(given: Any, key: str) -> Any:
     return given
 
 
-def _as_typed(value: Any) -> str:
+def as_typed(value: Any) -> str:
+    """A value as one would write it in a config."""
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else repr(value)

@@ -8,6 +8,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 #: The largest whole number that a parquet column can hold.
 LARGEST = 2**63 - 1
+#: The largest number of examples or processes in a step, whose divisors are still found at once.
+_LARGEST_STEP = 10**10
+#: The longest text, such as a path [characters].
+_LONGEST_TEXT = 4096
 
 
 class Settings(BaseModel):
@@ -26,15 +30,22 @@ class Rule:
     Attributes:
         text: goes after "must be".
         remedy: what to do about a value that is not.
+        most: the largest whole number.
     """
 
     text: str
     remedy: str = ""
+    most: int = LARGEST
 
 
 _Finite = Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float  # a whole number stays one
 
 Count = Annotated[int, Field(ge=1, le=LARGEST), Rule("a whole number, 1 or more")]
+InStep = Annotated[
+    int,
+    Field(ge=1, le=_LARGEST_STEP),
+    Rule("a whole number, 1 or more", most=_LARGEST_STEP),
+]
 Threads = Annotated[int, Field(ge=1, le=1024), Rule("a whole number from 1 to 1024")]
 Index = Annotated[int, Field(ge=0, le=LARGEST), Rule("a whole number, 0 or more")]
 Number = Annotated[_Finite, Rule("a number")]
@@ -43,7 +54,14 @@ NotNegative = Annotated[_Finite, Field(ge=0), Rule("a number, 0 or more")]
 Epochs = Annotated[_Finite, Field(ge=0), Rule("a number of epochs, 0 or more")]
 Fraction = Annotated[_Finite, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]
 Switch = Annotated[bool, Rule("true or false")]
-Text = Annotated[str, Rule("a text")]
+
+
+def _encodable(text: str) -> str:
+    text.encode()  # bytes that are no text come from the shell as lone surrogates
+    return text
+
+
+Text = Annotated[str, Field(max_length=_LONGEST_TEXT), AfterValidator(_encodable), Rule("a text")]
 
 
 def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import early_milestones, silent_milestones
+from sweeper.spec.sentences import several
 
 _LISTED = 6
 #: Parts of the batch from which on the weights of variance-reduced optimizers are hardly biased.
@@ -42,7 +43,8 @@ def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
     config = spec.config
     if silent := silent_milestones(config.schedule, spec.epochs):
         yield (
-            f"schedule.milestones {silent} never fire: the training has {spec.epochs} epochs, "
+            f"schedule.milestones {silent} never fire: the training has "
+            f"{several(spec.epochs, 'epoch')}, "
             f"0 to {spec.epochs - 1}."
         )
     early = early_milestones(config.schedule, spec.schedule.warmup_epochs)

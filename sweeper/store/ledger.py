@@ -15,6 +15,7 @@ Plain pandas reads runs and curves; a listing of runs alone says how each run en
 
 import contextlib
 import os
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,16 @@ def is_whole(path: Path) -> bool:
         return False
 
 
+def _unusable(path: str) -> str:
+    """Why nothing can be at a path, or what is there is no folder; else empty."""
+    try:
+        return "" if stat.S_ISDIR(os.stat(path).st_mode) else ", which is a file"  # noqa: PTH116
+    except FileNotFoundError:  # it can be made, as far as is known
+        return ""
+    except (OSError, ValueError) as error:
+        return f" ({getattr(error, 'strerror', None) or error})"
+
+
 class Ledger:
     """A results folder, made when the first run starts."""
 
@@ -82,10 +93,12 @@ class Ledger:
     @classmethod
     def at(cls, results: object) -> "Ledger":
         """The ledger that `results` names; ValueError if it is no path."""
-        if isinstance(results, str) and results.strip():
+        reason = _unusable(results) if isinstance(results, str) else ""
+        if isinstance(results, str) and results.strip() and not reason:
             return cls(Path(results))
         msg = (
-            f"results must be the path of a folder; got results={results!r}. Write results=FOLDER."
+            f"results must be the path of a folder; got results={results!r}{reason}. "
+            "Write results=FOLDER."
         )
         raise ValueError(msg)
 

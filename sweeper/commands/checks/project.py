@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.checks.check import Check, Severity, broken, good, warning
-from sweeper.commands.own_project import facts_found_out
+from sweeper.commands.own_project import check_config, facts_found_out
 from sweeper.spec.config import is_ours
 from sweeper.spec.guarantees import FIXED_BATCHNORM
 
@@ -14,8 +14,9 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
     """Look at the module and the data of a config, whatever is remembered of them.
 
     Raises:
-        ValueError: if the module is ours, of which all holds.
+        ValueError: if a value is wrong, or the module is ours, of which all holds.
     """
+    check_config(config)
     target = config["module"]["_target_"]
     if is_ours(target):
         msg = (

@@ -128,7 +128,8 @@ class _Sweep:
         for task in tasks:
             self.followed[task.spec.run_id] = _Followed(task)
         if attached := len(tasks) - len(new):
-            text = f"{attached} of {several(len(tasks), 'run')} are already queued or running."
+            are = "is" if attached == 1 else "are"
+            text = f"{attached} of {several(len(tasks), 'run')} {are} already queued or running."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
         for array in arrays(new, self._request, commands.max_array_size()):
             yield from self._submit_array(array, known)

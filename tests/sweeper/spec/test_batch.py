@@ -96,8 +96,8 @@ def test_a_prime_batch_that_would_train_one_by_one_is_refused_with_useful_neighb
 def test_a_batch_larger_than_the_epoch_is_refused():
     with pytest.raises(
         ValueError,
-        match=r"^batch must not exceed the epoch's 61440 examples; got batch=61441\. "
-        r"Use a smaller batch or a larger data set\.$",
+        match=r"^batch must not exceed the examples of an epoch; got batch=61441, "
+        r"data\.num_train_examples=61440\. Use a smaller batch or a larger data set\.$",
     ):
         steps_per_epoch(61_440, 61_441)
 

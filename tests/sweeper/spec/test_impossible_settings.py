@@ -24,8 +24,8 @@ FRACTION, RATE = "a number from 0 to below 1", "must give a positive, finite rat
         ("lr_rule=surge lr_rule.noise_scale=1e-308", f"lr_rule=surge {RATE} nan at batch=3840."),
         (
             "lr_rule=legw lr_rule.warmup_exponent=400 base_batch=128 warmup=1",
-            "warmup must be shorter than the training; got warmup=1, which lr_rule=legw scales to "
-            "inf epochs",
+            "warmup must be shorter than the training; got warmup=1, which "
+            "lr_rule.warmup_exponent=400 scales to inf epochs",
         ),
         (
             "schedule=periodic_decay schedule.factor=1e300 schedule.milestones=[1,2]",

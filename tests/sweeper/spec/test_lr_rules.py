@@ -197,7 +197,11 @@ def test_a_fault_inside_a_function_of_the_users_own_is_not_taken_for_wrong_setti
     monkeypatch.syspath_prepend(str(tmp_path))
     own = {"name": "mine", "_target_": "faulty.faulty", "strength": 2}
 
-    with pytest.raises(TypeError, match="unsupported operand"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^{group}\._target_=faulty\.faulty must not raise or exit; got TypeError: "
+        r"unsupported operand .*/faulty\.py, line 2\. Correct it or its settings\.$",
+    ):
         run_spec(config(**{group: own}))
 
 

@@ -71,7 +71,7 @@ def test_whole_numbers_stay_whole_and_ranges_exclude_their_stop(loader):
          "n_trials must be 5 with hydra/sweeper/sampler=grid, the number of its points; got "
          "n_trials=7. Write n_trials=5, or tune less."),
         (["base_lrr=interval(0.1, 1)"],
-         "both ends of every tuned range must give a valid run. base_lrr is not a config key; "
+         "both ends of every tuned range must give a valid run. base_lrr must be a config key; "
          "got base_lrr=0.1. Did you mean base_lr?"),
     ],
 )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Settings compared with the signatures of what they are given to, in sources: no import."""
+
+import ast
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sweeper.spec.config import Component, is_ours
+from sweeper.spec.sentences import as_typed, did_you_mean
+
+#: What a run gives beside the settings: parameters by position, and by name.
+_GIVEN = {"data": (0, ()), "model": (2, ()), "optimizer": (1, ("lr",))}
+#: Annotations of settings of ours, as rules.
+_RULES = {
+    "int": "a whole number, 0 or more",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "Sequence[int]": "a list of whole numbers, 0 or more",
+    "Sequence[float]": "a list of numbers",
+    "Mapping[str, Any]": "a group",
+}
+_MOST_HOPS = 3
+
+
+def check_settings(groups: Iterable[tuple[str, Component]]) -> None:
+    """Refuse settings that a class or a function does not take, or of ours takes no such value of.
+
+    Args:
+        groups: key and value of data, models and optimizers.
+
+    Raises:
+        ValueError: with a line of key, value and remedy for each.
+    """
+    mistakes = dict.fromkeys(text for key, group in groups for text in _mistakes(key, group))
+    if mistakes:
+        raise ValueError("\n".join(mistakes))
+
+
+def _mistakes(key: str, group: Component) -> list[str]:
+    settings = _parameters(group.target)
+    if settings is None or (key == "data" and not is_ours(group.target)):
+        return []
+    positional, by_name = _GIVEN[key]
+    names = dict(list(settings.annotations.items())[positional:])
+    known = [name for name in names if name not in by_name]
+    found = [
+        f"{key}.{name} must be given; write {key}.{name}=VALUE."
+        for name in known
+        if name in settings.required and name not in group.settings
+    ]
+    for name, value in group.settings.items():
+        hint = did_you_mean(name, known, f"{key}.") or f"Its settings: {', '.join(known)}."
+        got = f"got {key}.{name}={as_typed(value)}"
+        if name not in names and not settings.takes_more:
+            what = group.target.rpartition(".")[2]
+            found.append(f"{key}.{name} must be a setting of {what}; {got}. {hint}")
+        elif is_ours(group.target) and not _fits(value, rule := names.get(name, "")):
+            rules = " or ".join(_RULES.get(part, part) for part in rule.split(" | "))
+            found.append(f"{key}.{name} must be {rules}; {got}.".replace("None", "null"))
+    return found
+
+
+class _Parameters:
+    """The parameters of a function: the annotation of each, and which have no default."""
+
+    def __init__(self, of: ast.arguments, *, is_method: bool) -> None:
+        positional = [*of.posonlyargs, *of.args]
+        num_required = len(positional) - len(of.defaults)
+        required = [argument.arg for argument in positional[:num_required]]
+        pairs = zip(of.kwonlyargs, of.kw_defaults, strict=True)
+        self.required = {*required, *(name.arg for name, default in pairs if default is None)}
+        listed = [*positional, *of.kwonlyargs][is_method:]
+        self.annotations = {one.arg: _text(one.annotation) for one in listed}
+        self.takes_more = of.kwarg is not None
+
+
+def _text(annotation: ast.expr | None) -> str:
+    return ast.unparse(annotation) if annotation else ""
+
+
+@cache
+def _parameters(dotted: str) -> _Parameters | None:
+    """Of a class or function; None if its source does not show them."""
+    found = _definition(dotted, hops=_MOST_HOPS)
+    if isinstance(found, ast.ClassDef):
+        inits = (node for node in found.body if getattr(node, "name", "") == "__init__")
+        found = None if found.decorator_list else next(inits, None)
+        is_method = True
+    else:
+        is_method = False
+    if not isinstance(found, ast.FunctionDef) or found.decorator_list or found.args.vararg:
+        return None
+    return _Parameters(found.args, is_method=is_method)
+
+
+def _definition(dotted: str, *, hops: int) -> ast.stmt | None:
+    """Where a source defines a name; imports of it are followed."""
+    module, _, name = dotted.rpartition(".")
+    for node in _statements(module) if hops else ():
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                if name == (alias.asname or alias.name):
+                    return _definition(f"{node.module}.{alias.name}", hops=hops - 1)
+    return None
+
+
+def _statements(module: str) -> list[ast.stmt]:
+    top, *rest = module.split(".")
+    try:
+        found = find_spec(top)
+        places = list((found and found.submodule_search_locations) or ())
+        path = Path(places[0], *rest) if places else Path((found and found.origin) or "/dev/null")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        return ast.parse(file.read_text()).body
+    except (ImportError, OSError, ValueError, SyntaxError):
+        return []
+
+
+def _fits(value: Any, annotation: str) -> bool:
+    """Whether a value has a type, as far as it can be told."""
+    return value is None or any(_is(value, part) for part in annotation.split(" | "))
+
+
+def _is(value: Any, kind: str) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "int":
+        return is_number and isinstance(value, int) and value >= 0
+    if kind == "float":
+        return is_number
+    if kind.startswith("Sequence["):
+        of = kind.removeprefix("Sequence[").removesuffix("]")
+        return isinstance(value, list) and bool(value) and all(_is(item, of) for item in value)
+    plain = {"str": str, "bool": bool, "None": type(None), "Mapping[str, Any]": Mapping}
+    return isinstance(value, plain.get(kind, object))

@@ -1,0 +1,205 @@
+"""Every subcommand with malformed words: a sentence and exit code 2; nothing is left or started."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_WARM_CLI = Path(__file__).parents[1] / "warm_cli.py"
+_DIGITS = Path(__file__).parents[2] / "docs" / "results" / "digits"
+_LONG = "x" * 5000
+
+#: Words that no command which takes overrides can follow.
+BAD_WORDS = [
+    *("batch", "batch =256", "batch==256", "=256", "=", "+", "~", "++", "+=1", "~=1"),
+    *("batch=,", "batch=256,", "batch=,256", "batch=256 512", "batch=256=512", "batch=[256",
+      "batch=[256,512]", "batch=(256)", "batch=256;512", "batch=256|512", "batch='", 'batch="',
+      "batch={a}", "batch={a:1", "batch=${", "batch=${seed", "batch=${nosuch}", "batch=${batch}",
+      "batch=${oc.env:NOSUCH}", "batch=${nosuch:1}", "batch=???", "batch=", "batch=a:b"),
+    *("batch=range(0,0)", "batch=range(3,1)", "batch=range(1,2,0)", "batch=range(a)",
+      "batch=range()", "batch=range(1e300,2e300)", "batch=range(0,1e9)",
+      "seed=range(0,1000000)", "batch=choice()", "batch=glob(*)",
+      "batch=nosuch(1)", "batch=interval(1,2)", "batch=int(a)", "batch=tag(1)",
+      "base_lr=interval(0.1,1)"),
+    *("batch=abc", "batch=-1", "batch=0", "batch=1.5", "batch=nan", "batch=true", "batch=null",
+      f"batch={2**63}", f"batch={10**400}", f"batch={'9' * 5000}", "batch=7", f"batch={_LONG}"),
+    *("batc=1", "lr=0.1", "learning_rate=0.1", "momentum=0.9", "optimizer.lr=0.1",
+      "+optimizer.lr=1", "optimizer.momentm=0.9", "batch_size=256", "batch.x=1", "data.x.y=1",
+      "+batch.x=1", "+new=1", "++new=1", "+a.b.c=1", "+batch=256", "++batch=abc",
+      "seed.=1", ".seed=1", "seed..x=1",
+      "日本=1", "seed=日本", "\udcff=1", "seed=\udcff", "twin_of='\udcff'", "a b=1",
+      "seed=a\x1b[31mb", "seed=a\nb", f"{_LONG}=1"),
+    *("~nosuch", "~data.nosuch", "~batch", "~batch=1", "~data", "~module", "~model", "~optimizer",
+      "~lr_rule.name", "~model._target_", "~data._target_", "~schedule", "~precision", "~results",
+      "~hydra", "~data@x", "~trainer"),
+    *("data=nosuch", "data=null", "data=", "data=[digits]", "data=[digits,noise]", "data={}",
+      "data={_target_: x}", "data@x=digits", "data@=digits", "data=../config", "data=digits/x",
+      "data=1", "model=[]", "lr_rule=sqr", "lr_rule=1", "+lr_rule=sqrt", "schedule=cosin"),
+    *("lr_rule.name=[]", "schedule.name=[]", "+lr_rule._target_=1", "+schedule._target_=1",
+      "+lr_rule._target_=os.system", "+schedule._target_=os.system", "+lr_rule._target_=sys.exit",
+      "+lr_rule._target_=builtins.exec", "model._target_=1", "model._target_=null",
+      "data._target_=1", "data._target_=null", "module._target_=1", "module._target_=null",
+      "optimizer._target_=1", "model._target_=nosuch.Model",
+      "optimizer._target_=torch.optim.Nosuch"),
+    *("hydra/launcher=nosuch", "hydra/sweeper=nosuch", "hydra.nosuch=1", "hydra.mode=nosuch",
+      "hydra=1", "hydra={}", "hydra.searchpath=1", "hydra.searchpath=[nosuch://x]",
+      "hydra.job.nosuch=1", "hydra/job_logging=nosuch"),
+    *("experiment=goyal2017", "recipe=goyal2017", "+experiment=nosuch", "+recipe=nosuch",
+      "+experiment=", "+cluster=nosuch"),
+    *("results=", "results=''", "results=' '", "results=null", "results=1", "results=true",
+      "results=[1]", "results={}", "results=ra,rb", "results=/dev/null", "results=/dev/null/x",
+      f"results={_LONG}", "retry=x", "retry=1", "rerun=yes", "code=x"),
+    *("threads=0", "threads=abc", "threads=100000", "devices=0", "num_nodes=2.5", "timeout_s=0",
+      "gradient_clip=inf", "warmup=nan", "warmup=100", "epochs=0", "epochs=1e10", "base_lr=0",
+      "keep_checkpoint=abc", "metric=x", "metric_mode=x", "n_trials=abc", "precision=16",
+      "accelerator=tpu", "micro_batch=7", "bn_span=7", "schedule.factor=-1", "seed=-1",
+      f"data.num_train_examples={2**63}", "+data.name=[1]", "+model.name=1", "data.about=1",
+      "trainer=[]", "trainer={devices: 2}", "trainer={nosuch: 2}", "trainer={callbacks: 1}"),
+]  # fmt: skip
+
+BAD_FLAGS = [
+    ["--nosuch"], ["--batch=256"], ["-x"], ["--cfg"], ["--cfg", "nosuch"], ["--config-dir"],
+    ["--config-dir", "nosuch", "batch=3840"], ["--config-dir", "/dev/null", "batch=3840"],
+    ["--config-name", "nosuch"], ["--info", "nosuch"], ["-sc", "install=nosuch"], ["-sc"],
+    ["--run", "--multirun"], ["-m", "--info", "--cfg", "job"], ["batch", "=", "256"],
+    ["-m", "hydra.launcher.jobs=0"], ["-m", "hydra.launcher.jobs=abc"],
+    ["-m", "hydra.launcher.jobs=-3"], ["-m", "hydra.launcher.jobs=1.5"],
+    ["-m", "hydra.launcher.jobs=1,2"], ["-m", "hydra.launcher.nosuch=1"],
+    ["-m", "hydra/sweeper=basic"], ["-m", "hydra/launcher=basic"],
+    ["-m", "hydra/launcher=submitit_local"], ["-m", "hydra.sweep.dir=/dev/null/x"],
+    ["hydra.run.dir=/dev/null/x"], ["hydra.job.chdir=true", "hydra.run.dir=/dev/null/x"],
+    ["-m", "hydra/sweeper=optuna"], ["-m", "hydra/sweeper=optuna", "base_lr=interval(1,0)"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(a,b)"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)", "n_trials=0"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)", "n_trials=abc"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)", "hydra.sweeper.nosuch=1"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)", "hydra.sweeper.storage=nosuch"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)", "hydra.sweeper.max_concurrent=x"],
+    ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)",
+     "hydra.sweeper.sampler._target_=os.system"],
+    ["-m", "hydra/sweeper=optuna", "batch=tag(tune,range(1e300,2e300))"],
+]  # fmt: skip
+
+BAD_COMMANDS = [
+    ["nosuch"], ["Plan"], ["statu"],
+    ["plan", "--nosuch"], ["plan", "--config-dir"], ["plan", "--config-dir", "nosuch"],
+    ["plan", "--config-dir", "/dev/null"], ["plan", "--config-dir", _LONG],
+    ["plan", "--schedule-plot"], ["plan", "--schedule-plot", "/dev/null/x.png"],
+    ["plan", "--schedule-plot", "nosuch/x.png"], ["plan", "--schedule-plot", "x.nosuch"],
+    ["plan", "--json=1"],
+    ["status", "nosuch"], ["status", ""], ["status", _LONG], ["status", "a/b"], ["status", "*"],
+    ["status", "/dev/null"], ["status", "nosuch", "--results", "/dev/null"], ["status", "a", "b"],
+    ["status", "--results"], ["status", "--nosuch"], ["status", "\udcff"],
+    ["status", "nosuch", "--results", _LONG], ["status", "abc", "--json"],
+    ["compact", "nosuch"], ["compact", "."], ["compact", "/dev/null"], ["compact", _LONG],
+    ["compact", "a", "b"], ["compact", "--nosuch"], ["compact", ""], ["compact", "\udcff"],
+    ["doctor", "--devices", "x"], ["doctor", "--devices", "0"], ["doctor", "--devices", "-1"],
+    ["doctor", "--nosuch"], ["doctor", "a", "b"], ["doctor", "batch=abc"], ["doctor", "nosuch=1"],
+    ["doctor", "module=nosuch"], ["doctor", "--config-dir", "nosuch", "batch=256"],
+    ["doctor", "module._target_=1", "data._target_=1"], ["doctor", "batch=256,512"],
+    *(["equivalence", "--layouts", layouts, "batch=3840"]
+      for layouts in ("", "x", "0x1", "2", "1x1", "1x1,1x1", "1x-1", "axb", ",", "9x9x9", "1.5x1")),
+    *(["equivalence", "batch=4096", "--precision", precision]
+      for precision in ("", "abc", "16", "64-true,", "64-true,abc")),
+    ["equivalence", "--nosuch"], ["equivalence", "seed=0,1"], ["equivalence", "batch=7"],
+    ["equivalence", "--layouts"], ["equivalence", "--config-dir", "nosuch"],
+    ["analysis"], ["analysis", "nosuch"], ["analysis", "--nosuch"],
+    *(["analysis", command, "nosuch"] for command in
+      ("figures", "claims", "estimates", "report", "watch", "tuning")),
+    *(["analysis", command, "."] for command in ("figures", "claims", "estimates", "tuning")),
+    *(["analysis", command, _LONG] for command in ("figures", "report", "watch", "tuning")),
+    *(["analysis", command, "/dev/null"] for command in ("figures", "report", "watch", "tuning")),
+    ["analysis", "paper"], ["analysis", "paper", "nosuch"], ["analysis", "claims", "--paper", "x"],
+    ["analysis", "figures", "--metric"], ["analysis", "figures", "--metric-mode", "x"],
+    ["analysis", "tuning", "a", "b"], ["analysis", "tuning", ".", "--storage", "nosuch"],
+]  # fmt: skip
+
+#: With results that can be analysed: what is wrong is where the output should go.
+BAD_OUTPUTS = [
+    ["figures", "--out", "/dev/null/x"], ["figures", "--metric", "nosuch"],
+    ["figures", "--out", _LONG], ["paper", "mccord2021", "--out", "/dev/null/x"],
+    ["claims", "--out", "/dev/null/x"], ["claims", "--out", "."], ["claims", "--out", "nosuch/x"],
+    ["report", "--out", "/dev/null/x"], ["report", "--out", "."], ["report", "--out", "nosuch/x"],
+    ["report", "--out", _LONG], ["report", "--metric", "nosuch"],
+    ["estimates", "--target", "abc"], ["estimates", "--target", "nan"],
+    ["estimates", "--target", "90"], ["estimates", "--metric", "nosuch"],
+    ["watch", "--port", "abc"], ["watch", "--port", "99999"], ["watch", "--port", "-1"],
+    ["watch", "--host", "8.8.8.8"], ["watch", "--host", "no such host"], ["watch", "--host", ""],
+    ["watch", "--host", _LONG], ["watch", "--metric", "nosuch"],
+]  # fmt: skip
+
+
+def answers(lines: list[list[str]], folder: Path) -> list[dict[str, Any]]:
+    """Code, output and what was left behind of each command line, in a folder of its own."""
+    cases = [{"argv": line, "folder": str(folder / str(n))} for n, line in enumerate(lines)]
+    for case in cases:
+        Path(case["folder"]).mkdir()
+    asked, answered = folder / "cases.json", folder / "answers.json"
+    asked.write_text(json.dumps(cases))
+    command = [sys.executable, str(_WARM_CLI), str(asked), str(answered)]
+    subprocess.run(command, check=True, timeout=900)
+    found = json.loads(answered.read_text())
+    return [
+        {**answer, "left": sorted(path.name for path in Path(case["folder"]).iterdir())}
+        for case, answer in zip(cases, found, strict=True)
+    ]
+
+
+def check(lines: list[list[str]], folder: Path) -> None:
+    found: list[str] = []
+    for line, answer in zip(lines, answers(lines, folder), strict=True):
+        said = answer["out"] + answer["err"]
+        wrong = [
+            name
+            for name, is_wrong in {
+                "traceback": "Traceback" in said,
+                f"code {answer['code']}": answer["code"] != 2,
+                f"left {answer['left']}": answer["left"],
+                "silent": not said.strip(),
+                "unprintable": re.search(r"[\x00-\x09\x0b-\x1f\x7f]", said.replace("\t", " ")),
+                "long": len(said) > 6000,
+                "no value": not names_a_word(line, said),
+            }.items()
+            if is_wrong
+        ]
+        if wrong:
+            case = " ".join(word[:60] for word in line)
+            found.append(f"{case!r} {wrong}: {said[-600:]}")
+    assert not found, "\n".join(found)
+
+
+def names_a_word(line: list[str], said: str) -> bool:
+    """Whether a refusal names some part of what was typed; usage texts do."""
+    parts = [part for word in line[1:] for part in re.split(r"[=(),\[\]{}@~+' ]", word)]
+    words = [part[:20] for part in parts if part and part.isprintable()]
+    return "usage: " in said or any(word in said for word in words) or not words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["plan"], ["-m"]], ids=" ".join)
+def test_overrides_that_cannot_be_followed(command, tmp_path):
+    lines = [[*command, word] for word in BAD_WORDS]
+
+    check(lines, tmp_path)
+
+
+@pytest.mark.slow
+def test_flags_that_cannot_be_followed(tmp_path):
+    check(BAD_FLAGS, tmp_path)
+
+
+def test_commands_that_cannot_be_followed(tmp_path):
+    check(BAD_COMMANDS, tmp_path)
+
+
+@pytest.mark.slow
+def test_outputs_that_cannot_be_written(tmp_path):
+    lines = [["analysis", command, *rest, str(_DIGITS)] if command != "paper" else
+             ["analysis", command, rest[0], str(_DIGITS), *rest[1:]]
+             for command, *rest in BAD_OUTPUTS]  # fmt: skip
+
+    check(lines, tmp_path)
