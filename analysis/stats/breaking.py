@@ -2,11 +2,15 @@
 
 import numpy as np
 import pandas as pd
+from scipy.interpolate import PchipInterpolator, make_interp_spline
 from scipy.optimize import isotonic_regression
 
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
 from analysis.stats.shares import diverged_in_words
 from analysis.tables.metric import ACCURACY, Metric
+
+#: Places between the smallest and the largest batch at which interpolations are read.
+_FINE = 2001
 
 
 def breaking_batch(
@@ -19,7 +23,9 @@ def breaking_batch(
     """The smallest batch whose metric is worse than the smallest batch's by more than a margin.
 
     The metric is made to worsen with the batch (isotonic regression weighted by replicates) and
-    interpolated in log batch; the reference is the mean at the smallest batch.
+    interpolated in log batch by straight lines; the reference is the mean at the smallest batch.
+    What lies between two batches is not known: half of the draws are interpolated by a monotone
+    cubic, which breaks later where the fall grows.
 
     Uses `outcome`, `global_batch` and the metric of runs of one warmup and rule. The margin is
     the accepted loss, in the unit of the metric (accuracies: 0 to 1).
@@ -35,28 +41,40 @@ def breaking_batch(
         "95 % percentile bootstrap over seeds"
     )
     weights = cells.counts.astype(float)
-    value = _crossing(batches, metric.sign * cells.means, weights, margin)
+    value = _crossings(batches, metric.sign * cells.means[None, :], weights, margin)[0][0]
     drawn = None
     if cells.num_seeds > 1:
         means = cells.resampled_means(
             rng, draws, 3 * (cells.num_seeds - 1)
         )  # reference, before, after
-        drawn = np.array([_crossing(batches, metric.sign * m, weights, margin) for m in means])
+        straight, cubic = _crossings(batches, metric.sign * means, weights, margin)
+        drawn = np.concatenate([straight[::2], cubic[1::2]])
     holds = "" if np.isfinite(value) else f"{metric.word} holds up to batch {batches[-1]:,.0f}"
     single = "one seed: no interval" if drawn is None else ""
     notes = (holds, left_out, single, diverged_in_words(runs))
     return Estimate.of(value, drawn, cells.num_seeds, method, *notes)
 
 
-def _crossing(batches: Array, means: Array, weights: Array, margin: float) -> float:
-    level = means[0] - margin
-    falling = isotonic_regression(means, weights=weights, increasing=False).x
-    below = np.flatnonzero(falling < level)
-    if not len(below):
-        return np.inf
-    i = int(below[0])
-    if i == 0:
-        return float(batches[0])
-    share = (falling[i - 1] - level) / (falling[i - 1] - falling[i])
-    ends = np.log(batches[i - 1 : i + 1])
-    return float(np.exp(ends[0] + share * (ends[1] - ends[0])))
+def _crossings(batches: Array, means: Array, weights: Array, margin: float) -> tuple[Array, Array]:
+    """Where each row falls below its first value by the margin: by straight lines, by a cubic."""
+    if len(batches) < 2:
+        return np.full(len(means), np.inf), np.full(len(means), np.inf)
+    fall = [isotonic_regression(row, weights=weights, increasing=False).x for row in means]
+    x, falls = np.log(batches), np.stack(fall, axis=1)
+    fine = np.unique(np.concatenate([np.linspace(*x[[0, -1]], _FINE), x]))
+    level = means[:, 0] - margin
+    curves = (make_interp_spline(x, falls, k=1)(fine), PchipInterpolator(x, falls)(fine))
+    straight, cubic = (np.exp(_first_below(fine, curve, level)) for curve in curves)
+    return straight, cubic
+
+
+def _first_below(places: Array, curves: Array, level: Array) -> Array:
+    """Where each falling curve, shape (places, curves), comes below its level; inf if nowhere."""
+    below = curves < level
+    after = np.maximum(below.argmax(axis=0), 1)
+    column = np.arange(len(level))
+    high, low = curves[after - 1, column], curves[after, column]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.clip((high - level) / (high - low), 0, 1)
+    found = places[after - 1] + share * (places[after] - places[after - 1])
+    return np.where(below.any(axis=0), found, np.inf)

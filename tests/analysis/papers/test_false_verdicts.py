@@ -29,24 +29,23 @@ def upper_limit(count: int, total: int) -> float:
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("name", PAPERS)
 def test_claims_where_nothing_differs_are_hardly_ever_decided(name, noise, seeds):
-    """Of 2,000 studies; the exponent of the best warmup, which is slow, is in the next test."""
+    """Of 500 studies; the exponent of the best warmup, which is slow, is in the next test."""
     paper = PAPERS[name]
-    values = values_at(points_of(paper), equal, noise, seeds, studies=2000)
+    values = values_at(points_of(paper), equal, noise, seeds, studies=500)
 
     wrong = share_false(paper.claims, judged(paper.claims, values, draws=0))
 
-    assert upper_limit(int(wrong.sum()), 2000) < 0.07
+    assert upper_limit(int(wrong.sum()), 500) < 0.07
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 5, 10])
-@pytest.mark.parametrize("noise", NOISES)
-def test_the_whole_family_has_a_false_verdict_in_fewer_than_7_percent_of_500_studies(noise, seeds):
-    values = values_at(points_of(MCCORD), equal, noise, seeds, studies=500, seed=1)
+def test_the_exponent_adds_no_false_verdict_to_its_family(seeds):
+    values = values_at(points_of(MCCORD), equal, "normal", seeds, studies=300, seed=1)
 
-    wrong = share_false(MCCORD.claims, judged(MCCORD.claims, values, draws=1000))
+    wrong = share_false(MCCORD.claims, judged(MCCORD.claims, values, draws=400))
 
-    assert upper_limit(int(wrong.sum()), 500) < 0.07
+    assert upper_limit(int(wrong.sum()), 300) < 0.07
 
 
 def test_a_best_warmup_that_is_two_deviations_ahead_is_mostly_seen():

@@ -144,7 +144,7 @@ def test_the_seeds_proposed_decide_in_most_repetitions():
     rng = np.random.default_rng(0)
     contrasts = Contrasts.pairs((0, 1))
     was_decided = []
-    for _ in range(300):
+    for _ in range(100):
         pilot = Arms.of([rng.normal(2, 1, 3), rng.normal(0, 1, 3)])
         needed, _ = assured_seeds(contrasts, pilot, resolution=0.5, level=0.025)
         again = weigh(contrasts, Arms.of([rng.normal(2, 1, needed), rng.normal(0, 1, needed)]))

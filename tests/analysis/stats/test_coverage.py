@@ -11,7 +11,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSED])
+#: One of each estimator.
+QUICK = [
+    "warmup exponent, 2 x 4 grid",
+    "rate exponent, centred grids",
+    "breaking batch, smooth, 5 batches",
+    "critical batch, exact",
+    "critical batch, 4 epochs and more",
+    "difference, equal arms",
+]
+
+
+@pytest.mark.parametrize("kind", QUICK)
 def test_the_median_of_40_studies_is_the_truth_and_intervals_hold_it(kind):
     """With 95 % coverage, fewer than 80 % of 40 has a probability below 0.001."""
     refused, held, median = coverage(kind, studies=40, draws=200)
@@ -23,15 +34,18 @@ def test_the_median_of_40_studies_is_the_truth_and_intervals_hold_it(kind):
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_does_not_fit_is_refused(kind):
-    refused, _, _ = coverage(kind, studies=20, draws=50)
+    refused, _, _ = coverage(kind, studies=10, draws=20)
 
     assert refused >= 0.8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", [3, 5])
-@pytest.mark.parametrize("kind", KINDS)
-def test_intervals_hold_the_truth_in_90_to_98_percent_of_300_studies_or_are_refused(kind, seeds):
-    refused, held, _ = coverage(kind, studies=300, draws=400, seeds=seeds)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSED])
+def test_intervals_hold_the_truth_of_100_studies_of_three_seeds(kind):
+    """With 95 % coverage, fewer than 87 of 100 has a probability of 0.0004. docs/statistics.md has
+    the shares of 300 studies, which `python -m benchmarks.statistics` measures.
+    """
+    refused, held, _ = coverage(kind, studies=100, draws=200, seeds=3)
 
-    assert refused >= 0.9 or 0.90 <= held <= 0.98
+    assert refused <= 0.2
+    assert held >= 0.87
