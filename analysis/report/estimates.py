@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.papers.grid import ended
+from analysis.papers.validity import ARM, confounds
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.stats.equivalence import Comparison, compare
@@ -49,21 +51,41 @@ def estimate_all(
 
     The target is in the unit of the metric (accuracies: 0 to 1); if None, 2 % short of what three
     batches reach with every seed.
+
+    Raises:
+        ValueError: for an accuracy that is no share.
     """
     rng = np.random.default_rng(_SEED)
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
+    if target is not None and metric.unit == "%" and not 0 < target <= 1:
+        msg = f"--target must be an accuracy from 0 to 1; got {target:g}. Write 0.9 for 90 %."
+        raise ValueError(msg)
     compared = group_comparable(runs)[0].runs
     one_rule = compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
     rates = group_comparable(runs, (*AXES, "base_lr"))[0].runs
     question = "How does the best warmup grow with the batch?"
-    return [
+    of_batches = [
         _optimum(question, best_warmups(one_rule, rng, draws, metric), "warmups"),
-        _learning_rate(rates, rng, draws, metric),
         _breaking(one_rule, rng, draws, metric),
         _critical(Measured(one_rule, curves, metric), target, rng, draws),
-        _same(compared, metric),
+    ]
+    warmups, breaking, critical = (_unless_confounded(e, one_rule) for e in of_batches)
+    return [
+        warmups,
+        _unless_confounded(_learning_rate(rates, rng, draws, metric), rates),
+        breaking,
+        critical,
+        _unless_confounded(_same(compared, metric), compared),
         _distance(one_rule, curves, rng, draws),
     ]
+
+
+def _unless_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
+    """An estimate, refused if the arms that it compares differ in more than the question."""
+    if found := confounds(ended(runs), ARM):
+        words = f"Not decidable: the arms differ in more than the question: {'; '.join(found)}."
+        return Estimated(estimated.question, words)
+    return estimated
 
 
 def number(estimate: Estimate, unit: str = "") -> str:

@@ -61,7 +61,7 @@ def _crossings(batches: Array, means: Array, weights: Array, margin: float) -> t
         return np.full(len(means), np.inf), np.full(len(means), np.inf)
     fall = [isotonic_regression(row, weights=weights, increasing=False).x for row in means]
     x, falls = np.log(batches), np.stack(fall, axis=1)
-    fine = np.unique(np.concatenate([np.linspace(*x[[0, -1]], _FINE), x]))
+    fine = np.unique(np.concatenate([np.linspace(x[0], x[-1], _FINE), x]))
     level = means[:, 0] - margin
     curves = (make_interp_spline(x, falls, k=1)(fine), PchipInterpolator(x, falls)(fine))
     straight, cubic = (np.exp(_first_below(fine, curve, level)) for curve in curves)

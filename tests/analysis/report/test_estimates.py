@@ -95,6 +95,36 @@ def test_rules_that_reach_the_same_accuracy_are_equivalent_and_others_different(
     assert found.table["difference"].iloc[1] == pytest.approx(0.05, abs=0.002)
 
 
+def test_rules_that_ran_with_other_norm_spans_are_not_compared():
+    runs = study()
+    runs = runs.assign(bn_span=runs["bn_span"].mask(runs["lr_rule"] == "none", 32))
+
+    found = estimated(runs, simulated_curves(runs, 3), RULES)
+
+    assert found.words.startswith(
+        "Not decidable: the arms differ in more than the question: BatchNorm span 256 at 256, lin"
+    )
+    assert not len(found.table)
+
+
+def test_rules_of_which_every_run_diverged_are_compared_by_rank():
+    runs = study(seeds=5)
+    lost = (runs["lr_rule"] == "none") & (runs["global_batch"] == 1024)
+    runs = runs.assign(outcome=runs["outcome"].mask(lost, "diverged"))
+
+    found = estimated(runs, simulated_curves(runs, 3), RULES)
+
+    assert found.table["verdict"].tolist() == ["equivalent", "different"]
+    assert "5 of 5 (57 to 100 %); judged by rank" in found.table["note"].iloc[1]
+
+
+def test_a_target_in_percent_is_refused():
+    runs = study()
+
+    with pytest.raises(ValueError, match=r"--target must be an accuracy from 0 to 1; got 90\."):
+        estimate_all(Measured(runs, simulated_curves(runs, 3)), target=90, draws=50)
+
+
 def test_runs_without_accuracies_are_told_so():
     runs = study().assign(val_accuracy=np.nan, best_val_accuracy=np.nan)
     curves = simulated_curves(runs, 3).assign(val_accuracy=np.nan)
