@@ -16,7 +16,7 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 #: Columns that tell comparable runs from others and explain them.
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
-    "val_accuracy", "val_loss", "metric_name", "config_json",
+    "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
 )  # fmt: skip
 
 
@@ -77,7 +77,15 @@ def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     title = f"{first['data']}, {first['model']}, {several(first['epochs'], 'epoch')}"
     shown = {name: value for name, value in differing.items() if value is not None}
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
-    about = "; ".join([about, *(f"{n}={v}" for n, v in shown.items())]).strip("; ")
+    parts = [about, *(f"{n}={v}" for n, v in shown.items()), _of_sources(runs)]
+    about = "; ".join(filter(None, parts))
     name = "-".join(f"{n.rpartition('.')[2]}={v}" for n, v in shown.items())
     name = "".join(c if c.isalnum() or c in "=.-_" else "_" for c in name)[:80]
     return ComparableRuns(runs=runs, title=title, about=about, name=name)
+
+
+def _of_sources(runs: pd.DataFrame) -> str:
+    """That the user's own sources changed between these runs, or within one; empty if not."""
+    found = pd.concat([runs["code_hash"], runs["resumed_code"]]).dropna()
+    num = len({digest for hashes in found for digest in str(hashes).split(",")})
+    return f"made with {num} versions of the project's sources" if num > 1 else ""

@@ -20,7 +20,7 @@ from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
 from sweeper.store.lease import claim, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import note_code, noted_code, own_code
+from sweeper.store.own_code import note_code, noted_code, own_code, resumed_code
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 
@@ -68,13 +68,17 @@ class Attempt:
         if isinstance(spec.config.lr_rule, OwnRule):  # who reads the folder does not call it
             publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)
-        note_code(own_code(targets(config)), folder, ledger.results)  # as ranks will import it
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         if from_scratch:
             attempt.checkpoint.unlink(missing_ok=True)
+        code = own_code(targets(config))  # as ranks will import it
+        before = ledger.attempt_folder(spec.run_id, number - 1)
+        is_resumed = attempt.checkpoint.exists()
+        note_code(code, folder, ledger.results, resumed=before if is_resumed else None)
         if _is_sound(attempt.checkpoint):
             return attempt
         aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
+        note_code(code, folder, ledger.results)
         note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
         return replace(attempt, notes=[note])
 
@@ -213,6 +217,7 @@ class Attempt:
             "started_at": self.started_at,
             "host": socket.gethostname(),
             "code_hash": noted_code(self.folder),
+            "resumed_code": resumed_code(self.folder),
             "git_commit": git_commit(),
             "versions": versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),

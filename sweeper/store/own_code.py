@@ -46,28 +46,41 @@ def code_hash(code: Mapping[str, str]) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:12] if code else None
 
 
-def note_code(code: Mapping[str, str], folder: Path, results: Path) -> None:
+def note_code(
+    code: Mapping[str, str], folder: Path, results: Path, *, resumed: Path | None = None
+) -> None:
     """Note in an attempt's folder which sources it is made with, and beside the results their list.
 
     Args:
         code: as of `own_code`; nothing is noted of none.
         folder: of the attempt.
         results: of all runs.
+        resumed: folder of the attempt that it resumes from, whose sources are noted below its own.
     """
     if (digest := code_hash(code)) is None:
         return
     if not (path := _path(digest, results)).exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish_json(path, dict(code))
-    publish_text(folder / _NOTE, digest)
+    before = _noted(resumed) if resumed else []
+    publish_text(folder / _NOTE, "\n".join(dict.fromkeys([digest, *before])))
 
 
 def noted_code(folder: Path) -> str | None:
     """The hash of the sources that an attempt is made with; None if there were none."""
+    return next(iter(_noted(folder)), None)
+
+
+def resumed_code(folder: Path) -> str | None:
+    """The hashes of other sources that the run was begun with, by commas; None if of none."""
+    return ",".join(_noted(folder)[1:]) or None
+
+
+def _noted(folder: Path) -> list[str]:
     try:
-        return (folder / _NOTE).read_text()
+        return (folder / _NOTE).read_text().splitlines()
     except FileNotFoundError:
-        return None
+        return []
 
 
 def kept_code(digest: str | None, results: Path) -> dict[str, str]:

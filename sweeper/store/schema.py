@@ -74,6 +74,10 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
         _TEXT,
         "of the user's own sources, which results/code/<code_hash>.json lists; null for none",
     ),
+    "resumed_code": (
+        _TEXT,
+        "of other sources that the run was begun with, by commas (code=keep); null for none",
+    ),
     "git_commit": (
         _TEXT,
         "of the code, with -dirty if it had local changes; null outside a checkout",

@@ -82,6 +82,17 @@ def test_runs_that_differ_in_weight_decay_are_two_groups(runs):
     assert "optimizer.weight_decay=0.0005" in found[1].about
 
 
+def test_runs_of_several_versions_of_a_project_say_so(runs):
+    """Of a run that was resumed with other sources too."""
+    one = runs.assign(code_hash="a", resumed_code=None)
+    two = runs.assign(code_hash="a", resumed_code=["c,b", *[None] * (len(runs) - 1)])
+
+    (of_one,), (of_two,) = group_comparable(one), group_comparable(two)
+
+    assert of_one.about == group_comparable(runs)[0].about
+    assert of_two.about.endswith("made with 3 versions of the project's sources")
+
+
 def test_where_a_run_ran_does_not_make_a_group(runs):
     other = with_setting(runs, devices=4, micro_batch=64, results="elsewhere")
 

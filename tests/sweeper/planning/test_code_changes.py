@@ -1,5 +1,6 @@
 """Results of a user's project are results of its sources: when these change, the user decides."""
 
+import zipfile
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,23 @@ def test_a_checkpoint_of_other_sources_is_refused_too(net, configs, ledger, outc
     assert [*planned.changes] == [attempt.spec.run_id]
     task = tasks(planned, ledger, retry=None, rerun=None, code="rerun")[0]
     assert (task.spec.run_id, task.from_scratch) == (attempt.spec.run_id, True)
+
+
+def test_a_run_that_is_resumed_with_other_sources_says_so(net, configs, ledger):
+    """After code=keep its row has both hashes; after code=rerun, which starts over, one."""
+    first = make(configs[0], ledger, "preempted")
+    zipfile.ZipFile(first.checkpoint, "w").close()
+    net.write_text("Net = 2")
+
+    def row(number, **settings):
+        attempt = Attempt.begin(run_spec(configs[0]), ledger, number, **settings)
+        return attempt.row(End(outcome=Outcome.PREEMPTED, reason=""), ledger.results)
+
+    resumed, again = row(2), row(3, from_scratch=True)
+
+    digest = own_code.noted_code(first.folder)
+    assert resumed["code_hash"] == again["code_hash"] != digest
+    assert (resumed["resumed_code"], again["resumed_code"]) == (digest, None)
 
 
 def test_a_run_that_is_being_trained_with_other_sources_cannot_be_made_again_now(

@@ -80,6 +80,22 @@ def test_an_attempt_notes_its_sources_and_the_results_list_them(tmp_path):
     assert own_code.kept_code("other", tmp_path / "results") == {}
 
 
+@pytest.mark.usefixtures("project")
+def test_an_attempt_that_resumes_notes_the_sources_before_its_own_too(tmp_path, project):
+    """As with code=keep; an unchanged source is noted once."""
+    folders = [tmp_path / str(number) for number in range(4)]
+    for number, folder in enumerate(folders):
+        (project / "nets" / "net.py").write_text(f"WIDTH = {min(number, 2)}\n")
+        folder.mkdir()
+        before = folders[number - 1] if number else None
+        own_code.note_code(code(), folder, tmp_path, resumed=before)
+
+    first, second, third, last = map(own_code.noted_code, folders)
+    assert (len({first, second, third}), last) == (3, third)
+    resumed = [own_code.resumed_code(folder) for folder in folders]
+    assert resumed == [None, first, f"{second},{first}", f"{second},{first}"]
+
+
 def test_without_sources_of_the_users_nothing_is_noted(tmp_path):
     own_code.note_code({}, tmp_path, tmp_path)
 
