@@ -31,6 +31,7 @@ from sweeper.spec.worker_args import (
     FIRST_STEP,
     GPU_BUSY_EXIT,
     GRACEFUL_STOP,
+    METRIC_NOT_LOGGED,
     OVER_MEMORY_EXIT,
     UNWRITABLE_EXIT,
     ProbeArgs,
@@ -284,6 +285,8 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
         reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
     outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
     try:
+        if METRIC_NOT_LOGGED in reason:  # of a wrong command: tried again, however far it came
+            (folder / FIRST_STEP).unlink(missing_ok=True)
         publish_json(folder / f"record-{rank}.json", {"outcome": outcome, "reason": reason})
     except OSError as unwritable:
         return UNWRITABLE_EXIT + (unwritable.errno or 0)

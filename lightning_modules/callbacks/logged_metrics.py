@@ -5,14 +5,17 @@ from functools import wraps
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Checkpoint
 from torchmetrics import Metric
 
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
 
-class LoggedMetrics(Callback):
+class LoggedMetrics(Checkpoint):
     """Gathers everything that a module has logged, and refuses a run without its metric.
+
+    As a Checkpoint it has its turn after the module's, which may log at the end of an epoch.
 
     Lightning averages what is logged over batches whose sizes it guesses, on each rank alone; here
     it is told the number of examples, and what is logged once an epoch is averaged over ranks.
@@ -85,7 +88,7 @@ class LoggedMetrics(Callback):
         if self._metric not in known | logged:
             names = ", ".join(sorted(known | logged))
             msg = (
-                f"metric must be a name that the module logs; got metric={self._metric}, it logged "
+                f"{METRIC_NOT_LOGGED}; got metric={self._metric}, it logged "
                 f"{names or 'nothing'}. Choose one of them, or log it."
             )
             raise ValueError(msg)

@@ -7,6 +7,7 @@ from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage
+from optuna.trial import TrialState
 
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.sweep import Launch, guard, take_in
@@ -130,7 +131,9 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
     take_in(launch(tuner.tasks(), tuner.ledger), take)
     for study in tuner.studies:
         table.say(summarize(study))
-    all_have_results = not any(study.failed() for study in tuner.studies)
+    all_have_results = not any(
+        study.failed() or study.trials(TrialState.RUNNING) for study in tuner.studies
+    )
     return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
 
 

@@ -1,10 +1,17 @@
-"""The first runs of a sweep to end: whether they failed alike, before their first step."""
+"""The first runs of a sweep to end: whether they failed alike, as the others would."""
 
 import re
 from dataclasses import dataclass, field
 
+from sweeper.spec.worker_args import METRIC_NOT_LOGGED
+
 #: This many: a wrong setting of the command fails all, one of a point rarely the first three.
 _FIRST = 3
+
+_REMEDY = (
+    "Correct the cause and repeat the command, which tries them again; add keep_going=true to "
+    "start the others all the same."
+)
 
 
 @dataclass(slots=True)
@@ -25,13 +32,16 @@ class FirstEnds:
     @property
     def why_stop(self) -> str | None:
         """Why no further run should start; None if they may."""
-        if self._differ or len(self._reasons) < _FIRST:
+        if self._differ or not self._reasons:
             return None
         reason = " ".join(next(iter(self._reasons.values())).split()).rstrip(".")
+        if METRIC_NOT_LOGGED in reason:  # of the command, not of a point: the others lack it too
+            return f"No further runs are started, as they would fail alike: {reason}. {_REMEDY}"
+        if len(self._reasons) < _FIRST:
+            return None
         return (
             "No further runs are started: the first runs must get to their first step; the first "
-            f"{_FIRST} to end all failed before it: {reason}. Correct the cause and repeat the "
-            "command, which tries them again; add keep_going=true to start the others all the same."
+            f"{_FIRST} to end all failed before it: {reason}. {_REMEDY}"
         )
 
 

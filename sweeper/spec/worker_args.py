@@ -11,6 +11,8 @@ GRACEFUL_STOP = "graceful-stop"
 CHECKPOINT = "checkpoint.ckpt"
 #: A file in the attempt's folder: the optimizer has taken a step.
 FIRST_STEP = "first-step"
+#: In the reason of a run whose metric is no logged name: no result, as before the first step.
+METRIC_NOT_LOGGED = "metric must be a name that the module logs"
 #: A variable: modules that the fork server imports for all runs, with commas between.
 PRELOADED = "SWEEPER_PRELOAD"
 #: Exit code of a memory probe that needed more than it may use.

@@ -110,8 +110,12 @@ class PointStudy:
         with _quiet():
             return trial.should_prune()
 
-    def tell(self, trial: optuna.Trial, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Give a trial the result of its ended runs: means, or the worst if one diverged."""
+    def tell(self, trial: optuna.Trial, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        """Give a trial the result of its ended runs: means, or the worst if one diverged.
+
+        Returns:
+            What was to judge it and was not measured; None if it has its result.
+        """
         objectives, constraints = self.settings.objectives, self.settings.constraints
         diverged = [row for row in rows if row["outcome"] == "diverged"]
         means = {name: _mean(rows, name) for name in self.settings.columns}
@@ -121,7 +125,7 @@ class PointStudy:
             bounded = dict.fromkeys(constraints, float("inf"))
         elif missing:
             self.tell_failed(trial, "failed", f"{missing[0]} was not measured; choose another")
-            return
+            return missing[0]
         else:
             bounded = {name: mean for name, mean in means.items() if mean is not None}
             values = [bounded[objective.column] for objective in objectives]
@@ -131,6 +135,7 @@ class PointStudy:
         self._tell(
             trial, TrialState.COMPLETE, "diverged" if diverged else "finished", reason, values
         )
+        return None
 
     def tell_failed(self, trial: optuna.Trial, outcome: str, reason: str) -> None:
         """Give up a trial."""

@@ -61,6 +61,7 @@ class Tuner:
     _pending: set[str] = field(default_factory=set)
     _attempts: dict[str, Attempt] = field(default_factory=dict)
     _ends_without_result: Counter[str] = field(default_factory=Counter)
+    _has_stopped: bool = False
 
     def __post_init__(self) -> None:
         """Share what is read of the results folder among all trials."""
@@ -88,7 +89,8 @@ class Tuner:
         left = [
             study
             for study in self.studies
-            if num_running[study.name] < self.max_concurrent
+            if not self._has_stopped
+            and num_running[study.name] < self.max_concurrent
             and study.num_begun < study.budget(self.n_trials)
         ]
         return min(left, key=lambda s: (num_running[s.name], s.num_begun), default=None)
@@ -165,10 +167,14 @@ class Tuner:
             list(self._report(running))  # to its last epoch
         self._close(running)
         if len(results) == len(running.specs):
-            study.tell(trial, results)
+            missing = study.tell(trial, results)
+            if missing and not study.trials(TrialState.COMPLETE):
+                self._has_stopped = True
         else:
             study.tell_pruned(trial, running.pruned or "stopped before its end")
         self.say(study.describe(trial.number))
+        if self._has_stopped:
+            self.say("No further trials are started: the others would not be measured either.")
 
     def _close(self, running: _RunningTrial) -> None:
         self._running.remove(running)

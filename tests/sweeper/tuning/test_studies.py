@@ -127,3 +127,17 @@ def test_several_objectives_and_constraints(tune, studies, rows):
         run = rows().loc[trial.user_attrs["run_ids"][0]]
         assert trial.values == [run.val_loss, run.train_s]
         assert trial.constraints == {"val_loss max": run.val_loss}
+
+
+def test_an_objective_that_nobody_measures_ends_the_study_with_its_first_trial(
+    tune, studies, rows, capsys
+):
+    code = tune(RATES, "n_trials=3", "hydra.sweeper.objectives=[val/mae min]", jobs=1)
+
+    (study,) = studies()
+    assert code == 1
+    assert states(study) == ["FAIL"]
+    assert len(rows()) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "val/mae was not measured; choose another" in said
+    assert "No further trials are started" in said
