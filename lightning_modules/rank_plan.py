@@ -16,6 +16,7 @@ class RankPlan:
         self._resumed = (0, 0)
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
+        self.has_own_module = spec.config.has_own_module
 
     def split(self, epoch: int) -> BatchSplit:
         """How an optimizer step of a 0-based epoch is laid out."""
@@ -36,6 +37,12 @@ class RankPlan:
     def examples_before(self, epoch: int) -> int:
         """Examples trained on before a 0-based epoch, as far as growths are known [examples]."""
         return self._spec.batch_plan.examples_before(epoch)
+
+    def first_example(self, epoch: int, micro_step: int) -> int:
+        """The place in the order of a 0-based epoch where a 0-based micro-step of it begins."""
+        split = self.split(epoch)
+        step, in_step = divmod(micro_step, split.accumulation_steps)
+        return step * split.global_batch + self.micro_batches(epoch)[in_step] * split.micro_batch
 
     def step(self, epoch: int, micro_step: int) -> int:
         """The 0-based optimizer step of the run of a micro-step of an epoch, both 0-based."""

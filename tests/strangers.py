@@ -244,3 +244,17 @@ class PreparedDataModule(DataModule):
 
     def val_dataloader(self):
         return dict(zip(("new", "old"), super().val_dataloader(), strict=True))
+
+
+class Endless(Stream):
+    def __init__(self):
+        super().__init__(0, 96)
+
+    def __iter__(self):
+        while True:
+            yield from super().__iter__()
+
+
+class EndlessDataModule(StreamDataModule):
+    def train_dataloader(self):
+        return DataLoader(Endless(), **self.settings)

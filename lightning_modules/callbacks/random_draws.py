@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.steps import examples_in
-from lightning_modules.data.generators import VALIDATION, seed_generators
-from lightning_modules.data.randomness import stream_of
+from lightning_modules.data.generators import VALIDATION, seed_draws
 from lightning_modules.layers.keyed_dropout import StrayDraws
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import RankPlan
@@ -32,39 +30,30 @@ class Position(Callback):
         """Move on to the micro-batch; before any pass over it."""
         epoch = trainer.current_epoch
         split = self._plan.split(epoch)
-        step, micro_step = divmod(batch_idx, split.accumulation_steps)
-        first = self._plan.micro_batches(epoch)[micro_step] * split.micro_batch
         self._position.move(
             epoch=epoch,
-            step=step,
-            first_example=step * split.global_batch + first,
+            step=batch_idx // split.accumulation_steps,
+            first_example=self._plan.first_example(epoch, batch_idx),
             examples=examples_in(batch, split.micro_batch),
         )
 
 
 class KeyedDraws(Callback):
-    """Seeds the generators before each epoch and each batch, by its place in the epoch's order.
+    """Seeds the generators before each epoch and each batch of validation.
 
-    For a user's module, which may draw as it likes: the same draws on every layout with this
-    micro-batch, and after every resume; those of validation also after every epoch.
+    For a user's module, which may draw as it likes. Those of training steps are seeded by the
+    loader, before anything is done with a batch.
 
     Args:
         plan: of the run's batches.
-        position: moved on before this callback's turn.
     """
 
-    def __init__(self, plan: RankPlan, position: StepPosition) -> None:
-        self._plan, self._position = plan, position
+    def __init__(self, plan: RankPlan) -> None:
+        self._plan = plan
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed by (seed, epoch)."""
-        self._seed_all(pl_module, trainer.current_epoch)
-
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        """Seed by (seed, epoch, first example)."""
-        self._seed_all(pl_module, self._position.epoch, self._position.first_example)
+        seed_draws(self._plan.seed, trainer.current_epoch)
 
     def on_validation_batch_start(
         self,
@@ -74,13 +63,8 @@ class KeyedDraws(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Seed by (seed, loader, batch, rank)."""
-        self._seed_all(pl_module, VALIDATION, dataloader_idx, batch_idx, self._plan.rank)
-
-    def _seed_all(self, pl_module: LightningModule, *place: int) -> None:
-        seed_generators(self._plan.seed, *place)
-        if pl_module.device.type == "cuda":
-            torch.cuda.manual_seed(stream_of(self._plan.seed, *place))
+        """Seed by (seed, loader, batch, rank); the same after every epoch."""
+        seed_draws(self._plan.seed, VALIDATION, dataloader_idx, batch_idx, self._plan.rank)
 
 
 class NoStrayDraws(Callback):

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lightning_modules.data.generators import seed_draws
 from lightning_modules.data.randomness import epoch_order
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.batch import BatchSplit
@@ -136,6 +137,11 @@ class MicroBatches:
         """Where Lightning looks for `set_epoch`."""
         return self
 
+    @property
+    def dataset(self) -> Any:
+        """Where a user's module looks for its data set."""
+        return getattr(self._data, "dataset", self._data)
+
     def set_epoch(self, epoch: int) -> None:
         """Go to a 0-based epoch; Lightning calls it before iterating."""
         self._epoch = epoch
@@ -151,7 +157,9 @@ class MicroBatches:
             batches = self._data.train_stream(self.positions())
         else:
             batches = map(self._data.train_examples, self.positions())
-        yield from self._windows(batches, self._epoch) if self._windows else batches
+        if self._windows:
+            batches = self._windows(batches, self._epoch)
+        yield from keyed_draws(batches, self._plan, self._epoch)
 
     def positions(self) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""
@@ -164,6 +172,21 @@ class MicroBatches:
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
         return iter(mine[plan.first_step(epoch) :].reshape(-1, split.micro_batch))
+
+
+def keyed_draws(batches: Iterator[Any], plan: RankPlan, epoch: int) -> Iterator[Any]:
+    """The micro-batches that are left of a 0-based epoch, with all later draws by their places.
+
+    A user's module may draw as it likes, from its hooks before the transfer to the device on: the
+    same draws on every layout with this micro-batch, and after every resume. Ours draws by example.
+    """
+    if not plan.has_own_module:
+        yield from batches
+        return
+    behind = plan.first_step(epoch) * plan.split(epoch).accumulation_steps
+    for micro_step, batch in enumerate(batches, behind):
+        seed_draws(plan.seed, epoch, plan.first_example(epoch, micro_step))
+        yield batch
 
 
 def val_bounds(

@@ -5,6 +5,7 @@ business, so only one rank can train on it, and a run resumes in an epoch by pas
 has had.
 """
 
+import time
 from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_modules.data.batches import Windows
+from lightning_modules.data.batches import Windows, keyed_draws
 from lightning_modules.data.generators import kept_generators, seed_generators
 from lightning_modules.data.own_loaders import as_it_is, check_batched, process_settings
 from lightning_modules.data.randomness import stream_of
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.sentences import several
 
+#: How long data are gone through to count them [seconds].
+_COUNTING_S = 60.0
 _VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
 
 
@@ -26,13 +30,27 @@ def is_iterable(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
-def examples_of(loader: "DataLoader[Any]") -> int:
-    """The examples of a pass over a loader's data set, by going through it [examples]."""
+def examples_of(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> int:
+    """The examples of a pass over a loader's data set, by going through it [examples].
+
+    Raises:
+        ValueError: if it has no end within these seconds.
+    """
     check_batched(loader, "train_dataloader")
     single = DataLoader(
         loader.dataset, batch_size=None, collate_fn=as_it_is, num_workers=loader.num_workers
     )
-    return sum(1 for _ in single)
+    until, num = time.monotonic() + within_s, 0
+    for num, _ in enumerate(single, 1):
+        if time.monotonic() > until:
+            msg = (
+                "data.num_train_examples must be given for data without an end, or that take more "
+                f"than {within_s:g} s to count; got none, and {type(loader.dataset).__name__} had "
+                f"given {several(num, 'example')} by then. Write +data.num_train_examples=N, the "
+                "examples of an epoch."
+            )
+            raise ValueError(msg)
+    return num
 
 
 class CountedBatches:
@@ -78,7 +96,9 @@ class CountedBatches:
         # A generator, for the reason of `MicroBatches`.
         epoch = self._epoch
         batches = self._whole_batches(epoch)
-        yield from self._windows(batches, epoch) if self._windows else batches
+        if self._windows:
+            batches = self._windows(batches, epoch)
+        yield from keyed_draws(batches, self._plan, epoch)
 
     def _whole_batches(self, epoch: int) -> Iterator[Any]:
         """The micro-batches that are left.

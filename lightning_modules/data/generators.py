@@ -97,6 +97,13 @@ def seed_generators(*key: int) -> None:
         one.seed(word)
 
 
+def seed_draws(*key: int) -> None:
+    """Seed them, and the GPUs' generators if this process uses any."""
+    seed_generators(*key)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(stream_of(*key))
+
+
 def seed_everything(seed: int) -> None:
     """Seed the generators of initial weights and of splits; torch's on GPUs too."""
     torch.manual_seed(seed)

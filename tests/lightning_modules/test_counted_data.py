@@ -1,9 +1,11 @@
 """Data that can only be iterated are trained in their own order, in batches that are counted."""
 
 import pytest
-from strangers import StreamModule
+from strangers import Endless, StreamModule
 from test_own_project import IN_PROCESS, curve
+from torch.utils.data import DataLoader
 
+from lightning_modules.data.counted_loaders import examples_of
 from lightning_modules.modules.own_project import facts
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
@@ -91,3 +93,19 @@ def test_the_row_says_that_only_the_count_is_promised(grid):
     assert planned_row(plain)["data_order"] == "global"
     assert planned_row(counted)["data_order"] == "counted"
     assert plain.run_id == counted.run_id
+
+
+def test_data_without_an_end_must_be_stated():
+    sentence = (
+        r"data.num_train_examples must be given for data without an end, .* more than 0 s to "
+        r"count; got none, and Endless had given 1 example by then. Write \+data.num_train_examples"
+    )
+
+    with pytest.raises(ValueError, match=sentence):
+        examples_of(DataLoader(Endless()), within_s=0)
+
+
+def test_data_without_an_end_are_trained_on_as_far_as_stated(train):
+    record, _ = train("data._target_=strangers.EndlessDataModule")
+
+    assert (record["outcome"], record["steps"]) == ("finished", 6)
