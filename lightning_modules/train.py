@@ -29,11 +29,12 @@ from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
+from lightning_modules.callbacks.plateau import PlateauSchedulers
 from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
-from lightning_modules.callbacks.steps import without_idle_hooks
+from lightning_modules.callbacks.steps import after_setup, without_idle_hooks
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled
@@ -47,7 +48,7 @@ from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.classifier import Classifier
-from lightning_modules.modules.own_project import made
+from lightning_modules.modules.own_project import made, made_module
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
@@ -142,13 +143,20 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
     """The user's module as it is, or our classifier; with spans, masks and optimizer of the run."""
     config = spec.config
-    module = made(config.module) if config.has_own_module else _classifier(spec, data)
-    if config.bn_span is not None:
-        together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank)
-        fix_batchnorm_span(module, span=spec.bn_span, position=position, together=together)
-    key_dropout(module, seed=config.seed, position=position)
-    if config.precision == "64-true":
-        module.double()  # Lightning does so after it has loaded a checkpoint: too late
+    module = made_module(config.module) if config.has_own_module else _classifier(spec, data)
+    has_spans = config.bn_span is not None
+    together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
+
+    def prepare() -> None:
+        if has_spans:
+            fix_batchnorm_span(module, span=spec.bn_span, position=position, together=together)
+        key_dropout(module, seed=config.seed, position=position)
+        if config.precision == "64-true":
+            module.double()  # Lightning does so after it has loaded a checkpoint: too late
+
+    prepare()
+    if config.has_own_module:
+        after_setup(module, prepare)  # which may make layers too
     if config.keeps_own_optimizer:
         return module
 
@@ -217,7 +225,7 @@ def _callbacks(
         BatchSize(plan),
         None if config.has_own_module else NoStrayDraws(),
         Position(plan, position),
-        KeyedDraws(plan, position) if config.has_own_module else None,
+        KeyedDraws(plan) if config.has_own_module else None,
         items,  # before anything asks for a loss
         sam(config.perturbation),  # passes over the micro-batch, so its position must be known
         local or ordered or gradient_exchange(config.comm_hook),
@@ -239,6 +247,7 @@ def _callbacks(
         distance,
         logged,
         *users,
+        PlateauSchedulers() if config.keeps_own_optimizer else None,
         curve,  # a row of all that was measured above
         steps,
         MidEpochResume(plan, contract),  # with the batches that have grown
@@ -273,7 +282,11 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
     flags: dict[str, Any] = clip | spec.config.trainer.flags
     # A module of the user's may leave parameters out, as passes of several optimizers do.
     unused = {"find_unused_parameters": spec.config.has_own_module}
-    strategy = RunStrategy(**{**unused, **ddp_settings(spec.config.comm_hook)})
+    acts_on_gradients = spec.config.reproducible or spec.config.comm_hook.name != "all_reduce"
+    strategy = RunStrategy(
+        exchanges=spec.split.world_size > 1 or acts_on_gradients,
+        **{**unused, **ddp_settings(spec.config.comm_hook)},
+    )
     return pl.Trainer(
         **flags,
         accelerator=spec.config.accelerator,

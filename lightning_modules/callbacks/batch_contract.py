@@ -8,6 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 
 from lightning_modules.callbacks.steps import AfterSteps, examples_in, took_step
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
+from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -30,7 +31,7 @@ class BatchContract(AfterSteps):
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
-        self._examples = 0
+        self._examples = self._taken = 0
         self._examples_of_steps: list[int] = []
         self.realised_batch_min: int | None = None
         self.realised_batch_max: int | None = None
@@ -43,12 +44,32 @@ class BatchContract(AfterSteps):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count what was trained on."""
+        """Count what was trained on.
+
+        Raises:
+            BatchContractBroken: if the batch was not followed by its optimizer step.
+        """
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
         self._examples += examples_in(batch, micro_batch)
         if took_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
             self._examples = 0
+            self._check_step(trainer, pl_module)
+
+    def _check_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not isinstance(trainer.strategy, RunStrategy):
+            return
+        taken = trainer.strategy.num_steps - self._taken
+        self._taken += taken
+        if taken == 1 or (taken and not pl_module.automatic_optimization):
+            return
+        msg = (
+            "every batch must be followed by its optimizer step, which Lightning takes; batch "
+            f"{self.steps} of epoch {trainer.current_epoch + 1} had {taken} steps. Have "
+            "optimizer_step or training_step step the optimizer that it is given, or that "
+            "self.optimizers() gives, at every batch."
+        )
+        raise BatchContractBroken(msg)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare the examples of every step, summed over ranks, with the global batch.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import AfterSteps, current_lrs, own_lrs, took_step
@@ -71,8 +71,10 @@ class Clock(AfterSteps):
         self._seconds_before = state_dict["epoch_s"]
 
 
-class Curve(Callback):
+class Curve(Checkpoint):
     """Collects what other callbacks measured into a row for each epoch.
+
+    As a Checkpoint it has its turn after the module's, which may log at the end of an epoch.
 
     Args:
         plan: of the run's batches.

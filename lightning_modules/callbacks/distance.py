@@ -7,6 +7,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from lightning_modules.callbacks.steps import after_setup
+
 
 class DistanceFromStart(Callback):
     """The norm of all parameters minus the initial ones; running statistics are left out.
@@ -28,8 +30,12 @@ class DistanceFromStart(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep the weights that training starts from."""
-        if trainer.is_global_zero:
+
+        def keep() -> None:
             self._start = [p.detach().to("cpu", copy=True) for p in pl_module.parameters()]
+
+        if trainer.is_global_zero:
+            after_setup(pl_module, keep)
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

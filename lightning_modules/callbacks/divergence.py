@@ -50,9 +50,20 @@ class Divergence(AfterSteps):
             _diverge("the gradient became non-finite", trainer)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the epoch's training loss."""
+        """Look at the epoch's training loss.
+
+        Raises:
+            ValueError: if there is a ceiling, and no loss.
+        """
         loss: Any = self._metrics.columns.get("train_loss")
         if loss is None:  # of manual optimization, which need not tell it
+            if self._loss_ceiling is not None:
+                msg = (
+                    "loss_ceiling needs a module whose training_step returns its loss; got "
+                    f"loss_ceiling={self._loss_ceiling:g}, and no loss in epoch "
+                    f"{trainer.current_epoch + 1}. Return the loss, or remove loss_ceiling."
+                )
+                raise ValueError(msg)
             return
         if not math.isfinite(loss):
             _diverge("the training loss became non-finite", trainer)

@@ -5,7 +5,7 @@ from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 
-from lightning_modules.callbacks.steps import AfterSteps
+from lightning_modules.callbacks.steps import AfterSteps, after_setup
 from lightning_modules.gradients.rank_states import gather_states, own_state
 from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
 from lightning_modules.rank_plan import RankPlan
@@ -25,7 +25,11 @@ class RunningStatistics(AfterSteps):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the layers."""
-        self._layers = list(ghost_batchnorms(pl_module))
+
+        def find() -> None:
+            self._layers = list(ghost_batchnorms(pl_module))
+
+        after_setup(pl_module, find)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Resume within an epoch; not sooner, because DDP copies rank 0's buffers to all ranks."""

@@ -1,6 +1,7 @@
 """Questions of callbacks about the current micro-batch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import torch
@@ -33,6 +34,18 @@ class AfterSteps(Callback):
         if self._epoch != trainer.current_epoch:
             self._epoch = trainer.current_epoch
             self.after_steps(trainer, pl_module)
+
+
+def after_setup(module: LightningModule, then: Callable[[], None]) -> None:
+    """Do something once a module has made all of its layers, before a checkpoint is loaded."""
+    own = module.setup
+
+    @wraps(own)
+    def setup(stage: str) -> None:
+        own(stage)
+        then()
+
+    module.setup = setup  # type: ignore[method-assign]
 
 
 _OF_EACH_BATCH = (

@@ -152,6 +152,8 @@ class TrialSteps(Callback):
             batch = batch_of(self._items, self._loader.collate_fn, keys, seed=0)
             weight = len(keys) if self._weigh is None else self._weigh(batch)
             self._results.append(Result(weight=weight))
+            seed_generators(0)
+            self._drawn_from = _generators()  # before hooks of the transfer, which may draw too
             yield batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -180,8 +182,6 @@ class TrialSteps(Callback):
                 layer.eval()
         if now.mode == "plain":
             self._before = attributes(pl_module, Metric)
-        seed_generators(0)
-        self._drawn_from = _generators()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer

@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lightning_modules.callbacks.steps import took_step
+from lightning_modules.callbacks.steps import after_setup, took_step
 
 
 class WeightAverage(Callback):
@@ -29,7 +29,11 @@ class WeightAverage(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Begin with the initial weights; called before a checkpoint is loaded."""
-        self._average = [p.detach().clone() for p in pl_module.parameters()]
+
+        def begin() -> None:
+            self._average = [p.detach().clone() for p in pl_module.parameters()]
+
+        after_setup(pl_module, begin)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average where the module trains, in each weight's own memory format."""

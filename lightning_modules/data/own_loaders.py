@@ -43,11 +43,12 @@ class OwnExamples:
 
     Attributes:
         num_train_examples: in an epoch: of the data set, or of the sampler [examples].
+        dataset: the user's.
     """
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
         check_loader(loader, "train_dataloader")
-        self._seed, self._sampler = seed, _own_sampler(loader)
+        self._seed, self._sampler, self.dataset = seed, _own_sampler(loader), loader.dataset
         source: Any = loader.dataset if self._sampler is None else self._sampler
         self.num_train_examples = len(source) if self._sampler is None else _length(source)
         self._asked = _Asked()
@@ -84,6 +85,7 @@ class ValLoader:
 
     Attributes:
         sizes: examples of each batch [examples].
+        dataset: the user's.
 
     Raises:
         ValueError: if a rank would have no example.
@@ -92,7 +94,7 @@ class ValLoader:
     def __init__(self, loader: "DataLoader[Any]", *, seed: int, rank: int, world_size: int) -> None:
         check_loader(loader, "val_dataloader")
         source: Any = loader.dataset
-        sampler = _own_sampler(loader)
+        self.dataset, sampler = source, _own_sampler(loader)
         indices = list(range(len(source))) if sampler is None else _sampled(sampler, seed)
         num = len(indices)
         if num < world_size:

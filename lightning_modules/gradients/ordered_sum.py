@@ -31,8 +31,7 @@ class OrderedSum(Callback):
     """
 
     def __init__(self, model: nn.Module, plan: RankPlan, position: StepPosition) -> None:
-        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._norms = list(ghost_batchnorms(model))
+        self._find_layers(model)
         self._plan, self._position = plan, position
         self._bn_span, self._rank = plan.bn_span, plan.rank
         self._lay_out(plan.split(0))
@@ -40,6 +39,7 @@ class OrderedSum(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Also lay out an epoch resumed in the middle, which Lightning does not start again."""
         ddp_of(trainer).register_comm_hook(None, _keep)
+        self._find_layers(pl_module)  # a user's module may have made more
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -91,6 +91,10 @@ class OrderedSum(Callback):
                 "Resume with those settings, or start over (rerun=all)."
             )
             raise ValueError(msg)
+
+    def _find_layers(self, model: nn.Module) -> None:
+        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self._norms = list(ghost_batchnorms(model))
 
     def _lay_out(self, split: BatchSplit) -> None:
         self._split = split

@@ -101,9 +101,9 @@ def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Mo
 
     Layers that drop nothing stay; so does what is not known here, which `StrayDraws` finds
     out. All layers share the position, which a callback moves on. A model that is itself a dropout
-    layer gives a new layer.
+    layer gives a new layer. What is keyed stays too, if the model has got more layers since.
     """
-    layers = count()
+    layers = count(sum(isinstance(layer, KeyedDropout) for layer in model.modules()))
 
     def keyed(p: float, unit: Unit, *, floor: float = 0.0, is_rescaled: bool = True) -> nn.Module:
         return KeyedDropout(

@@ -51,6 +51,26 @@ def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
         raise ValueError(msg) from error
 
 
+def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
+    """A user's module, with the layers of its `configure_model`.
+
+    Lightning calls that later, when layers of ours can no longer take the place of some.
+
+    Raises:
+        ValueError: as `made`, or if it is no LightningModule.
+    """
+    module = made(component)
+    if not isinstance(module, pl.LightningModule):
+        msg = (
+            f"module._target_ must make a LightningModule; got a {type(module).__name__}. A plain "
+            "network is a model of our classifier: write model._target_=."
+        )
+        raise ValueError(msg)
+    module.configure_model()
+    module.configure_model = lambda: None  # type: ignore[method-assign]
+    return module
+
+
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """What can only be known by making the user's module and data.
 
@@ -85,16 +105,21 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if is_ours(config["module"]["_target_"]):
         return found
 
+    latest: list[pl.LightningModule] = []
+
     def make() -> pl.LightningModule:
         seed_everything(config["seed"])
-        return made(config["module"])
+        latest[:] = [made_module(config["module"])]
+        return latest[0]
 
     module = make()
+    said = findings(make, data, loader, order, weigh) if order else {}
+    layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,
-        "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in module.modules()),
+        "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in layers),
         "is_automatic": module.automatic_optimization,
-        "found": findings(make, data, loader, order, weigh) if order else {},
+        "found": said,
     }
 
 

@@ -23,17 +23,29 @@ class RunStrategy(DDPStrategy):
     The rates are put back after the step, so that schedulers, some of which multiply the
     rate that they find, never see the factor. Every step passes here, of manual optimization too.
 
+    Args:
+        exchanges: whether gradients are exchanged, or seen by a hook; the module is not wrapped
+            otherwise.
+        settings: of DDP.
+
     Attributes:
         factor: of the steps to come; None leaves the rates alone.
         own_lrs: of the last step, of every group of its optimizer, before the factor.
         used_lrs: the same after the factor, as read back from the optimizer.
+        num_steps: taken so far, of all optimizers [steps].
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, exchanges: bool = True, **settings: Any) -> None:
         super().__init__(**_DDP_SETTINGS | settings)
+        self._exchanges, self.num_steps = exchanges, 0
         self.factor: float | None = None
         self.own_lrs: list[float] = []
         self.used_lrs: list[float] = []
+
+    def configure_ddp(self) -> None:
+        """Wrap the module, unless there is nobody to exchange gradients with."""
+        if self._exchanges:
+            super().configure_ddp()
 
     def optimizer_step(
         self,
@@ -43,6 +55,7 @@ class RunStrategy(DDPStrategy):
         **kwargs: Any,
     ) -> Any:
         """Step; whatever happens in it, the rates are the optimizer's own afterwards."""
+        self.num_steps += 1
         if self.factor is None:
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         groups = optimizer.param_groups

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lightning_modules.modules.own_project import facts, made
+from lightning_modules.modules.own_project import facts, made_module
 from sweeper.spec.run_spec import run_spec
 
 WORDS = [
@@ -100,11 +100,11 @@ def test_the_rule_multiplies_the_rate_of_each_group_and_is_taken_back(run_words,
     def trained(name, *words):
         modules = []
         monkeypatch.setattr(
-            "lightning_modules.train.made",
-            lambda component, **more: modules.append(made(component, **more)) or modules[-1],
+            "lightning_modules.train.made_module",
+            lambda component: modules.append(made_module(component)) or modules[-1],
         )
         record = run_words(*IN_PROCESS, *words, name=name)
-        seen[name] = next(m.seen for m in modules if hasattr(m, "seen"))
+        seen[name] = modules[0].seen
         return record
 
     plain, scaled = trained("plain", "lr_rule=none"), trained("scaled", "lr_rule=linear")

@@ -17,8 +17,10 @@ class OtherRank:
 
 def distance_after(change, trainer=FirstRank):
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    model.setup = lambda stage: None
     distance = DistanceFromStart()
     distance.setup(trainer, model, "fit")
+    model.setup("fit")
     with torch.no_grad():
         change(model)
     distance.on_train_epoch_end(trainer, model)

@@ -38,6 +38,7 @@ def test_weights_keep_their_memory_formats(line):
     module.layers = nn.Conv2d(2, 3, 3).to(memory_format=torch.channels_last)
     weights = module.layers.weight.detach().clone()
     average.setup(None, module, "fit")
+    module.setup("fit")
     average.on_train_start(None, module)
 
     average.swap(module)

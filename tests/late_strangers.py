@@ -1,0 +1,103 @@
+"""Parts of a Lightning project that knows nothing of sweeper, with hooks of its own."""
+
+from typing import ClassVar
+
+import torch
+from strangers import DataModule, Module
+from torch import nn
+
+
+class LateModule(Module):
+    """Makes its layers when Lightning asks for them, some of which draw or normalise."""
+
+    def __init__(self, width=8, lr=0.05):
+        super().__init__(width, lr)
+        self.body = self.head = None
+
+    def configure_model(self):
+        if self.body is None:
+            self.body = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.BatchNorm1d(8))
+
+    def setup(self, stage):
+        if self.head is None:
+            self.head = nn.Sequential(nn.Dropout(0.2), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+
+class RedrawnDataModule(DataModule):
+    """Adds noise to whole batches, once they are where they are trained on."""
+
+    noise: ClassVar[list] = []
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        if self.trainer.training:
+            noise = torch.randn(len(batch["x"]), 4)
+            self.noise.append(noise.sum().item())
+            batch["x"] = batch["x"] + 0.1 * noise
+        return batch
+
+
+class MovedDataModule(DataModule):
+    """Moves batches itself."""
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        return {name: part.to(device) for name, part in batch.items()}
+
+
+class PlateauModule(Module):
+    """Halves its rate when its metric does not fall by 100."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+            optimizer, factor=0.5, patience=0, threshold=100, threshold_mode="abs"
+        )
+        monitor = "val/mse/dataloader_idx_0"
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": monitor}}
+
+
+class SummingUpModule(Module):
+    """Logs when its epoch ends."""
+
+    def on_train_epoch_end(self):
+        self.log("train/weight", self.head.weight.sum())
+
+
+class SteppedModule(Module):
+    """Overrides what Lightning does around a step, and does the same."""
+
+    called: ClassVar[set] = set()
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        self.called.add("optimizer_step")
+        optimizer.step(closure=optimizer_closure)
+
+    def lr_scheduler_step(self, scheduler, metric):
+        self.called.add("lr_scheduler_step")
+        scheduler.step()
+
+    def configure_gradient_clipping(
+        self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None
+    ):
+        self.called.add("configure_gradient_clipping")
+        self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def backward(self, loss):
+        self.called.add("backward")
+        loss.backward()
+
+
+class SkippingModule(Module):
+    """Steps at every second batch only."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        if batch_idx % 2:
+            optimizer.step(closure=optimizer_closure)
+        else:
+            optimizer_closure()
+
+
+class BareModule(Module):
+    """Steps the optimizer behind Lightning's back, at rates that it is not to have."""
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+        optimizer.optimizer.step(closure=optimizer_closure)

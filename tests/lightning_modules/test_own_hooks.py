@@ -1,0 +1,143 @@
+"""Hooks of a user's module and data are called as in any Trainer, or refused with a sentence."""
+
+import pytest
+from late_strangers import RedrawnDataModule, SteppedModule
+from test_own_project import IN_PROCESS, curve
+
+from lightning_modules.callbacks.batch_contract import BatchContractBroken
+from lightning_modules.data.generators import seed_everything
+from lightning_modules.modules.own_project import facts
+
+METRICS = ("train/mse", "val/mse/dataloader_idx_0", "val/mae_epoch/dataloader_idx_1")
+VALIDATED = METRICS[1:]  # what is logged in training is of one micro-batch
+LATE = [*IN_PROCESS, "module._target_=late_strangers.LateModule"]
+
+
+def test_layers_that_are_made_late_are_those_of_the_run_too(run_words):
+    """Dropout by example and BatchNorm over 16, on any layout; the distance from the first."""
+    words = [*LATE, "bn_span=16"]
+    whole = run_words(*words, name="whole")
+
+    parts = run_words(*words, "micro_batch=16", name="parts")
+
+    for name in VALIDATED:
+        assert curve(parts, name) == pytest.approx(curve(whole, name), rel=1e-9)
+    assert 0 < whole["curve"][0]["distance_from_start"] < 1
+
+
+def test_a_run_with_late_layers_resumes(run_words):
+    words = [*LATE, "bn_span=16", "ema_decay=0.9"]
+    whole = run_words(*words, name="whole")
+
+    run_words(*words, name="cut", stop_after=1)
+    record = run_words(*words, name="cut")
+
+    for name in METRICS:
+        assert curve(record, name) == curve(whole, name)
+    distances = [[row["distance_from_start"] for row in r["curve"]] for r in (whole, record)]
+    assert distances[0] == distances[1]
+
+
+def test_late_layers_are_found_out_about():
+    project = {
+        "module": {"_target_": "late_strangers.LateModule"},
+        "data": {"_target_": "strangers.DataModule"},
+        "seed": 0,
+    }
+
+    found = facts(project)
+
+    assert found["has_batchnorm"]
+    assert found["found"]["keyed draws"]["holds"]
+
+
+def test_what_is_drawn_for_whole_batches_has_its_own_draws(run_words):
+    """Seeded by the place of the micro-batch, whatever was drawn before."""
+    words = [*IN_PROCESS, "data._target_=late_strangers.RedrawnDataModule"]
+
+    def noise(*more, name):
+        RedrawnDataModule.noise.clear()
+        seed_everything(7)
+        record = run_words(*words, *more, name=name)
+        return record, [*RedrawnDataModule.noise]
+
+    whole, drawn = noise(name="whole")
+    assert len({*drawn}) == len(drawn) == 9
+    for _ in range(4):
+        run_words(*words, name="stepped", one_step=True)
+    record, last = noise(name="stepped")
+
+    assert last == drawn[4:]
+    assert curve(record, "val/mse/dataloader_idx_0") == curve(whole, "val/mse/dataloader_idx_0")
+
+
+def test_draws_for_whole_batches_are_found_out():
+    project = {
+        "module": {"_target_": "strangers.Module"},
+        "data": {"_target_": "late_strangers.RedrawnDataModule"},
+        "seed": 0,
+    }
+
+    assert facts(project)["found"]["keyed draws"]["holds"] is False
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["module._target_=late_strangers.SteppedModule"],
+        ["data._target_=late_strangers.MovedDataModule"],
+    ],
+)
+def test_hooks_that_do_what_lightning_does_change_nothing(run_words, words):
+    clipped = [*IN_PROCESS, "gradient_clip=0.1", "lr_rule=linear", "micro_batch=16"]
+    plain = run_words(*clipped, name="plain")
+    SteppedModule.called.clear()
+
+    record = run_words(*clipped, *words, name="own")
+
+    assert record["lr_series_hash"] == plain["lr_series_hash"]
+    for name in METRICS:
+        assert curve(record, name) == curve(plain, name)
+    if "SteppedModule" in words[0]:
+        assert len(SteppedModule.called) == 4
+
+
+@pytest.mark.parametrize("kind", ["SkippingModule", "BareModule"])
+def test_a_batch_without_its_step_ends_the_run(run_words, kind):
+    sentence = (
+        "every batch must be followed by its optimizer step, which Lightning takes; batch 1 of "
+        "epoch 1 had 0 steps"
+    )
+
+    with pytest.raises(BatchContractBroken, match=sentence):
+        run_words(*IN_PROCESS, f"module._target_=late_strangers.{kind}")
+
+
+def test_a_scheduler_on_a_plateau_sees_the_metric_and_its_own_rates(run_words):
+    """Halved after the second and the third epoch; linear from 16 to 32 is twice."""
+    words = [*IN_PROCESS, "module._target_=late_strangers.PlateauModule", "lr_rule=linear"]
+    whole = run_words(*words, name="whole")
+
+    run_words(*words, name="cut", stop_after=2)
+    record = run_words(*words, name="cut")
+
+    assert [row["lr"] for row in whole["curve"]] == pytest.approx([0.1, 0.1, 0.05])
+    assert record["lr_series_hash"] == whole["lr_series_hash"]
+
+
+def test_what_is_logged_at_the_end_of_an_epoch_is_of_that_epoch(run_words):
+    words = ["module._target_=late_strangers.SummingUpModule", "metric=train/weight"]
+    whole = run_words(*IN_PROCESS, *words, name="whole")
+
+    run_words(*IN_PROCESS, *words, name="cut", stop_after=1)
+    record = run_words(*IN_PROCESS, *words, name="cut")
+
+    assert len({*curve(whole, "train/weight")}) == 3
+    assert curve(record, "train/weight") == curve(whole, "train/weight")
+
+
+def test_a_ceiling_needs_a_loss(run_words):
+    words = ["module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0"]
+
+    with pytest.raises(ValueError, match="loss_ceiling needs a module whose training_step"):
+        run_words(*IN_PROCESS, *words, "micro_batch=32", "loss_ceiling=3")
