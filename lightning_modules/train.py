@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
-from torch import nn
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
@@ -46,7 +44,6 @@ from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
-from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.classifier import Classifier
 from lightning_modules.modules.own_project import made, made_module
 from lightning_modules.optimizers.parameter_groups import parameter_groups
@@ -55,6 +52,7 @@ from lightning_modules.process.memory import device_kind, peak_memory_gib
 from lightning_modules.process.quiet import quieten
 from lightning_modules.process.world import check_trainer, check_world
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -143,7 +141,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
     """The user's module as it is, or our classifier; with spans, masks and optimizer of the run."""
     config = spec.config
-    module = made_module(config.module) if config.has_own_module else _classifier(spec, data)
+    module = made_module(config.module) if config.has_own_module else _classifier(config, data)
     has_spans = config.bn_span is not None
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
 
@@ -169,14 +167,11 @@ def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) ->
     return module
 
 
-def _classifier(spec: RunSpec, data: Data) -> Classifier:
-    assert spec.config.model is not None, "checked by the spec"
-    model: nn.Module = spec.config.model.build(data.input_shape, data.num_classes)
-    if spec.config.zero_init_last_norm:
-        zero_last_norms(model)
-    if len(data.input_shape) == 3:  # images: faster on CPUs and tensor cores
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Classifier(model, label_smoothing=spec.config.label_smoothing)
+def _classifier(config: RunConfig, data: Data) -> Classifier:
+    assert config.model is not None, "checked by the spec"
+    model = config.model.build(data.input_shape, data.num_classes)
+    settings = {key: getattr(config, key) for key in ("label_smoothing", "zero_init_last_norm")}
+    return Classifier.on(data.input_shape, model, **settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,30 +273,28 @@ def _callbacks(
 
 
 def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
-    clip = {"gradient_clip_val": spec.config.gradient_clip}  # of the whole gradient
-    flags: dict[str, Any] = clip | spec.config.trainer.flags
+    config = spec.config
+    clip = {"gradient_clip_val": config.gradient_clip}  # of the whole gradient
+    flags: dict[str, Any] = clip | config.trainer.flags
     # A module of the user's may leave parameters out, as passes of several optimizers do.
-    unused = {"find_unused_parameters": spec.config.has_own_module}
-    acts_on_gradients = spec.config.reproducible or spec.config.comm_hook.name != "all_reduce"
-    strategy = RunStrategy(
-        exchanges=spec.split.world_size > 1 or acts_on_gradients,
-        **{**unused, **ddp_settings(spec.config.comm_hook)},
-    )
+    ddp = {"find_unused_parameters": config.has_own_module, **ddp_settings(config.comm_hook)}
+    acts_on_gradients = config.reproducible or config.comm_hook.name != "all_reduce"
+    exchanges = spec.split.world_size > 1 or acts_on_gradients
     return pl.Trainer(
         **flags,
-        accelerator=spec.config.accelerator,
-        devices=spec.config.devices,
-        num_nodes=spec.config.num_nodes,
-        strategy=strategy,
+        accelerator=config.accelerator,
+        devices=config.devices,
+        num_nodes=config.num_nodes,
+        strategy=RunStrategy(exchanges=exchanges, **ddp),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,
-        precision=spec.config.precision,
+        precision=config.precision,
         default_root_dir=context.folder,
         callbacks=callbacks,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
-        logger=DummyLogger() if spec.config.has_own_module else False,  # modules may call it
+        logger=DummyLogger() if config.has_own_module else False,  # modules may call it
         enable_progress_bar=False,
         enable_model_summary=False,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import AfterSteps, current_lrs, own_lrs, took_step

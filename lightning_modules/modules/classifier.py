@@ -6,6 +6,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
+from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.loss import score
 
 
@@ -28,6 +29,22 @@ class Classifier(pl.LightningModule):
     def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.model, self._label_smoothing = model, label_smoothing
+
+    @classmethod
+    def on(
+        cls,
+        input_shape: tuple[int, ...],
+        model: nn.Module,
+        *,
+        label_smoothing: float,
+        zero_init_last_norm: bool,
+    ) -> "Classifier":
+        """The classifier of inputs of this shape: of images with the channels last, for speed."""
+        if zero_init_last_norm:
+            zero_last_norms(model)
+        if len(input_shape) == 3:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return cls(model, label_smoothing=label_smoothing)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """Mean loss of one micro-batch, and the sums of its metrics."""

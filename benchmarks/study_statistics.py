@@ -1,6 +1,6 @@
 """How often verdicts are false and intervals hold, over simulated studies of known truth.
 
-    python -m benchmarks.statistics [--verdicts 2000] [--coverage 300]
+    python -m benchmarks.study_statistics [--verdicts 2000] [--coverage 300]
 
 The first table is of studies in which nothing differs, judged by the claims of a paper; the second
 of the power of such a family; the third of intervals. The tables are in docs/statistics.md.
