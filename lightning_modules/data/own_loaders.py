@@ -194,17 +194,21 @@ class _Keyed(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
         self._dataset, self._collate, self._seed = dataset, collate, seed
-        self._keyed = KeyedMaking()
+        self._keyed: KeyedMaking | None = None
 
     def __getitems__(self, keys: Sequence[_Key]) -> Any:
+        def example(seed: Callable[..., None], epoch: int, index: int) -> Any:
+            seed(self._seed, epoch, index)
+            return self._dataset[index]
+
         def batch(seed: Callable[..., None]) -> Any:
-            examples: list[Any] = []
-            for epoch, index in keys:
-                seed(self._seed, epoch, index)
-                examples.append(self._dataset[index])
+            examples = [example(seed, *key) for key in keys]
             seed(self._seed, *keys[0], _COLLATE)
             return self._collate(examples)
 
+        if self._keyed is None:  # what draws is found out with one example, not with a batch
+            self._keyed = KeyedMaking()
+            self._keyed(lambda seed: example(seed, *keys[0]))
         return self._keyed(batch)
 
     def __getitem__(self, index: int) -> Any:
