@@ -1,5 +1,132 @@
 """Tables in, numbers and figures out. Never imports torch."""
 
-from analysis.tables.load import UnreadFile, load_curves, load_runs
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["UnreadFile", "load_curves", "load_runs"]
+from analysis.tables.columns import columns
+from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
+from analysis.tables.load import UnreadFile, load_curves, load_runs
+from analysis.tables.metric import ACCURACY, LOSS, Metric, with_metric
+
+if TYPE_CHECKING:
+    from analysis.figures.curves import curve_points, draw_per_epoch
+    from analysis.figures.doublings import draw_lost_per_doubling, lost_per_doubling
+    from analysis.figures.final import draw_against_batch, draw_against_warmup
+    from analysis.figures.heat_map import draw_heat_map
+    from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
+    from analysis.figures.points import by_rule, points
+    from analysis.figures.save import Drawing, save
+    from analysis.figures.target import best_reached, draw_steps_to_target
+    from analysis.stats.breaking import breaking_batch
+    from analysis.stats.diffusion import constant_rate, diffusion
+    from analysis.stats.equivalence import compare, seeds_to_see
+    from analysis.stats.optimum import best_lrs, best_warmups, exponent
+    from analysis.stats.replicates import Estimate
+    from analysis.stats.rules import compare_rules
+    from analysis.stats.target import critical_batch, to_target
+
+__all__ = [
+    "ACCURACY",
+    "AXES",
+    "LOSS",
+    "ComparableRuns",
+    "Drawing",
+    "Estimate",
+    "Metric",
+    "UnreadFile",
+    "best_lrs",
+    "best_reached",
+    "best_warmups",
+    "breaking_batch",
+    "by_rule",
+    "columns",
+    "compare",
+    "compare_rules",
+    "constant_rate",
+    "critical_batch",
+    "curve_points",
+    "diffusion",
+    "draw_against_batch",
+    "draw_against_warmup",
+    "draw_best_rates",
+    "draw_best_warmups",
+    "draw_heat_map",
+    "draw_lost_per_doubling",
+    "draw_per_epoch",
+    "draw_steps_to_target",
+    "exponent",
+    "group_comparable",
+    "load_curves",
+    "load_runs",
+    "lost_per_doubling",
+    "points",
+    "save",
+    "seeds_to_see",
+    "to_target",
+    "with_metric",
+]
+
+#: What is imported when it is asked for, since scipy and matplotlib take a second.
+_LATER = {
+    "analysis.figures.curves": (
+        "curve_points",
+        "draw_per_epoch",
+    ),
+    "analysis.figures.doublings": (
+        "draw_lost_per_doubling",
+        "lost_per_doubling",
+    ),
+    "analysis.figures.final": (
+        "draw_against_batch",
+        "draw_against_warmup",
+    ),
+    "analysis.figures.heat_map": ("draw_heat_map",),
+    "analysis.figures.parabolas": (
+        "draw_best_rates",
+        "draw_best_warmups",
+    ),
+    "analysis.figures.points": (
+        "by_rule",
+        "points",
+    ),
+    "analysis.figures.save": (
+        "Drawing",
+        "save",
+    ),
+    "analysis.figures.target": (
+        "best_reached",
+        "draw_steps_to_target",
+    ),
+    "analysis.stats.breaking": ("breaking_batch",),
+    "analysis.stats.diffusion": (
+        "constant_rate",
+        "diffusion",
+    ),
+    "analysis.stats.equivalence": (
+        "compare",
+        "seeds_to_see",
+    ),
+    "analysis.stats.optimum": (
+        "best_lrs",
+        "best_warmups",
+        "exponent",
+    ),
+    "analysis.stats.replicates": ("Estimate",),
+    "analysis.stats.rules": ("compare_rules",),
+    "analysis.stats.target": (
+        "critical_batch",
+        "to_target",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    msg = f"module 'analysis' has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return __all__

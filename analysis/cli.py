@@ -52,6 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     out = argparse.ArgumentParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
+    out.add_argument(
+        "--width", choices=("screen", "column", "text"), default="screen",
+        help="for a screen, or the column (3.35 in) or text (6.9 in) of a paper: the caption is "
+        "then a text file alone",
+    )  # fmt: skip
 
     def add(
         command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
@@ -61,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(command=command)
         return added
 
-    add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
+    figures = add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
+    figures.add_argument("--target", type=float, help="metric that counts as trained")
     paper = add(_paper, "redraw a paper's figures", metric, out)
     paper.add_argument("name", choices=_PAPERS)
     paper.add_argument("results", nargs="*", default=["results"], help="results folders")
@@ -94,9 +100,10 @@ def _parser() -> argparse.ArgumentParser:
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures.draw import draw_all
 
-    runs = _read_runs(options, COLUMNS)
-    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
-    for path in draw_all(measured, options.out):
+    runs = _read_runs(options, [*COLUMNS, "peak_lr"])
+    others = () if options.target is None else ("step", "examples_seen")
+    measured = _with_metric(options, runs, curve_columns(runs, _asked(options), *others))
+    for path in draw_all(measured, options.out, options.width, options.target):
         say(f"wrote {path}")
     return 0
 
@@ -106,7 +113,7 @@ def _paper(options: argparse.Namespace) -> int:
 
     runs = _read_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
     measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
-    for line in draw_paper(options.name, measured, options.out, options.results[0]):
+    for line in draw_paper(options.name, measured, options.out, options.results[0], options.width):
         say(line)
     return 0
 
@@ -160,7 +167,7 @@ def _tuning(options: argparse.Namespace) -> int:
         curves = _with_metric(options, runs, curve_columns(runs, _asked(options), "step")).curves
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
-    for path in draw_tuned(largest, curves, options.out, options.target):
+    for path in draw_tuned(largest, curves, options.out, options.target, options.width):
         say(f"wrote {path}")
     return 0
 

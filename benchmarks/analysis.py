@@ -52,8 +52,8 @@ def ours(folder: Path, *, with_curves: bool) -> None:
     runs = load_runs(folder, COLUMNS)
     if with_curves:
         print(f"  {len(load_curves(folder)):,} rows of curves read as well")
-    figure, _ = draw_against_batch(group_comparable(runs)[0])
-    figure.savefig(folder / "figure.png", dpi=160)
+    drawing = draw_against_batch(group_comparable(runs)[0])
+    drawing.figure.savefig(folder / "figure.png", dpi=160)
 
 
 def plain_pandas(folder: Path) -> None:

@@ -1,18 +1,26 @@
-"""The metric per epoch: a panel per batch, a line per warmup and lr rule, seeds as bands."""
+"""The metric per epoch: a panel per batch, a line per warmup."""
 
-import math
 from typing import cast
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.figures.final import line_label
+from analysis.figures.final import WARMUP
+from analysis.figures.intervals import t_half_width
 from analysis.figures.lines import draw_curve
-from analysis.figures.points import POINT, points, reading_note
+from analysis.figures.points import POINT, points, reading_note_of_curves
+from analysis.figures.save import Drawing
+from analysis.figures.sheet import Given, Sheet
+from analysis.figures.style import Width
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
+
+#: With more lines than this in a panel bands hide each other, and are not drawn.
+MOST_BANDS = 4
+
+#: The axis shows what lies in this last share of the training.
+_SHOWN = 1 / 2
 
 
 def curve_points(
@@ -23,50 +31,70 @@ def curve_points(
     Uses `run_id`, `outcome` and the columns of `POINT` of the runs.
 
     Returns:
-        One row per point, outcome (finished or diverged) and epoch: `mean`, `low`, `high`,
-        `num_seeds`. Diverged runs are apart from finished ones.
+        One row per point, outcome (finished or diverged) and epoch: `mean`, `sd`, `low` and `high`
+        (95 % t interval; null with one seed), `num_seeds`. Diverged runs are apart from finished
+        ones.
     """
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
     joined = curves[["run_id", "epoch", measure]].merge(ended[["run_id", "outcome", *POINT]])
-    return (
+    frame = (
         joined.groupby([*POINT, "outcome", "epoch"], as_index=False)[measure]
-        .agg(["mean", "min", "max", "count"])
-        .rename(columns={"min": "low", "max": "high", "count": "num_seeds"})
+        .agg(["mean", "std", "count"])
+        .rename(columns={"std": "sd", "count": "num_seeds"})
         .sort_values([*POINT, "outcome", "epoch"], ignore_index=True)
     )
+    half = t_half_width(frame["sd"], frame["num_seeds"])
+    return frame.assign(low=frame["mean"] - half, high=frame["mean"] + half)
 
 
+@style.look()
 def draw_per_epoch(
-    compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY
-) -> tuple[Figure, pd.DataFrame]:
-    """The metric after each epoch."""
+    compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY, *,
+    width: Width = "screen", ax: Given = None,
+) -> Drawing:  # fmt: skip
+    """The metric after each epoch, of runs of one lr rule; `by_rule` takes rules apart.
+
+    With `ax`, one axes per batch, it is drawn into a figure of your own.
+
+    Raises:
+        ValueError: if the runs are of several rules.
+    """
+    rules = sorted(compared.runs["lr_rule"].unique())
+    if len(rules) > 1:
+        msg = f"runs must be of one lr rule; got {', '.join(rules)}. Take them apart with by_rule."
+        raise ValueError(msg)
     frame = curve_points(compared.runs, curves, metric.name)
     batches = sorted(compared.runs["global_batch"].unique())
-    columns = min(3, len(batches))
-    rows = math.ceil(len(batches) / columns)
-    figure, panels = style.new_figure(max(7.2, 4.1 * columns), 1.2 + 3.2 * rows, rows, columns)
-    for axes, batch in zip(panels, batches, strict=False):
-        axes.set_title(f"batch {batch:,}", fontsize=10)
-        _draw_panel(axes, frame[frame["global_batch"] == batch], compared.runs)
+    warmups = sorted(compared.runs["warmup_epochs"].unique())
+    sheet = Sheet.new(width, ax, len(batches), across=3)
+    marks = style.ordered_marks(len(warmups))
+    has_bands = len(warmups) <= MOST_BANDS
+    for axes, batch in zip(sheet.panels, batches, strict=True):
+        if len(batches) > 1:
+            axes.set_title(f"batch {batch:,}")
+        of_batch = frame[frame["global_batch"] == batch]
+        for warmup, mark in zip(warmups, marks, strict=True):
+            line = of_batch[of_batch["warmup_epochs"] == warmup]
+            draw_curve(axes, line, mark=mark, label=f"{warmup:g}", has_band=has_bands)
         style.epoch_axis(axes)
-    for axes in panels[len(batches) :]:
-        axes.set_visible(False)
-    for axes in panels[max(0, len(batches) - columns) : len(batches)]:
-        axes.tick_params(labelbottom=True)
-    style.value_axis(panels[0], metric)
-    style.legend(figure, panels[0])
-    note = reading_note(points(compared.runs, metric.name))
+    note = limit_to_end(sheet.panels, frame, metric)
+    sheet.label("epoch", style.value_label(metric))
+    summary = points(compared.runs, metric.name)
+    note = reading_note_of_curves(summary, has_bands=has_bands) + note
     title = f"{style.title_word(metric)} per epoch: {compared.title}"
-    style.titles(figure, title, compared.about, note)
-    return figure, frame
+    return sheet.finish(frame, title, [compared.about, note], WARMUP)
 
 
-def _draw_panel(axes: Axes, frame: pd.DataFrame, runs: pd.DataFrame) -> None:
-    warmups = sorted(runs["warmup_epochs"].unique())
-    rules = sorted(runs["lr_rule"].unique())
-    colors = dict(zip(warmups, style.ordered_colors(len(warmups)), strict=True))
-    for key, line in frame.groupby(["warmup_epochs", "lr_rule"]):
-        warmup, rule = cast("tuple[float, str]", key)
-        label = line_label(warmup, "epochs warmup", rule, rules)
-        linestyle = style.line_style(rules.index(rule))
-        draw_curve(axes, line, color=colors[warmup], linestyle=linestyle, label=label)
+def limit_to_end(panels: list[Axes], frame: pd.DataFrame, metric: Metric) -> str:
+    """Let the axis show the end of the training, where curves differ; and say if it cuts."""
+    done = frame[frame["outcome"] == "finished"] if len(frame) else frame
+    shown = done if len(done) else frame
+    late = shown[shown["epoch"] >= (1 - _SHOWN) * cast("float", shown["epoch"].max())]
+    for axes in panels:
+        style.value_axis(axes, metric)
+        style.value_limits(axes, metric, late["mean"], late[["low", "high"]])
+    if not len(shown):
+        return ""
+    bottom, top = panels[0].get_ylim()
+    is_cut = bool(((frame["mean"] < bottom) | (frame["mean"] > top)).any())
+    return " The axis is that of the last half; earlier epochs are cut." if is_cut else ""

@@ -5,22 +5,58 @@ from pathlib import Path
 
 from analysis.figures import style
 from analysis.figures.curves import draw_per_epoch
+from analysis.figures.doublings import draw_lost_per_doubling
 from analysis.figures.final import draw_against_batch, draw_against_warmup
-from analysis.figures.save import save
-from analysis.tables.comparable_runs import group_comparable
+from analysis.figures.heat_map import draw_heat_map
+from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
+from analysis.figures.points import by_rule
+from analysis.figures.save import Drawing, save
+from analysis.figures.style import Width
+from analysis.figures.target import best_reached, draw_steps_to_target
+from analysis.stats.target import to_target
+from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.metric import Measured
 
 
-def draw_all(measured: Measured, folder: Path) -> Iterator[Path]:
-    """Draw the figures of every group of comparable runs."""
-    metric = measured.metric
-    word = style.file_word(metric)
-    for compared in group_comparable(measured.runs_with_metric):
-        ending = f"-{compared.name}" if compared.name else ""
-        drawn = {
-            f"{word}_vs_batch": draw_against_batch(compared, metric),
-            f"{word}_vs_warmup": draw_against_warmup(compared, metric),
-            f"{word}_per_epoch": draw_per_epoch(compared, measured.curves, metric),
-        }
-        for name, (figure, frame) in drawn.items():
-            yield from save(figure, frame, folder, name + ending)
+def draw_all(
+    measured: Measured, folder: Path, width: Width = "screen", target: float | None = None
+) -> Iterator[Path]:
+    """Draw the figures of every group of comparable runs.
+
+    Without a target there is no figure of steps to it.
+    """
+    word = style.file_word(measured.metric)
+    runs = measured.runs_with_metric
+    for compared in group_comparable(runs):
+        for name, ending, drawing in _drawings(compared, measured, width, target):
+            yield from save(drawing, folder, _joined(f"{word}_{name}", ending))
+    for compared in group_comparable(runs, (*AXES, "base_lr")):
+        if drawing := draw_best_rates(compared, measured.metric, width=width):
+            yield from save(drawing, folder, _joined(f"{word}_best_rates", compared.name))
+
+
+def _drawings(
+    compared: ComparableRuns, measured: Measured, width: Width, target: float | None
+) -> Iterator[tuple[str, str, Drawing]]:
+    metric, ending = measured.metric, compared.name
+    yield "vs_batch", ending, draw_against_batch(compared, metric, width=width)
+    yield "vs_warmup", ending, draw_against_warmup(compared, metric, width=width)
+    for one in by_rule(compared):
+        yield "per_epoch", one.name, draw_per_epoch(one, measured.curves, metric, width=width)
+    if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
+        yield "by_batch_and_warmup", ending, draw_heat_map(compared, metric, width=width)
+    if drawing := draw_lost_per_doubling(compared, metric, width=width):
+        yield "lost_per_doubling", ending, drawing
+    if drawing := draw_best_warmups(compared, metric, width=width):
+        yield "best_warmups", ending, drawing
+    if target is None:
+        return
+    reached = best_reached(to_target(compared.runs, measured.curves, target, metric))
+    about = f"{compared.title}; of each batch and seed the best warmup and lr rule"
+    goal = f"{metric.word} {metric.shown(target)}"
+    if drawing := draw_steps_to_target(reached, goal, about, width=width):
+        yield "steps_to_target", ending, drawing
+
+
+def _joined(name: str, ending: str) -> str:
+    return f"{name}-{ending}" if ending else name

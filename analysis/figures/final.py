@@ -1,67 +1,88 @@
-"""The final metric: against the batch, and against the warmup."""
+"""The final metric: against the batch, and against the warmup; a panel per lr rule."""
 
-from collections.abc import Sequence
-
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from analysis.figures import style
-from analysis.figures.lines import draw_points
+from analysis.figures.lines import Lane, draw_diverged, draw_points
 from analysis.figures.points import points, reading_note
+from analysis.figures.save import Drawing
+from analysis.figures.sheet import Given, Sheet
+from analysis.figures.style import Scale, Width
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
 
+#: Horizontal axes in words, and strips below panels.
+BATCH, WARMUP = "global batch [examples]", "warmup [epochs]"
+DIVERGED = "diverged\n[%]"
 
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    column: str
+    word: str
+    label: str
+    scale: Scale
+    draw: Callable[..., Any]
+
+
+_BATCH = _Axis("global_batch", "batch", BATCH, style.BATCHES, style.batch_axis)
+_WARMUP = _Axis("warmup_epochs", "warmup", WARMUP, style.WARMUPS, style.warmup_axis)
+
+
+@style.look()
 def draw_against_batch(
-    compared: ComparableRuns, metric: Metric = ACCURACY
-) -> tuple[Figure, pd.DataFrame]:
-    """The metric after the last epoch against the global batch, a line per warmup and lr rule."""
-    figure, axes, frame = _draw(
-        compared, metric, x="global_batch", by="warmup_epochs", unit="epochs warmup"
-    )
-    style.batch_axis(axes, sorted(frame["global_batch"].unique()))
-    return figure, frame
+    compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
+    ax: Given = None,
+) -> Drawing:  # fmt: skip
+    """The metric after the last epoch against the global batch, a line per warmup.
+
+    With `ax`, one axes per lr rule, it is drawn into a figure of your own.
+    """
+    return _draw(compared, metric, _BATCH, _WARMUP, width, ax)
 
 
+@style.look()
 def draw_against_warmup(
-    compared: ComparableRuns, metric: Metric = ACCURACY
-) -> tuple[Figure, pd.DataFrame]:
-    """As `draw_against_batch`, against the warmup, a line per batch and lr rule."""
-    figure, axes, frame = _draw(
-        compared, metric, x="warmup_epochs", by="global_batch", unit="examples"
-    )
-    axes.set_xticks(sorted(frame["warmup_epochs"].unique()))
-    axes.set_xlabel("warmup [epochs]")
-    return figure, frame
+    compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
+    ax: Given = None,
+) -> Drawing:  # fmt: skip
+    """As `draw_against_batch`, against the warmup, a line per batch."""
+    return _draw(compared, metric, _WARMUP, _BATCH, width, ax)
 
 
 def _draw(
-    compared: ComparableRuns, metric: Metric, *, x: str, by: str, unit: str
-) -> tuple[Figure, Axes, pd.DataFrame]:
+    compared: ComparableRuns, metric: Metric, x: _Axis, by: _Axis, width: Width, ax: Given
+) -> Drawing:
     frame = points(compared.runs, metric.name)
-    figure, (axes,) = style.new_figure()
-    _draw_lines(axes, frame, x=x, by=by, unit=unit)
-    style.value_axis(axes, metric, "last epoch")
-    style.legend(figure, axes)
-    name = {"global_batch": "batch", "warmup_epochs": "warmup"}[x]
-    title = f"{style.title_word(metric)} against {name}: {compared.title}"
-    style.titles(figure, title, compared.about, reading_note(frame))
-    return figure, axes, frame
-
-
-def _draw_lines(axes: Axes, frame: pd.DataFrame, *, x: str, by: str, unit: str) -> None:
-    levels = sorted(frame[by].unique())
     rules = sorted(frame["lr_rule"].unique())
-    for level, color in zip(levels, style.ordered_colors(len(levels)), strict=True):
-        for i, rule in enumerate(rules):
-            line = frame[(frame[by] == level) & (frame["lr_rule"] == rule)]
-            if len(line):
-                label = line_label(level, unit, rule, rules)
-                draw_points(axes, line, x, color=color, linestyle=style.line_style(i), label=label)
+    places, levels = (sorted(frame[axis.column].unique()) for axis in (x, by))
+    lost = frame.loc[frame["num_diverged"] > 0, "lr_rule"]
+    sheet = Sheet.new(width, ax, len(rules), strips=[rule in set(lost) for rule in rules])
+    for i, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
+        x.draw(axes, places)
+        style.value_axis(axes, metric)
+        if len(rules) > 1:
+            axes.set_title(f"lr {rule}", parse_math=False)
+        if rule in set(lost):
+            sheet.add_strip(i, DIVERGED)
+    for i, (level, mark) in enumerate(zip(levels, style.ordered_marks(len(levels)), strict=True)):
+        lane = Lane(places, x.scale, i, len(levels))
+        for j, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
+            line = frame[(frame[by.column] == level) & (frame["lr_rule"] == rule)]
+            draw_points(axes, line, x.column, mark=mark, lane=lane, label=f"{level:,.12g}")
+            if j in sheet.strips:
+                draw_diverged(sheet.strips[j], line, x.column, mark=mark, lane=lane)
+    seen = [value for values in frame["values"] for value in values]
+    is_cut = False
+    for axes in sheet.panels:
+        is_cut = style.value_limits(axes, metric, seen, frame[["low", "high"]])
+    sheet.label(x.label, style.value_label(metric))
+    title = f"{style.title_word(metric)} after the last epoch against {x.word}: {compared.title}"
+    note = reading_note(frame) + (CUT if is_cut else "")
+    return sheet.finish(frame, title, [compared.about, note], by.label)
 
 
-def line_label(level: float, unit: str, rule: str, rules: Sequence[str]) -> str:
-    """What a line is, in words; the lr rule only where there are several."""
-    text = f"{level:,.12g} {unit}"
-    return f"{text}, lr {rule}" if len(rules) > 1 else text
+#: What a note says where bars leave the panel.
+CUT = " Bars that end at the frame are longer; the table has their ends."

@@ -1,50 +1,101 @@
-"""Lines with bands: points along a quantity, and curves over epochs. No arithmetic."""
+"""Lines and marks: points along a quantity, shares that diverged, curves over epochs.
 
+No arithmetic but the places of what stands side by side.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures import style
+from analysis.figures.intervals import Array
+from analysis.figures.points import has_dots
+from analysis.figures.style import BATCHES, Mark, Scale
 
-_BAND = 0.18
+#: Lines side by side take at most this share of the gap between two places,
+_ROOM = 0.75
+#: and each at most this share of the axis.
+_STEP = 0.018
+
+_BAND = 0.16
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where one of several lines stands at the places that they share, so that none hides another.
+
+    Attributes:
+        places: all places along the axis, in order.
+        scale: of the axis.
+        index: which of the lines, from 0.
+        count: how many lines.
+    """
+
+    places: Sequence[float]
+    scale: Scale = BATCHES
+    index: int = 0
+    count: int = 1
+
+    def at(self, places: pd.Series | Array, aside: float = 0.0) -> Array:
+        """The places moved into the lane, and further by a share of its width."""
+        u = np.unique(self.scale.to(np.asarray(self.places, dtype=float)))
+        gap, span = (np.diff(u).min(), np.ptp(u)) if len(u) > 1 else (1.0, 2.0)
+        step = min(_ROOM * gap / self.count, _STEP * span)
+        moved = step * (self.index - (self.count - 1) / 2 + aside)
+        return self.scale.back(self.scale.to(np.asarray(places, dtype=float)) + moved)
 
 
 def draw_points(
-    axes: Axes, line: pd.DataFrame, x: str, *, color: str, linestyle: str = "-", label: str = ""
+    axes: Axes, line: pd.DataFrame, x: str, *, mark: Mark, lane: Lane, label: str = ""
 ) -> None:
-    """Means with a band from the lowest to the highest seed; a red cross where runs diverged.
+    """Means with 95 % intervals and the seeds as small dots.
 
-    The line is as `points` returns it. A `linestyle` of a space gives marks alone, whose bands
-    are bars.
+    The line is as `points` returns it. Means are joined where no place between them is missing.
     """
+    whole = line.set_index(x).reindex(list(lane.places)).reset_index()
+    place = lane.at(whole[x])
+    axes.vlines(place, whole["low"], whole["high"], color=mark.color, linewidth=0.7, alpha=0.7)
+    if has_dots(line):
+        beside = np.repeat(lane.at(line[x], 0.3), line["values"].map(len))
+        seeds = [value for values in line["values"] for value in values]
+        small: dict[str, Any] = {"markersize": 1.8, "markeredgewidth": 0, "alpha": 0.8, "zorder": 3}
+        axes.plot(beside, seeds, ".", color=mark.color, gid="seeds", **small)
     axes.plot(
-        line[x], line["mean"], linestyle, color=color, marker="o", ms=4.5, label=label or None
-    )
-    if linestyle.strip():
-        axes.fill_between(line[x], line["low"], line["high"], color=color, alpha=_BAND, linewidth=0)
-    else:
-        axes.vlines(line[x], line["low"], line["high"], color=color)
-    cross_at_foot(axes, line.loc[line["num_diverged"] > 0, x], zorder=5)
+        place, whole["mean"], mark.linestyle, color=mark.color, marker=mark.marker,
+        markeredgewidth=0, label=label or None,
+    )  # fmt: skip
 
 
-def cross_at_foot(axes: Axes, x: pd.Series, **settings: Any) -> None:
-    """Red crosses on the horizontal axis, where runs diverged."""
-    place = axes.get_xaxis_transform()
-    axes.scatter(x, [0.02] * len(x), marker="x", color=style.DIVERGED, transform=place, **settings)
+def draw_diverged(strip: Axes, line: pd.DataFrame, x: str, *, mark: Mark, lane: Lane) -> None:
+    """Shares of runs that diverged with 95 % intervals, where any did."""
+    lost = line[line["num_diverged"] > 0]
+    place = lane.at(lost[x])
+    share = lost["num_diverged"] / (lost["num_diverged"] + lost["num_finished"])
+    strip.vlines(place, lost["diverged_low"], lost["diverged_high"], color=mark.color, alpha=0.7)
+    strip.plot(place, share, " ", color=mark.color, marker=mark.marker, markeredgewidth=0)
 
 
 def draw_curve(
-    axes: Axes, frame: pd.DataFrame, *, color: str, linestyle: str = "-", label: str = ""
+    axes: Axes, frame: pd.DataFrame, *, mark: Mark, label: str = "", has_band: bool = True
 ) -> None:
-    """Means over epochs with a band; diverged runs as a thin line that ends in a red cross.
+    """Means over epochs with 95 % bands; a thin line of diverged runs, a cross below its end.
 
     The frame is one line of what `curve_points` returns.
     """
     line = frame[frame["outcome"] == "finished"]
     lost = frame[frame["outcome"] == "diverged"]
-    axes.plot(line["epoch"], line["mean"], linestyle, color=color, label=label or None)
-    low, high = line["low"], line["high"]
-    axes.fill_between(line["epoch"], low, high, color=color, alpha=_BAND, linewidth=0)
-    axes.plot(lost["epoch"], lost["mean"], linestyle, color=color, linewidth=0.7)
-    axes.plot(lost["epoch"].iloc[-1:], lost["mean"].iloc[-1:], "x", color=style.DIVERGED)
+    single = mark.marker if len(line) == 1 else ""
+    axes.plot(
+        line["epoch"], line["mean"], mark.linestyle, color=mark.color, marker=single,
+        label=label or None,
+    )  # fmt: skip
+    if has_band:
+        low, high = line["low"], line["high"]
+        axes.fill_between(line["epoch"], low, high, color=mark.color, alpha=_BAND, linewidth=0)
+    if len(lost):
+        axes.plot(lost["epoch"], lost["mean"], mark.linestyle, color=mark.color, linewidth=0.5)
+        foot = axes.get_xaxis_transform()
+        axes.plot(lost["epoch"].iloc[-1:], [0.03], "x", color=mark.color, transform=foot)

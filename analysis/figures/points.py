@@ -1,61 +1,134 @@
 """Runs into points: the replicates of a batch, warmup and lr rule as one row."""
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 import pandas as pd
 
+from analysis.figures.intervals import t_half_width
+from analysis.tables.comparable_runs import ComparableRuns
 from sweeper.spec.sentences import several
 
 #: A point is all of these; its replicates differ only in seed.
 POINT = ["global_batch", "warmup_epochs", "lr_rule"]
 
+#: With more seeds than this at a point their dots are a blot, and are not drawn.
+_MOST_DOTS = 25
+_MOST_NAMED = 12
 
-def points(runs: pd.DataFrame, measure: str = "val_accuracy") -> pd.DataFrame:
+
+def points(
+    runs: pd.DataFrame, measure: str = "val_accuracy", by: Sequence[str] = POINT
+) -> pd.DataFrame:
     """The replicates of each point, summarised.
 
     Runs that did not reach an end (out of memory, timed out, preempted, failed) have no measure
     and are only counted. Diverged runs are counted, and are not in the mean.
 
-    Uses `outcome`, `seed`, the columns of `POINT` and the measure.
+    Uses `outcome`, the columns of `by` and the measure.
 
     Returns:
-        One row per point: `mean`, `low`, `high` (lowest and highest replicate), `num_finished`,
-        `num_diverged`, `num_other`.
+        One row per point: `mean`, `sd`, `low` and `high` (95 % t interval of the mean; null with
+        one seed), `num_finished`, `num_diverged`, `num_other`, `diverged_low` and `diverged_high`
+        (95 % Wilson interval of the share of ended runs that diverged; null where none did), and
+        `values` (of the finished replicates).
     """
     finished = runs["outcome"] == "finished"
     diverged = runs["outcome"] == "diverged"
-    counted = runs[POINT].assign(
+    counted = runs[list(by)].assign(
         value=runs[measure].where(finished),
         finished=finished,
         diverged=diverged,
         other=~(finished | diverged),
     )
-    return (
-        counted.groupby(POINT, as_index=False, dropna=False)
+    frame = (
+        counted.groupby(list(by), as_index=False, dropna=False)
         .agg(
             mean=("value", "mean"),
-            low=("value", "min"),
-            high=("value", "max"),
+            sd=("value", "std"),
             num_finished=("finished", "sum"),
             num_diverged=("diverged", "sum"),
             num_other=("other", "sum"),
+            values=("value", _known),
         )
-        .sort_values(POINT, ignore_index=True)
+        .sort_values(list(by), ignore_index=True)
     )
+    half = t_half_width(frame["sd"], frame["values"].map(len))
+    low, high = frame["mean"] - half, frame["mean"] + half
+    return _with_shares(frame.assign(low=low, high=high))
+
+
+def _with_shares(frame: pd.DataFrame) -> pd.DataFrame:
+    lost = frame.index[frame["num_diverged"] > 0]
+    frame[["diverged_low", "diverged_high"]] = np.nan
+    if len(lost):
+        from analysis.stats.shares import interval_of_share  # scipy.stats takes a second
+
+        diverged = frame.loc[lost, "num_diverged"]
+        ended = diverged + frame.loc[lost, "num_finished"]
+        ends = [interval_of_share(*counts) for counts in zip(diverged, ended, strict=True)]
+        frame.loc[lost, ["diverged_low", "diverged_high"]] = ends
+    return frame
+
+
+def _known(values: pd.Series) -> list[float]:
+    return values.dropna().tolist()
+
+
+def by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
+    """The runs of each lr rule apart, which then is in title and name."""
+    rules = sorted(compared.runs["lr_rule"].unique())
+    for rule in rules if len(rules) > 1 else ():
+        runs = compared.runs[compared.runs["lr_rule"] == rule]
+        name = "-".join(filter(None, [f"lr_rule={rule}".replace(" ", "_"), compared.name]))
+        yield replace(compared, runs=runs, title=f"{compared.title}, lr {rule}", name=name)
+    if len(rules) == 1:
+        yield compared
+
+
+def has_dots(frame: pd.DataFrame) -> bool:
+    """Whether the seeds of points are few enough to be drawn one by one."""
+    return not len(frame) or frame["num_finished"].max() <= _MOST_DOTS
 
 
 def reading_note(frame: pd.DataFrame) -> str:
-    """How bands and marks are to be read, with the number of seeds and what is not drawn."""
+    """How marks are to be read, with the number of seeds, what diverged and what is not drawn."""
+    dots = "; small dots: seeds" if has_dots(frame) else ""
+    bars = f"Marks: means over finished seeds ({{}} per point); bars: 95 % t intervals{dots}."
+    return " ".join([_of_seeds(frame, bars), *_of_others(frame)])
+
+
+def reading_note_of_curves(frame: pd.DataFrame, *, has_bands: bool) -> str:
+    """The same of curves, from their points."""
+    bands = "; bands: 95 % t intervals" if has_bands else ""
+    lines = f"Lines: means over finished seeds ({{}} per point){bands}."
+    thin = "Thin lines: means of runs that diverged; crosses at the foot: where the last ended."
+    has_thin = frame["num_diverged"].any()
+    return " ".join([_of_seeds(frame, lines), *([thin] if has_thin else []), *_of_others(frame)])
+
+
+def _of_seeds(frame: pd.DataFrame, note: str) -> str:
     seeds = frame.loc[frame["num_finished"] > 0, "num_finished"]
     low, high = (int(seeds.min()), int(seeds.max())) if len(seeds) else (0, 0)
-    counts = f"{low}" if low == high else f"{low} to {high}"
-    note = (
-        "One seed per point: no interval."
-        if (low, high) == (1, 1)
-        else (f"Line: mean over finished seeds ({counts} per point); band: lowest to highest seed.")
-    )
-    diverged, other = int(frame["num_diverged"].sum()), int(frame["num_other"].sum())
-    if diverged:
-        note += f" Red cross: diverged ({several(diverged, 'run')}), not in the mean."
-    if other:
+    if (low, high) == (1, 1):
+        return "One seed per point: no interval."
+    return note.format(f"{low}" if low == high else f"{low} to {high}")
+
+
+def _of_others(frame: pd.DataFrame) -> Iterator[str]:
+    lost = frame[frame["num_diverged"] > 0]
+    if len(lost):
+        named = [_diverged(row) for _, row in lost.head(_MOST_NAMED).iterrows()]
+        more = len(lost) - len(named)
+        others = [f"{several(more, 'more point')} in the table"] if more else []
+        yield f"Diverged and not in the means: {'; '.join([*named, *others])}."
+    if other := int(frame["num_other"].sum()):
         runs = several(other, "run")
-        note += f" Not drawn: {runs} without a result (out of memory, timed out, failed)."
-    return note
+        yield f"Not drawn: {runs} without a result (out of memory, timed out, failed)."
+
+
+def _diverged(row: pd.Series) -> str:
+    words = {"global_batch": "batch {:,}", "warmup_epochs": "warmup {:g}", "lr_rule": "lr {}"}
+    point = ", ".join(text.format(row[name]) for name, text in words.items() if name in row)
+    return f"{point}: {row['num_diverged']} of {row['num_finished'] + row['num_diverged']}"

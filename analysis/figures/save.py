@@ -1,22 +1,50 @@
-"""A figure on disk: PNG, PDF, SVG, and the frame that it draws."""
+"""A figure with its numbers and words, and all of them on disk."""
 
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.figures import style
+
 FORMATS = ("png", "pdf", "svg")
+_DPI = 200
 
 
-def save(figure: Figure, frame: pd.DataFrame, folder: Path, name: str) -> list[Path]:
-    """Write a figure in every format, and its frame beside it as CSV.
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure; a notebook shows it.
+
+    Attributes:
+        figure: the ink.
+        frame: every plotted number.
+        caption: what is drawn, on what, and how to read it.
+    """
+
+    figure: Figure
+    frame: pd.DataFrame
+    caption: str
+
+    @style.look()
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.figure.savefig(buffer, format="png", dpi=_DPI)
+        return buffer.getvalue()
+
+
+@style.look()
+def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
+    """Write a figure in every format, and beside it its frame as CSV and its caption as text.
 
     The folder is made if absent.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in FORMATS]
     for path in paths:
-        figure.savefig(path, dpi=160)
-    table = folder / f"{name}.csv"
-    frame.to_csv(table, index=False)
-    return [*paths, table]
+        drawing.figure.savefig(path, dpi=_DPI)
+    table, caption = folder / f"{name}.csv", folder / f"{name}.txt"
+    drawing.frame.to_csv(table, index=False)
+    caption.write_text(drawing.caption + "\n", encoding="utf-8")
+    return [*paths, table, caption]

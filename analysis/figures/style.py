@@ -1,84 +1,199 @@
-"""How all figures look: colours, axes and words. Needs no display."""
+"""How all figures look: widths, letters, colours, marks, axes and words. Needs no display."""
 
 import re
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, cast
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
+from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import ArrayLike
 
 from analysis.tables.metric import Metric
 
-#: Colour of what diverged, in every figure.
-DIVERGED = "#c1272d"
-#: Characters in a line of the note under a figure.
-_NOTE_WIDTH = 120
+#: For a screen, with title and note; for a column or the text of a paper, without.
+Width = Literal["screen", "column", "text"]
+
+#: Of a figure [inches].
+INCHES: dict[Width, float] = {"screen": 7.2, "column": 3.35, "text": 6.9}
+
+#: Sizes of letters [points].
+LETTERS, SMALL = 8.0, 7.0
+
+#: Contrast of ink with white paper that suffices for graphics (WCAG 2, 1.4.11).
+CONTRAST = 3.0
+
+#: Colour of what diverged, and of references.
+DIVERGED, GREY = "#c1272d", "#555555"
+
+_THIN = 0.6
+_RC: dict[str, Any] = {
+    "font.size": LETTERS,
+    "axes.labelsize": LETTERS,
+    "axes.titlesize": LETTERS,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.title_fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.linewidth": _THIN,
+    "xtick.major.width": _THIN,
+    "ytick.major.width": _THIN,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.3,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 0.9,
+    "lines.markersize": 3.4,
+    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
+    "svg.fonttype": "none",  # text stays text
+}
+
+#: What draws or saves a figure is decorated with this.
+look = partial(mpl.rc_context, cast("Any", _RC))
+
+#: Dark to light, each with enough contrast with white; ten steps are told apart.
+_ORDERED = LinearSegmentedColormap.from_list(
+    "ordered", ["#120a32", "#4a2a9c", "#1f70c0", "#12867c", "#5f8a33", "#988a12", "#f06414"]
+)
+_NAMED = (
+    "#0072b2", "#d55e00", "#007f5f", "#a0307a", "#000000", "#8c6d00", "#5b4fcf", "#7a3b1d",
+    "#e0529c", "#777777",
+)  # fmt: skip
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LINE_STYLES = ("-", "--", ":", "-.")
 
 
-def ordered_colors(count: int) -> list[str]:
-    """Colours for an ordered quantity, dark to light, told apart also in grey."""
-    scale = mpl.colormaps["viridis"]
-    places = [0.5] if count == 1 else [0.88 * i / (count - 1) for i in range(count)]
-    return [to_hex(scale(place)) for place in places]
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What tells a line from others, also in grey."""
+
+    color: str
+    marker: str = "o"
+    linestyle: str = "-"
 
 
-def line_style(index: int) -> str:
-    """A line style for the i-th of an unordered quantity."""
-    return _LINE_STYLES[index % len(_LINE_STYLES)]
+def ordered_marks(count: int) -> list[Mark]:
+    """Marks of an ordered quantity, dark to light."""
+    places = [0.4] if count == 1 else np.linspace(0, 1, count)
+    return [Mark(to_hex(_ORDERED(p)), _MARKERS[i % len(_MARKERS)]) for i, p in enumerate(places)]
 
 
-def new_figure(
-    width: float = 7.2, height: float = 4.6, rows: int = 1, columns: int = 1
-) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, row by row, with shared axes.
+def named_marks(names: Iterable[str]) -> dict[str, Mark]:
+    """Marks of things without an order, such as optimizers, by name."""
+    return {
+        name: Mark(_NAMED[i % len(_NAMED)], _MARKERS[i % len(_MARKERS)], _LINE_STYLES[i % 4])
+        for i, name in enumerate(names)
+    }
 
-    Width and height are in inches.
+
+def contrast(color: Any, paper: Any = "white") -> float:
+    """Contrast of two colours, 1 to 21.
+
+    Source:
+        Web Content Accessibility Guidelines 2.2, relative luminance and contrast ratio.
     """
-    figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    for axes in panels.flat:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.set_axisbelow(True)
-    return figure, list(panels.flat)
+    light, dark = sorted((_luminance(color), _luminance(paper)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
 
 
-def titles(figure: Figure, title: str, about: str, note: str) -> None:
-    """Write what is drawn, on what, and how to read it."""
-    figure.suptitle(title, fontsize=11, fontweight="bold", x=0.01, ha="left")
-    lines = "\n".join(textwrap.fill(text, _NOTE_WIDTH) for text in (about, note) if text)
-    figure.supxlabel(lines, fontsize=7.5, color="#555555", x=0.01, ha="left")
+def _luminance(color: Any) -> float:
+    channels = np.array(to_rgb(color))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
-def batch_axis(axes: Axes, batches: Sequence[int]) -> None:
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """An axis on which equal steps are equal lengths, and its inverse."""
+
+    to: Callable[[Any], Any]
+    back: Callable[[Any], Any]
+
+
+BATCHES = Scale(np.log2, np.exp2)
+WARMUPS = Scale(np.log1p, np.expm1)  # the estimators' scale; has room for no warmup
+RATES = Scale(np.log, np.exp)
+PLACES = Scale(np.asarray, np.asarray)
+
+
+def batch_axis(axes: Axes, batches: Sequence[int], labels: Sequence[str] | None = None) -> None:
     """A logarithmic axis labelled at the batches that were run [examples]."""
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator([float(b) for b in batches]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    _ticks(axes, batches, labels or [f"{batch:,}" for batch in batches])
     if len(batches) == 1:
         axes.set_xlim(batches[0] / 2, batches[0] * 2)
-    axes.set_xlabel("global batch [examples]")
+
+
+def warmup_axis(axes: Axes, warmups: Sequence[float], labels: Sequence[str] | None = None) -> None:
+    """An axis of log(warmup + 1), labelled at the warmups that were run [epochs]."""
+    axes.set_xscale("function", functions=(WARMUPS.to, WARMUPS.back))
+    _ticks(axes, warmups, labels or [f"{warmup:g}" for warmup in warmups])
+    ends = WARMUPS.to(np.array([warmups[0], warmups[-1]]))
+    edge = 0.06 * (ends[1] - ends[0]) or 0.5
+    axes.set_xlim(*WARMUPS.back(ends + np.array([-edge, edge])))
+
+
+def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
+    axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    words = dict(zip((float(place) for place in places), labels, strict=True))
+
+    def word(value: float, _: int | None) -> str:
+        return words.get(float(value), "")
+
+    axes.xaxis.set_major_formatter(FuncFormatter(word))
 
 
 def epoch_axis(axes: Axes) -> None:
     """An axis of whole epochs."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=2))
 
 
-def value_axis(axes: Axes, metric: Metric, when: str = "") -> None:
-    """A vertical axis of a metric; of one without a unit it says which way is better."""
-    comma = f", {when}" if when else ""
-    better = "higher is better" if metric.mode == "max" else "lower is better"
-    ending = f"[{metric.unit}]" if metric.unit else f"({better})"
-    axes.set_ylabel(f"{metric.label or metric.name}{comma} {ending}")
+def value_axis(axes: Axes, metric: Metric) -> None:
+    """Ticks of a metric."""
+    axes.grid(visible=True, axis="y")
     if metric.unit == "%":
         axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+
+
+def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = ()) -> bool:
+    """Let the values that were seen fill a third of the height or more.
+
+    Returns:
+        Whether the axis cuts bars off.
+    """
+    values, ends = _finite(seen), _finite(bars)
+    if not len(values):
+        return False
+    low, high = values.min(), values.max()
+    room = (high - low) or 0.05 * abs(high) or 1.0
+    bottom = max(min([low, *ends]), low - room) - 0.05 * room
+    top = min(max([high, *ends]), high + room) + 0.05 * room
+    if metric.unit == "%":
+        bottom, top = max(bottom, -0.01), min(top, 1 + 0.05 * room)
+    axes.set_ylim(bottom, top)
+    return bool(len(ends) and (ends.min() < bottom or ends.max() > top))
+
+
+def _finite(values: ArrayLike) -> Any:
+    found = np.asarray(values, dtype=float).ravel()
+    return found[np.isfinite(found)]
+
+
+def value_label(metric: Metric) -> str:
+    """A metric on its axis; without a unit it says which way is better."""
+    better = "higher is better" if metric.mode == "max" else "lower is better"
+    return (
+        f"{metric.label or metric.name} [{metric.unit}]"
+        if metric.unit
+        else (f"{metric.label or metric.name} ({better})")
+    )
 
 
 def title_word(metric: Metric) -> str:
@@ -89,17 +204,6 @@ def title_word(metric: Metric) -> str:
 def file_word(metric: Metric) -> str:
     """A metric at the start of a file's name."""
     return re.sub(r"\W+", "_", metric.word)
-
-
-def legend(figure: Figure, panel: Axes) -> None:
-    """Name the lines of a panel to the right of all panels, if there are several."""
-    handles, labels = panel.get_legend_handles_labels()
-    if len(handles) > 1:
-        figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
-
-
-def _thousands(value: float, _: int | None) -> str:
-    return f"{value:,.0f}"
 
 
 def _percent(value: float, _: int | None) -> str:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.figures.curves import curve_points
-from analysis.figures.lines import draw_curve, draw_points
-from analysis.figures.points import points, reading_note
-from analysis.figures.save import save
+from analysis.figures.curves import MOST_BANDS, curve_points, limit_to_end
+from analysis.figures.final import BATCH, CUT, DIVERGED, WARMUP
+from analysis.figures.lines import Lane, draw_curve, draw_diverged, draw_points
+from analysis.figures.points import points, reading_note, reading_note_of_curves
+from analysis.figures.save import Drawing, save
+from analysis.figures.sheet import Sheet
+from analysis.figures.style import Mark, Width
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY
 from analysis.papers.grid import (
@@ -24,14 +26,15 @@ from analysis.papers.grid import (
 )
 from analysis.papers.paper import Paper, command_for, nearest_runs, place_runs
 from analysis.tables.comparable_runs import ComparableRuns
-from analysis.tables.metric import ACCURACY, Measured
+from analysis.tables.metric import ACCURACY, Measured, Metric
 
 _COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
-_WORDS = {"batch": "batch {:,}", "warmup": "{:g} epochs warmup", "rule": "lr rule {}"}
-_GREY = "#555555"
+_LABEL = {"batch": BATCH, "warmup": WARMUP, "rule": "learning-rate rule"}
 
 
-def draw_paper(name: str, measured: Measured, folder: Path, results: str) -> Iterator[str]:
+def draw_paper(
+    name: str, measured: Measured, folder: Path, results: str, width: Width = "screen"
+) -> Iterator[str]:
     """Draw every figure of a paper that the runs allow, and name what is missing.
 
     Runs without an accuracy are drawn by their metric.
@@ -42,7 +45,7 @@ def draw_paper(name: str, measured: Measured, folder: Path, results: str) -> Ite
     runs, curves, metric = measured.runs, measured.curves, measured.metric
     if name == limit2020.NAME:
         stem = f"{style.file_word(metric)}_by_optimizer"
-        for path in save(*limit2020.draw(runs, metric), folder / name, stem):
+        for path in save(draw_optimizers(runs, metric, width), folder / name, stem):
             yield f"wrote {path}"
         yield from limit2020.commands_for_missing(runs, results)
         return
@@ -52,8 +55,8 @@ def draw_paper(name: str, measured: Measured, folder: Path, results: str) -> Ite
     has_accuracy = runs[ACCURACY.name].notna().any()
     for figure in paper.figures:
         by = figure.metric if has_accuracy or figure.metric != ACCURACY else metric
-        drawn = draw_figure(paper, replace(figure, metric=by), compared, curves)
-        for path in save(*drawn, folder / name, figure.name) if drawn else ():
+        drawn = draw_figure(paper, replace(figure, metric=by), compared, curves, width)
+        for path in save(drawn, folder / name, figure.name) if drawn else ():
             yield f"wrote {path}"
         if gaps := missing_points(placed, figure):
             words, proposal = "; ".join(map(str, gaps)), command_for(gaps, paper, placed, results)
@@ -61,65 +64,132 @@ def draw_paper(name: str, measured: Measured, folder: Path, results: str) -> Ite
             yield f"{text} {proposal}"
 
 
+@style.look()
 def draw_figure(
-    paper: Paper, figure: PaperFigure, compared: ComparableRuns, curves: pd.DataFrame
-) -> tuple[Figure, pd.DataFrame] | None:
-    """Draw one figure of a paper.
-
-    Returns:
-        The figure and its frame; None if no point of it was run.
-    """
+    paper: Paper, figure: PaperFigure, compared: ComparableRuns, curves: pd.DataFrame,
+    width: Width = "screen",
+) -> Drawing | None:  # fmt: skip
+    """Draw one figure of a paper; None if no point of it was run."""
     placed = place_runs(compared.runs, paper)
     runs = runs_of(placed, figure)
     if not len(ended(runs)):
         return None
     if figure.last_epochs > 1:
         runs = median_of_last_epochs(runs, curves, figure.metric.name, figure.last_epochs)
-    drawn, (axes,) = style.new_figure()
     frame = summary = points(runs, figure.metric.name)
+    sheet = Sheet.new(width, strips=[figure.is_final and bool(frame["num_diverged"].any())])
+    (axes,) = sheet.panels
+    names = _names(runs, figure.along)
     if figure.is_final:
-        _draw_final(axes, frame, figure)
+        is_cut = _draw_final(sheet, frame, figure, names)
         _draw_published(axes, paper, figure, runs)
+        note = reading_note(summary) + (CUT if is_cut else "")
     else:
         frame = curve_points(runs, curves, figure.metric.name)
         first = figure.zoom_from * float(runs["epochs"].max())
         frame = frame[frame["epoch"] > first].reset_index(drop=True)
-        _draw_curves(axes, frame, figure)
-    style.value_axis(axes, figure.metric, _when(figure))
+        note = reading_note_of_curves(summary, has_bands=len(names) <= MOST_BANDS)
+        note += _draw_curves(sheet, frame, figure, names)
     _draw_lines(axes, paper, figure, runs)
-    style.legend(drawn, axes)
-    note = _note(placed, summary, figure, paper)
-    style.titles(drawn, _title(paper, figure, compared), compared.about, note)
-    return drawn, frame
+    words = [compared.about, note + _remarks(placed, figure, paper)]
+    legend = "" if figure.is_final else _LABEL[figure.along]
+    return sheet.finish(frame, _title(paper, figure, compared, runs), words, legend)
 
 
-def _draw_final(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
-    column = _COLUMN[figure.along]
-    order = {rule: i for i, rule in enumerate(figure.rules)}
-    frame = frame.sort_values(column, key=lambda x: x.map(order) if column == "lr_rule" else x)
-    shown = frame.assign(place=list(frame[column]))
-    linestyle = " " if figure.along == "rule" else "-"
-    color = style.ordered_colors(1)[0]
-    draw_points(axes, shown, "place", color=color, linestyle=linestyle, label="these runs")
+@style.look()
+def draw_optimizers(
+    runs: pd.DataFrame, metric: Metric = ACCURACY, width: Width = "screen"
+) -> Drawing:
+    """The final metric against batch, a line per optimizer."""
+    groups = limit2020.by_optimizer(runs).groupby("optimizer")
+    parts = [points(group, metric.name).assign(optimizer=name) for name, group in groups]
+    frame = pd.concat(parts, ignore_index=True)
+    has_diverged = bool(frame["num_diverged"].any())
+    sheet = Sheet.new(width, strips=[has_diverged])
+    (axes,) = sheet.panels
+    batches = sorted(int(b) for b in frame["global_batch"].unique())
+    style.batch_axis(axes, batches)
+    if has_diverged:
+        sheet.add_strip(0, DIVERGED)
+    marks = style.named_marks(sorted(frame["optimizer"].unique()))
+    lines = frame.groupby(["optimizer", "warmup_epochs", "lr_rule"])
+    for i, ((name, *_), line) in enumerate(lines):
+        lane = Lane(batches, index=i, count=lines.ngroups)
+        mark = marks[str(name)]
+        draw_points(axes, line, "global_batch", mark=mark, lane=lane, label=str(name))
+        if has_diverged:
+            draw_diverged(sheet.strips[0], line, "global_batch", mark=mark, lane=lane)
+    is_cut = _limit(axes, frame, metric)
+    sheet.label(BATCH, style.value_label(metric))
+    first = runs.iloc[0]
+    title = f"{limit2020.CITATION}: optimizers up to the full batch: {first['data']}, "
+    about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
+    note = reading_note(frame) + (CUT if is_cut else "")
+    return sheet.finish(frame, title + str(first["model"]), [about, note], "optimizer")
+
+
+def _names(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
+    """What tells lines or places apart, in words; of a twin with the paper's number in brackets."""
+    column = _COLUMN[along]
+    theirs = {"batch": "paper_batch", "warmup": "paper_warmup", "rule": "lr_rule"}[along]
+    pairs = runs.drop_duplicates(column).sort_values(column)
+    return {
+        ours: f"{ours:,.12g} [{there:,.12g}]" if runs["is_twin"].any() and ours != there
+        else f"{ours}" if along == "rule" else f"{ours:,.12g}"
+        for ours, there in zip(pairs[column], pairs[theirs], strict=True)
+    }  # fmt: skip
+
+
+def _draw_final(
+    sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
+) -> bool:
+    """Draw one line of points, or marks of rules; and say whether the axis cuts bars."""
+    (axes,) = sheet.panels
+    mark, places, scale = style.ordered_marks(1)[0], [*names], style.BATCHES
     if figure.along == "batch":
-        style.batch_axis(axes, sorted(int(b) for b in frame[column].unique()))
+        style.batch_axis(axes, [int(b) for b in places], [*names.values()])
     elif figure.along == "warmup":
-        axes.set_xticks(sorted(frame[column].unique()))
-        axes.set_xlabel("warmup [epochs]")
+        style.warmup_axis(axes, [float(w) for w in places], [*names.values()])
+        scale = style.WARMUPS
     else:
-        axes.set_xlabel("learning-rate rule")
+        rules = list(figure.rules)
+        mark, places, scale = replace(mark, linestyle=" "), [*range(len(rules))], style.PLACES
+        axes.set_xticks(places, rules)
+        axes.set_xlim(-0.5, len(rules) - 0.5)
+        frame = frame.assign(lr_rule=frame["lr_rule"].map(rules.index))
+    column, lane = _COLUMN[figure.along], Lane([float(place) for place in places], scale)
+    draw_points(axes, frame, column, mark=mark, lane=lane, label="these runs")
+    if frame["num_diverged"].any():
+        sheet.add_strip(0, DIVERGED)
+        draw_diverged(sheet.strips[0], frame, column, mark=mark, lane=lane)
+    sheet.label(_LABEL[figure.along], style.value_label(figure.metric))
+    return _limit(axes, frame, figure.metric)
 
 
-def _draw_curves(axes: Axes, frame: pd.DataFrame, figure: PaperFigure) -> None:
+def _limit(axes: Axes, frame: pd.DataFrame, metric: Metric) -> bool:
+    style.value_axis(axes, metric)
+    seen = [value for values in frame["values"] for value in values]
+    return style.value_limits(axes, metric, seen, frame[["low", "high"]])
+
+
+def _draw_curves(
+    sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
+) -> str:
+    """Draw a line per name; and say if the axis cuts the first epochs."""
+    (axes,) = sheet.panels
     column = _COLUMN[figure.along]
-    levels = sorted(frame[column].unique())
-    for i, (level, color) in enumerate(zip(levels, style.ordered_colors(len(levels)), strict=True)):
-        linestyle = style.line_style(i) if figure.along == "rule" else "-"
-        label = _WORDS[figure.along].format(level)
-        draw_curve(
-            axes, frame[frame[column] == level], color=color, linestyle=linestyle, label=label
-        )
+    marks: list[Mark] = (
+        [*style.named_marks(map(str, names)).values()]
+        if figure.along == "rule"
+        else style.ordered_marks(len(names))
+    )
+    has_bands = len(names) <= MOST_BANDS
+    for (level, label), mark in zip(names.items(), marks, strict=True):
+        line = frame[frame[column] == level]
+        draw_curve(axes, line, mark=mark, label=label, has_band=has_bands)
     style.epoch_axis(axes)
+    sheet.label("epoch", style.value_label(figure.metric))
+    return limit_to_end(sheet.panels, frame, figure.metric)
 
 
 def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
@@ -129,11 +199,14 @@ def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.Data
     if not shown or not is_comparable or paper.protocol_differences(runs):
         return
     x = [getattr(p.point, figure.along) for p in shown]
+    x = [list(figure.rules).index(rule) for rule in x] if figure.along == "rule" else x
     heights, spreads = [p.accuracy for p in shown], [p.spread for p in shown]
     axes.errorbar(
-        x, heights, spreads, fmt="D", color=_GREY, markerfacecolor="none", markersize=4.5,
-        capsize=3, label=PUBLISHED_BY,
+        x, heights, spreads, fmt="D", color=style.GREY, markerfacecolor="none", markersize=4,
+        elinewidth=0.7, capsize=2, label=PUBLISHED_BY,
     )  # fmt: skip
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(min(bottom, *heights), max(top, *heights))
     if figure.along == "batch":
         batches = {p.point.batch for p in shown} & set(figure.batches)
         style.batch_axis(axes, sorted(batches | set(runs["global_batch"])))
@@ -142,35 +215,32 @@ def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.Data
 def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
     for (height, source), linestyle in zip(paper.lines, (":", "--"), strict=False):
         if _is_comparable(paper, figure, runs):
-            axes.axhline(height, color=_GREY, linewidth=0.9, linestyle=linestyle, label=source)
+            axes.axhline(height, color=style.GREY, linewidth=0.9, linestyle=linestyle, label=source)
 
 
 def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:
     return figure.metric == ACCURACY and paper.is_protocol_of(runs)
 
 
-def _when(figure: PaperFigure) -> str:
-    if not figure.is_final:
-        return ""
-    return (
-        "last epoch" if figure.last_epochs == 1 else f"median of last {figure.last_epochs} epochs"
-    )
-
-
-def _title(paper: Paper, figure: PaperFigure, compared: ComparableRuns) -> str:
+def _title(paper: Paper, figure: PaperFigure, compared: ComparableRuns, runs: pd.DataFrame) -> str:
     words = figure.title.replace("Accuracy", style.title_word(figure.metric))
     words = words.replace("accuracy", figure.metric.word)
+    if runs["is_twin"].any():
+        for ours, there in runs[["global_batch", "paper_batch"]].drop_duplicates().to_numpy():
+            words = words.replace(f"batch {there:,}", f"batch {ours:,} [{there:,}]")
     title = f"{paper.citation}, {figure.name.replace('_', ' ')}: {words}"
     is_there = paper.is_protocol_of(compared.runs)
-    return title if is_there else f"{title}\nhere on {compared.title}"
+    return title if is_there else f"{title}; here on {compared.title}"
 
 
-def _note(placed: pd.DataFrame, summary: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
-    note = reading_note(summary)
+def _remarks(placed: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
+    note = ""
+    if figure.last_epochs > 1:
+        note += f" A run's value is its median over the last {figure.last_epochs} epochs."
     if placed["is_twin"].any():
         note += (
-            " A small twin: batches are the paper's share of the training set, warmups the "
-            "paper's share of the training; the lines carry the twin's own numbers."
+            " A small twin; in brackets: the paper's batch of the same share of the training set, "
+            "and its warmup of the same share of the training."
         )
     if gaps := missing_points(placed, figure):
         note += f" {len(gaps)} of {len(figure.points())} points were not run."

@@ -10,11 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from analysis.figures import style
-from analysis.figures.lines import draw_points
-from analysis.figures.points import points, reading_note
 from analysis.papers.claim import (
     CONTRADICTED,
     REPRODUCED,
@@ -31,7 +27,6 @@ from analysis.papers.validity import confounds
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
-from analysis.tables.metric import ACCURACY, Metric
 
 NAME = EXPERIMENT = "limit2020"
 CITATION = "You et al. 2020"
@@ -59,28 +54,6 @@ def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
     most = max(alike, key=lambda group: group.runs["optimizer"].nunique()).runs
     largest = [group_comparable(group)[0].runs for _, group in most.groupby("optimizer")]
     return pd.concat(largest, ignore_index=True)
-
-
-def draw(runs: pd.DataFrame, metric: Metric = ACCURACY) -> tuple[Figure, pd.DataFrame]:
-    """The final metric against batch, a line per optimizer, and the frame that it draws."""
-    groups = by_optimizer(runs).groupby("optimizer")
-    parts = [points(group, metric.name).assign(optimizer=name) for name, group in groups]
-    frame = pd.concat(parts, ignore_index=True)
-    figure, (axes,) = style.new_figure()
-    lines = frame.groupby(["optimizer", "warmup_epochs", "lr_rule"])
-    for i, ((name, *_), line) in enumerate(lines):
-        color = style.ordered_colors(lines.ngroups)[i]
-        draw_points(
-            axes, line, "global_batch", color=color, linestyle=style.line_style(i), label=str(name)
-        )
-    style.batch_axis(axes, sorted(int(b) for b in frame["global_batch"].unique()))
-    style.value_axis(axes, metric, "last epoch")
-    style.legend(figure, axes)
-    first = runs.iloc[0]
-    title = f"{CITATION}: optimizers up to the full batch: {first['data']}, {first['model']}"
-    about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
-    style.titles(figure, title, about, reading_note(frame))
-    return figure, frame
 
 
 def missing_points(runs: pd.DataFrame) -> list[tuple[int, str]]:

@@ -2,16 +2,20 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from optuna.distributions import IntDistribution
 
 from analysis.figures import style
-from analysis.figures.lines import cross_at_foot
-from analysis.figures.save import save
+from analysis.figures.final import BATCH
+from analysis.figures.save import Drawing, save
+from analysis.figures.sheet import Sheet
+from analysis.figures.style import Width
+from analysis.figures.target import draw_steps_to_target
 from analysis.stats.replicates import Array
 from analysis.stats.rules import FIXED
 from analysis.tuning.load import Tuned, best_trials, steps_to_target
@@ -21,46 +25,62 @@ _SEED = 20170608
 
 
 def draw_tuned(
-    tuned: Tuned, curves: pd.DataFrame, folder: Path, target: float | None = None
+    tuned: Tuned,
+    curves: pd.DataFrame,
+    folder: Path,
+    target: float | None = None,
+    width: Width = "screen",
 ) -> Iterator[Path]:
     """Draw the figures that the studies can give.
 
     Without a target there is no figure of steps to it, without a tuned rate only that one.
     """
     if tuned.rate:
-        yield from save(*draw_trials(tuned), folder, "tuned_trials")
-        if rates := draw_rates(tuned):
-            yield from save(*rates, folder, "tuned_rates")
+        yield from save(draw_trials(tuned, width), folder, "tuned_trials")
+        if rates := draw_rates(tuned, width):
+            yield from save(rates, folder, "tuned_rates")
         if len(tuned.numbers()) > 1:
-            yield from save(*draw_space(tuned), folder, "tuned_space")
+            yield from save(draw_space(tuned, width), folder, "tuned_space")
     if target is not None:
         reached = steps_to_target(tuned, curves, target)
-        if not reached["reached_target"].any():
-            return
-        yield from save(*draw_steps(reached, f"{tuned.column} {target:g}"), folder, "tuned_steps")
+        goal, about = f"{tuned.column} {target:g}", "The best trial of each study."
+        if steps := draw_steps_to_target(reached, goal, about, width=width):
+            yield from save(steps, folder, "tuned_steps")
 
 
-def draw_trials(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
+@style.look()
+def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
     """Every trial's result against its peak learning rate, a colour per batch; best ones ringed."""
     frame = _with_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
-    figure, (axes,) = style.new_figure()
+    sheet = Sheet.new(width)
+    (axes,) = sheet.panels
     batches = sorted(frame["global_batch"].dropna().unique())
-    for batch, color in zip(batches, style.ordered_colors(len(batches)), strict=True):
+    for batch, mark in zip(batches, style.ordered_marks(len(batches)), strict=True):
         here = frame[frame["global_batch"] == batch]
         done = here[here["outcome"] == "finished"]
-        axes.scatter(done["peak_lr"], done["value"], s=14, color=color, label=f"{batch:,.0f}")
+        ink: dict[str, Any] = {"color": mark.color, "linestyle": " "}
+        axes.plot(done["peak_lr"], done["value"], marker=mark.marker, markeredgewidth=0,
+                  label=f"{batch:,.0f}", **ink)  # fmt: skip
         ringed = done[done["is_best"]]
-        axes.scatter(ringed["peak_lr"], ringed["value"], s=80, facecolors="none", edgecolors=color)
-    cross_at_foot(axes, frame.loc[frame["outcome"] == "diverged", "peak_lr"], label="diverged")
+        axes.plot(ringed["peak_lr"], ringed["value"], marker="o", markersize=7,
+                  markerfacecolor="none", **ink)  # fmt: skip
+        lost = here.loc[here["outcome"] == "diverged", "peak_lr"]
+        _cross_at_foot(axes, lost, mark.color)
     axes.set_xscale("log")
-    axes.set_xlabel("peak learning rate")
-    axes.set_ylabel(tuned.label)
     if "loss" in tuned.label:
         axes.set_yscale("log")
-    axes.legend(title="global batch", fontsize=8, frameon=False)
-    note = f"{len(frame)} trials of {frame['study'].nunique()} studies; ring: best of its study."
-    style.titles(figure, "Trials of every study", "", note)
-    return figure, frame
+    axes.grid(visible=True, axis="y")
+    sheet.label("peak learning rate", tuned.label)
+    note = (
+        f"{len(frame)} trials of {frame['study'].nunique()} studies; rings: best of its study; "
+        "crosses at the foot: diverged."
+    )
+    return sheet.finish(frame, "Trials of every study", [note], BATCH)
+
+
+def _cross_at_foot(axes: Axes, x: pd.Series, color: str) -> None:
+    place = axes.get_xaxis_transform()
+    axes.plot(x, [0.02] * len(x), "x", color=color, transform=place, clip_on=False)
 
 
 def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
@@ -70,7 +90,8 @@ def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
     return tuned.trials[columns].assign(is_best=is_best)
 
 
-def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame] | None:
+@style.look()
+def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
     """The tuned peak learning rate against the batch, with what each rule makes of the first.
 
     None if no batch has enough finished trials.
@@ -83,35 +104,30 @@ def draw_rates(tuned: Tuned) -> tuple[Figure, pd.DataFrame] | None:
         ratio = frame["global_batch"] / frame["global_batch"].iloc[0]
         frame[f"{rule} rule"] = frame["best"].iloc[0] * ratio**exponent
     frame["range_low"], frame["range_high"] = optima.low_edge, optima.high_edge
-    figure, (axes,) = style.new_figure()
+    sheet = Sheet.new(width)
+    (axes,) = sheet.panels
+    batches = frame["global_batch"]
     axes.fill_between(
-        frame["global_batch"], frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
+        batches, frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
         label="range tuned over",
     )  # fmt: skip
     if frame["joint_low"].notna().all():
         axes.errorbar(
-            frame["global_batch"], frame["best"], yerr=_bars(frame, "joint_"), fmt="none",
-            color="#999999", elinewidth=5, alpha=0.5, label="all batches at once",
+            batches, frame["best"], yerr=_bars(frame, "joint_"), fmt="none", color="#999999",
+            elinewidth=4, alpha=0.5, label="all batches at once",
         )  # fmt: skip
     axes.errorbar(
-        frame["global_batch"], frame["best"], yerr=_bars(frame, ""), fmt="o", color="black",
-        capsize=3, label="tuned",
+        batches, frame["best"], yerr=_bars(frame, ""), fmt="o", color="black", capsize=2,
+        label="tuned",
     )  # fmt: skip
-    for i, rule in enumerate(FIXED):
-        axes.plot(
-            frame["global_batch"],
-            frame[f"{rule} rule"],
-            style.line_style(i),
-            color="#555555",
-            label=rule,
-        )
+    for rule, mark in style.named_marks(FIXED).items():
+        line = frame[f"{rule} rule"]
+        axes.plot(batches, line, mark.linestyle, color=mark.color, label=f"{rule} rule")
     axes.set_yscale("log")
-    axes.set_ylabel("peak learning rate")
-    style.batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
-    axes.legend(fontsize=8, frameon=False)
+    style.batch_axis(axes, [int(batch) for batch in batches])
+    sheet.label(BATCH, "peak learning rate")
     note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies per batch. {optima.note}"
-    style.titles(figure, "Tuned learning rate against batch", "", note.strip())
-    return figure, frame
+    return sheet.finish(frame, "Tuned learning rate against batch", [note.strip()])
 
 
 def _bars(frame: pd.DataFrame, which: str) -> Array:
@@ -121,7 +137,8 @@ def _bars(frame: pd.DataFrame, which: str) -> Array:
     return np.stack([np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)])
 
 
-def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
+@style.look()
+def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
     """Where the trials of each batch lie in two tuned numbers, and which were best.
 
     Source:
@@ -133,50 +150,22 @@ def draw_space(tuned: Tuned) -> tuple[Figure, pd.DataFrame]:
     frame = _with_best(tuned, columns)
     frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
     batches = sorted(frame["global_batch"].dropna().unique())
-    figure, panels = style.new_figure(2.6 * len(batches) + 1.2, 3.6, 1, len(batches))
-    for axes, batch in zip(panels, batches, strict=True):
+    sheet = Sheet.new(width, count=len(batches), across=3)
+    for axes, batch in zip(sheet.panels, batches, strict=True):
         here = frame[frame["global_batch"] == batch]
         done, bad = here[here["outcome"] == "finished"], here[here["outcome"] == "diverged"]
         shown = axes.scatter(
-            done["peak_lr"], done[other], c=done["place"], s=22, cmap="viridis", vmin=0, vmax=1
+            done["peak_lr"], done[other], c=done["place"], s=10, cmap="viridis", vmin=0, vmax=1
         )
-        axes.scatter(bad["peak_lr"], bad[other], marker="x", color=style.DIVERGED)
+        axes.scatter(bad["peak_lr"], bad[other], s=14, marker="x", color=style.DIVERGED)
         ringed = done[done["is_best"]]
-        axes.scatter(ringed["peak_lr"], ringed[other], s=90, facecolors="none", edgecolors="black")
+        axes.scatter(ringed["peak_lr"], ringed[other], s=45, facecolors="none", edgecolors="black")
         axes.set_xscale("log")
-        axes.set_xlabel("peak learning rate")
-        axes.set_title(f"batch {batch:,.0f}", fontsize=9)
-        if axes is panels[-1]:
-            figure.colorbar(shown, ax=axes, label="rank in its study (0 best)")
-    panels[0].set_ylabel(other)
+        axes.set_title(f"batch {batch:,.0f}")
+        if axes is sheet.panels[-1]:
+            sheet.figure.colorbar(shown, ax=sheet.panels, label="rank in its study (0 best)")
     if isinstance(tuned.numbers()[other], IntDistribution):
-        panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
-    note = "Ring: best of its study. Cross: diverged. A ring at an edge suggests a wider range."
-    style.titles(figure, "Trials in the search space", "", note)
-    return figure, frame
-
-
-def draw_steps(reached: pd.DataFrame, goal: str) -> tuple[Figure, pd.DataFrame]:
-    """Fewest steps to the target against the batch, and what perfect scaling would be."""
-    done = reached[reached["reached_target"]]
-    frame = done.groupby("global_batch", as_index=False)["steps_to_target"].agg(
-        ["mean", "min", "max", "count"]
-    )
-    frame["perfect_scaling"] = (
-        frame["mean"].iloc[0] * frame["global_batch"].iloc[0] / frame["global_batch"]
-    )
-    figure, (axes,) = style.new_figure()
-    spread = [frame["mean"] - frame["min"], frame["max"] - frame["mean"]]
-    axes.errorbar(frame["global_batch"], frame["mean"], yerr=spread, fmt="o-", color="black",
-                  capsize=3, label="best trial of each study")  # fmt: skip
-    axes.plot(frame["global_batch"], frame["perfect_scaling"], "--", color="#555555",
-              label="perfect scaling")  # fmt: skip
-    axes.set_yscale("log")
-    axes.set_ylabel(f"steps to {goal}")
-    style.batch_axis(axes, [int(batch) for batch in frame["global_batch"]])
-    axes.legend(fontsize=8, frameon=False)
-    missed = int((~reached["reached_target"]).sum())
-    note = "In a straight line between ends of epochs. Bars: lowest to highest study."
-    note += f" Not drawn: {missed} studies that never reached it." if missed else ""
-    style.titles(figure, "Steps to target, tuned at every batch", "", note)
-    return figure, frame
+        sheet.panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    sheet.label("peak learning rate", other)
+    note = "Rings: best of its study; crosses: diverged. A ring at an edge suggests a wider range."
+    return sheet.finish(frame, "Trials in the search space", [note])

@@ -5,12 +5,16 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
+from analysis.figures import save
 from analysis.figures.curves import curve_points
+from analysis.figures.draw import draw_all
 from analysis.figures.points import points, reading_note
 from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.metric import Measured
 
 
 @pytest.fixture
@@ -30,13 +34,17 @@ def with_setting(runs: pd.DataFrame, **settings: object) -> pd.DataFrame:
     return runs.assign(config_json=texts)
 
 
-def test_a_point_is_the_mean_and_range_of_its_seeds(runs):
+def test_a_point_is_the_mean_of_its_seeds_with_its_t_interval(runs):
     frame = points(runs)
 
-    values = runs.groupby(["global_batch", "warmup_epochs"])["val_accuracy"]
-    assert frame["mean"].tolist() == pytest.approx(values.mean().tolist())
-    assert frame["low"].tolist() == values.min().tolist()
-    assert frame["high"].tolist() == values.max().tolist()
+    for _, point in frame.iterrows():
+        is_here = (runs["global_batch"] == point["global_batch"]) & (
+            runs["warmup_epochs"] == point["warmup_epochs"]
+        )
+        values = runs.loc[is_here, "val_accuracy"]
+        interval = stats.t.interval(0.95, 2, values.mean(), stats.sem(values))
+        assert point["values"] == values.tolist()
+        assert (point["low"], point["high"]) == pytest.approx(interval)
     assert frame["num_finished"].tolist() == [3] * 4
 
 
@@ -47,7 +55,10 @@ def test_a_diverged_run_is_counted_and_not_averaged(runs):
 
     assert frame.loc[0, "num_diverged"] == 1
     assert frame.loc[0, "mean"] == pytest.approx(runs["val_accuracy"][1:3].mean())
-    assert "diverged (1 run)" in reading_note(frame)
+    interval = stats.binomtest(1, 3).proportion_ci(method="wilson")
+    assert frame.loc[0, ["diverged_low", "diverged_high"]].tolist() == pytest.approx(interval)
+    words = "Diverged and not in the means: batch 256, warmup 0, lr linear: 1 of 3."
+    assert reading_note(frame).endswith(words)
 
 
 def test_a_run_without_an_end_is_counted(runs):
@@ -58,7 +69,10 @@ def test_a_run_without_an_end_is_counted(runs):
 
 
 def test_one_seed_gives_no_interval(runs):
-    assert reading_note(points(runs[runs["seed"] == 0])) == "One seed per point: no interval."
+    frame = points(runs[runs["seed"] == 0])
+
+    assert reading_note(frame) == "One seed per point: no interval."
+    assert frame[["low", "high"]].isna().all(axis=None)
 
 
 def test_epochs_of_diverged_runs_are_apart_from_those_of_finished_ones(runs):
@@ -99,18 +113,34 @@ def test_where_a_run_ran_does_not_make_a_group(runs):
     assert len(group_comparable(pd.concat([runs, other], ignore_index=True))) == 1
 
 
-def test_the_command_writes_three_figures_and_their_frames(runs, tmp_path, capsys):
-    write_results(tmp_path / "results", runs, simulated_curves(runs, 3))
+def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
+    results, out = tmp_path / "results", tmp_path / "out"
+    write_results(results, runs, simulated_curves(runs, 3))
 
-    code = main(["figures", str(tmp_path / "results"), "--out", str(tmp_path / "out")])
+    code = main(["figures", str(results), "--out", str(out), "--width", "text", "--target", "0.4"])
 
     assert code == 0
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    stems = ("accuracy_vs_batch", "accuracy_vs_warmup", "accuracy_per_epoch")
-    assert names == {f"{s}.{ending}" for s in stems for ending in ("png", "pdf", "svg", "csv")}
-    assert capsys.readouterr().out.count("wrote ") == 12
-    drawn = pd.read_csv(tmp_path / "out" / "accuracy_vs_batch.csv")
-    pd.testing.assert_frame_equal(drawn, points(runs), check_dtype=False)
+    names = {path.name for path in out.iterdir()}
+    kinds = ("vs_batch", "vs_warmup", "per_epoch", "by_batch_and_warmup", "lost_per_doubling",
+             "steps_to_target")  # fmt: skip
+    assert names == {f"accuracy_{k}.{ending}" for k in kinds for ending in ("svg", "csv", "txt")}
+    assert capsys.readouterr().out.count("wrote ") == len(names)
+    drawn = pd.read_csv(out / "accuracy_vs_batch.csv").drop(columns="values")
+    expected = points(runs).drop(columns="values")
+    pd.testing.assert_frame_equal(drawn, expected, check_dtype=False)
+
+
+def test_rules_are_files_of_their_own_where_curves_are_drawn(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(save, "FORMATS", ())
+    other = with_setting(runs, lr_rule={"name": "none"}).assign(lr_rule="none")
+    other = other.assign(run_id="x" + other["run_id"])
+    both = pd.concat([runs, other], ignore_index=True)
+
+    paths = draw_all(Measured(both, simulated_curves(both, 3)), tmp_path)
+
+    names = {path.stem for path in paths}
+    assert names >= {"accuracy_per_epoch-lr_rule=linear", "accuracy_per_epoch-lr_rule=none"}
 
 
 def test_the_command_says_that_a_folder_is_empty(tmp_path, capsys):

@@ -8,7 +8,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.figures import save
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.draw import draw_figure
+from analysis.papers.draw import draw_figure, draw_optimizers
 from analysis.papers.grid import median_of_last_epochs, missing_points, runs_of
 from analysis.papers.paper import command_for, place_runs
 from analysis.tables.comparable_runs import group_comparable
@@ -103,7 +103,7 @@ def test_the_frame_of_figure_8_holds_both_rules():
     runs = grid([30720], [5], rules=("linear", "none"))
     compared = group_comparable(runs)[0]
 
-    _, frame = draw_figure(PAPER, FIGURES["figure_8"], compared, simulated_curves(runs, 3))
+    frame = draw_figure(PAPER, FIGURES["figure_8"], compared, simulated_curves(runs, 3)).frame
 
     assert sorted(frame["lr_rule"].unique()) == ["linear", "none"]
     assert len(frame) == 2 * 3
@@ -112,11 +112,11 @@ def test_the_frame_of_figure_8_holds_both_rules():
 def test_the_zoom_starts_at_the_last_third():
     runs = grid([7680], [5])
 
-    _, frame = draw_figure(
+    drawing = draw_figure(
         PAPER, FIGURES["figure_6b"], group_comparable(runs)[0], simulated_curves(runs, 90)
     )
 
-    assert frame["epoch"].min() == 61
+    assert drawing.frame["epoch"].min() == 61
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_reference_lines_need_the_same_protocol(data, model, epochs, expected):
 def test_a_figure_on_other_data_says_so_and_has_no_reference_line():
     runs = grid([7680], [0, 5])
 
-    figure, _ = draw_figure(
+    drawing = draw_figure(
         PAPER, FIGURES["figure_6c"], group_comparable(runs)[0], simulated_curves(runs, 2)
     )
 
-    assert "here on Simulated, Simulated, 90 epochs" in figure.get_suptitle()
-    assert len(figure.axes[0].lines) == 1
+    assert "here on Simulated, Simulated, 90 epochs" in drawing.caption
+    assert drawing.figure.legends == []
 
 
 def test_of_figure_leaves_out_other_points():
@@ -156,14 +156,51 @@ def test_of_figure_leaves_out_other_points():
     }
 
 
-def test_the_axis_of_a_twins_figure_names_the_twins_batches():
+def test_the_axis_of_a_twins_figure_names_the_twins_batches_and_the_papers():
     runs = as_twin(grid([150, 300, 600, 900, 1200], [1], epochs=18))
 
-    figure, _ = draw_figure(
+    drawing = draw_figure(
         PAPER, FIGURES["figure_5"], group_comparable(runs)[0], simulated_curves(runs, 2)
     )
 
-    assert figure.axes[0].get_xticks().tolist() == [150, 300, 600, 900, 1200]
+    (axes,) = drawing.figure.axes
+    assert axes.get_xticks().tolist() == [150, 300, 600, 900, 1200]
+    labels = [text.get_text() for text in axes.get_xticklabels()]
+    assert labels[:2] == ["150 [3,840]", "300 [7,680]"]
+
+
+def test_lines_and_title_of_a_twins_figure_have_the_papers_numbers_in_brackets():
+    runs = as_twin(grid([300], [0, 1, 2], epochs=18))
+
+    drawing = draw_figure(
+        PAPER, FIGURES["figure_6a"], group_comparable(runs)[0], simulated_curves(runs, 2)
+    )
+
+    (legend,) = drawing.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["0", "1 [5]", "2 [10]"]
+    assert "Warmups at batch 300 [7,680]" in drawing.caption
+
+
+def test_rules_are_places_that_the_figure_names_also_if_one_was_not_run():
+    runs = grid([8192], [5], rules=("linear", "none"))
+    figure = next(figure for figure in GOYAL.figures if figure.name == "rules_final")
+
+    drawing = draw_figure(GOYAL, figure, group_comparable(runs)[0], simulated_curves(runs, 5))
+
+    (axes,) = drawing.figure.axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["linear", "sqrt", "none"]
+    (means,) = [line for line in axes.lines if line.get_label() == "these runs"]
+    assert np.isnan(means.get_ydata()).tolist() == [False, True, False]
+
+
+def test_optimizers_have_colors_of_their_own():
+    runs = optimizers([64_000, 128_000], ["nesterov", "lars", "lamb"])
+
+    (axes,) = draw_optimizers(runs).figure.axes
+
+    named = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+    assert list(named) == ["lamb", "lars", "nesterov"]
+    assert len({line.get_color() for line in named.values()}) == 3
 
 
 def on_imagenet(runs: pd.DataFrame, bn_span: int) -> pd.DataFrame:
@@ -186,10 +223,10 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
     """23.60 to 33.96 % error from 256 to 65,536 (Goyal et al. 2017)."""
     runs = on_imagenet(grid([256, 8192], [5]), bn_span=32)
 
-    figure, _ = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
+    drawing = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
 
     errors = [23.60, 23.48, 23.53, 23.49, 23.56, 23.74, 24.79, 27.55, 33.96]
-    assert heights_of_published(figure) == pytest.approx([1 - e / 100 for e in errors])
+    assert heights_of_published(drawing.figure) == pytest.approx([1 - e / 100 for e in errors])
 
 
 @pytest.mark.parametrize(
@@ -202,19 +239,19 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
 def test_published_points_of_another_protocol_are_left_out_and_it_is_said_why(change, words):
     runs = on_imagenet(grid([256, 8192], [5]), bn_span=32).assign(**change)
 
-    figure, _ = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
+    drawing = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
 
-    assert heights_of_published(figure) == []
-    assert words in figure.get_supxlabel()
+    assert heights_of_published(drawing.figure) == []
+    assert words in drawing.caption
 
 
 def test_on_other_data_there_are_neither_published_points_nor_words_of_them():
     runs = grid([256, 8192], [5])
 
-    figure, _ = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
+    drawing = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
 
-    assert heights_of_published(figure) == []
-    assert "Goyal" not in figure.get_supxlabel()
+    assert heights_of_published(drawing.figure) == []
+    assert "'s points" not in drawing.caption
 
 
 def test_goyals_accuracy_is_the_median_of_the_last_five_epochs():

@@ -197,11 +197,11 @@ def test_an_axis_names_the_metric_and_its_direction(tmp_path):
     write_regression(tmp_path)
     found = measured(tmp_path)
 
-    figure, frame = draw_per_epoch(group_comparable(found.runs)[0], found.curves, found.metric)
+    drawing = draw_per_epoch(group_comparable(found.runs)[0], found.curves, found.metric)
 
-    assert figure.axes[0].get_ylabel() == "val/rmse (lower is better)"
-    assert figure.get_suptitle().startswith("val/rmse per epoch: ")
-    assert frame["mean"].notna().all()
+    assert drawing.figure.axes[0].get_ylabel() == "val/rmse (lower is better)"
+    assert drawing.caption.startswith("val/rmse per epoch: ")
+    assert drawing.frame["mean"].notna().all()
 
 
 def test_a_command_takes_a_metric_and_its_direction(tmp_path, capsys):

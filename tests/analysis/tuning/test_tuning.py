@@ -13,8 +13,9 @@ from pandas.testing import assert_frame_equal
 
 from analysis.cli import main
 from analysis.figures import save
+from analysis.figures.target import draw_steps_to_target
 from analysis.stats.rules import compare_rules
-from analysis.tuning.figures import draw_rates, draw_space, draw_steps, draw_trials
+from analysis.tuning.figures import draw_rates, draw_space, draw_trials
 from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.rates import regret, tuned_optima
 from sweeper.store.parquet import write_rows
@@ -273,7 +274,7 @@ def test_an_objective_that_a_module_logs_has_its_name_and_direction(few, folder)
     expected = steps_to_target(few, curves, 0.9)
     assert found["steps_to_target"].equals(expected["steps_to_target"])
     assert (own.rate, own.label) == ("module.lr", "val/r2 (higher is better)")
-    assert_frame_equal(draw_rates(own)[1], draw_rates(few)[1])
+    assert_frame_equal(draw_rates(own).frame, draw_rates(few).frame)
 
 
 def test_no_rates_are_drawn_of_too_few_trials(few):
@@ -281,11 +282,12 @@ def test_no_rates_are_drawn_of_too_few_trials(few):
 
 
 def test_figures_draw_what_the_tables_say(few, folder):
-    _, trials = draw_trials(few)
-    _, rates = draw_rates(few)
+    trials = draw_trials(few).frame
+    rates = draw_rates(few).frame
     curves = pd.read_parquet(folder / "curves")
-    _, space = draw_space(few)
-    _, steps = draw_steps(steps_to_target(few, curves, 2.5), "val_loss 2.5")
+    space = draw_space(few).frame
+    reached = steps_to_target(few, curves, 2.5)
+    steps = draw_steps_to_target(reached, "val_loss 2.5").frame
 
     assert len(trials) == len(few.trials)
     assert trials["is_best"].sum() == few.trials["study"].nunique()

@@ -1,0 +1,214 @@
+"""The sheet that a figure is drawn on: panels, labels, one legend, ticks that do not collide."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+
+from analysis.figures import style
+from analysis.figures.save import Drawing
+from analysis.figures.style import INCHES, LETTERS, SMALL, Width
+
+#: Panels of a user's figure, one for each panel of ours.
+Given = Axes | Sequence[Axes] | None
+
+#: Characters in a line of the title and of the note, on a screen.
+_TITLE, _NOTE = 88, 128
+
+#: Between labels of an axis [pixels].
+_APART = 4
+
+#: A strip below a panel: its place and height, in heights of the panel.
+_STRIP = (0.0, -0.36, 1.0, 0.28)
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Panels of one figure, row by row, with shared axes.
+
+    Attributes:
+        figure: holds the panels.
+        panels: one or more.
+        width: what the figure is for.
+        across: panels in a row.
+        is_given: whether the panels are a user's own.
+        strips: below panels, by their number.
+    """
+
+    figure: Figure
+    panels: list[Axes]
+    width: Width
+    across: int = 1
+    is_given: bool = False
+    strips: dict[int, Axes] = field(default_factory=dict[int, Axes])
+
+    @classmethod
+    def new(
+        cls,
+        width: Width,
+        ax: Given = None,
+        count: int = 1,
+        *,
+        across: int = 2,
+        height: float | None = None,
+        strips: Sequence[bool] = (),
+    ) -> "Sheet":
+        """Panels on a new figure, or those that are given.
+
+        Args:
+            width: what the figure is for.
+            ax: a user's panels; None for new ones.
+            count: how many panels.
+            across: at most so many in a row, in a column of a paper one less.
+            height: of a panel [inches]; None for what suits the width.
+            strips: which panels need room for a strip below.
+
+        Raises:
+            ValueError: if the panels that are given are not as many.
+        """
+        if ax is not None:
+            panels = [ax] if isinstance(ax, Axes) else list(ax)
+            if len(panels) != count:
+                msg = f"ax must be one axes for each of {count} panels; got {len(panels)}."
+                raise ValueError(msg)
+            return cls(panels[0].figure.figure, panels, width, across=count, is_given=True)
+        across = min(count, across - (width == "column") or 1)
+        rows = math.ceil(count / across)
+        high = height or _height(width, rows, across)
+        room = 0.7 + (0.5 if width == "screen" else 0.0)
+        below = sum(any(strips[i : i + across]) for i in range(0, len(strips), across))
+        size = INCHES[width], high * (rows - _STRIP[1] * below) + room
+        figure = Figure(figsize=size, layout="constrained")
+        shared = figure.subplots(rows, across, sharex=True, sharey=True, squeeze=False)
+        panels = list(shared.flat)
+        for axes in panels[count:]:
+            axes.remove()
+        sheet = cls(figure, panels[:count], width, across)
+        for axes in sheet.lowest:
+            axes.tick_params(labelbottom=True)
+        return sheet
+
+    @property
+    def lowest(self) -> list[Axes]:
+        """The panels without one below."""
+        return self.panels if self.is_given else self.panels[-self.across :]
+
+    def add_strip(self, number: int, label: str) -> None:
+        """Add a strip of shares, 0 to 1, below a panel, on the same horizontal axis."""
+        axes = self.panels[number]
+        strip = axes.inset_axes(_STRIP, sharex=axes)
+        strip.set_ylim(-0.1, 1.1)
+        strip.set_yticks([0, 1], ["0", "100"])
+        strip.grid(visible=True, axis="y")
+        axes.tick_params(labelbottom=False)
+        strip.tick_params(labelbottom=axes in self.lowest)
+        strip.set_ylabel(label, fontsize=SMALL)
+        self.strips[number] = strip
+
+    def label(self, x: str, y: str) -> None:
+        """Name the axes, once where panels share them."""
+        for i, axes in enumerate(self.panels):
+            if axes in self.lowest:
+                self.strips.get(i, axes).set_xlabel(x)
+        if self.is_given or len(self.panels) <= self.across:
+            self.panels[0].set_ylabel(y, parse_math=False)
+        else:
+            self.figure.supylabel(y, fontsize=LETTERS, parse_math=False)
+
+    def finish(
+        self,
+        frame: pd.DataFrame,
+        title: str,
+        words: Sequence[str],
+        legend: str = "",
+    ) -> Drawing:
+        """Add the legend of all panels, and on a screen title and words; keep ticks apart.
+
+        Args:
+            frame: every plotted number.
+            title: what is drawn.
+            words: on what, and how to read it; empty ones are left out.
+            legend: its title.
+        """
+        caption = "\n".join([title, *filter(None, words)])
+        if self.width == "screen" and not self.is_given:
+            wrapped = textwrap.fill(title, _TITLE)
+            heading = {"fontsize": 9, "fontweight": "bold", "x": 0.01, "ha": "left"}
+            self.figure.suptitle(wrapped, **heading, parse_math=False)
+            note = "\n".join(textwrap.fill(text, _NOTE) for text in words if text)
+            small = {"fontsize": SMALL, "color": style.GREY, "x": 0.01, "ha": "left"}
+            self.figure.supxlabel(note, **small, parse_math=False)
+        self._legend(legend)
+        self._part_ticks()
+        return Drawing(self.figure, frame, caption)
+
+    def _legend(self, title: str) -> None:
+        found = [axes.get_legend_handles_labels() for axes in self.panels]
+        named = {
+            label: handle
+            for handles, labels in found
+            for handle, label in zip(handles, labels, strict=True)
+        }
+        if len(named) < 2:
+            return
+        shown = {"handles": list(named.values()), "labels": list(named), "title": title or None}
+        if self.is_given:
+            plain(self.panels[-1].legend(**shown))
+            return
+        at_side = self.width == "screen"
+        loc = "outside right center" if at_side else "outside upper center"
+        counts = range(1, 5) if at_side else range(len(named), 0, -1)
+        legend = None
+        for columns in counts:
+            if legend:
+                legend.remove()
+            legend = plain(self.figure.legend(**shown, loc=loc, ncols=columns, columnspacing=1.2))
+            size = legend.get_window_extent().transformed(self.figure.dpi_scale_trans.inverted())
+            wide, high = self.figure.get_size_inches()
+            if size.height < 0.8 * high if at_side else size.width < 0.97 * wide:
+                return
+
+    def _part_ticks(self) -> None:
+        """Turn labels of horizontal axes that overlap, and leave out those that still would."""
+        engine = self.figure.get_layout_engine()
+        if engine:
+            engine.execute(self.figure)
+        for axes in [*self.panels, *self.strips.values()]:
+            labels = [t for t in axes.get_xticklabels() if t.get_visible() and t.get_text()]
+            boxes = [label.get_window_extent() for label in labels]
+            if not _overlapping([(box.x0, box.x1) for box in boxes], _APART):
+                continue
+            axes.tick_params(axis="x", labelrotation=90)
+            middles = [((box.x0 + box.x1) / 2, box.height / 2) for box in boxes]
+            for i in _overlapping([(x - half, x + half) for x, half in middles], 0):
+                labels[i].set_visible(False)
+
+
+def plain(legend: Legend) -> Legend:
+    """A legend whose names are not read as mathematics."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return legend
+
+
+def _overlapping(spans: Sequence[tuple[float, float]], apart: float) -> list[int]:
+    """Which spans, left to right, come too near to the last before them that stays."""
+    end, found = -math.inf, list[int]()
+    for i in sorted(range(len(spans)), key=lambda i: spans[i]):
+        if spans[i][0] < end + apart:
+            found.append(i)
+        else:
+            end = spans[i][1]
+    return found
+
+
+def _height(width: Width, rows: int, across: int) -> float:
+    """Of a panel [inches]."""
+    if rows == across == 1:
+        return {"screen": 3.0, "text": 2.6, "column": 2.0}[width]
+    return {1: 1.4, 2: 1.2 if width == "column" else 1.8}.get(across, 1.3)

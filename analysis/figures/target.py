@@ -1,0 +1,88 @@
+"""Steps to a target against the batch, with perfect scaling and the fitted hyperbola."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.figures import style
+from analysis.figures.final import BATCH
+from analysis.figures.lines import Lane, draw_points
+from analysis.figures.points import points
+from analysis.figures.save import Drawing
+from analysis.figures.sheet import Given, Sheet
+from analysis.figures.style import Width
+from analysis.stats.target import CriticalBatch, critical_batch
+from sweeper.spec.sentences import several
+
+_SEED = 20170608
+_DRAWN = 100  # places of a curve
+
+
+def best_reached(reached: pd.DataFrame) -> pd.DataFrame:
+    """Of what `to_target` returns, the fewest steps of each batch and seed."""
+    return reached.sort_values("steps_to_target").drop_duplicates(["global_batch", "seed"])
+
+
+@style.look()
+def draw_steps_to_target(
+    reached: pd.DataFrame, goal: str, about: str = "", *, width: Width = "screen", ax: Given = None
+) -> Drawing | None:
+    """Steps to a target against the batch, with what perfect scaling would be.
+
+    ``steps = fewest_steps + fewest_examples / batch`` is drawn where `critical_batch` fits it.
+    With `ax` it is drawn into a figure of your own.
+
+    Args:
+        reached: one row per replicate, as `best_reached` or `analysis.tuning.load.steps_to_target`
+            return them.
+        goal: the target in words.
+        about: on what.
+        width: what the figure is for.
+        ax: axes of your own.
+
+    Returns:
+        None if the target was never reached.
+    """
+    done = reached[reached["reached_target"]].assign(outcome="finished")
+    if not len(done):
+        return None
+    frame = points(done, "steps_to_target", ["global_batch"])
+    batches = frame["global_batch"].tolist()
+    frame["perfect_scaling"] = frame["mean"].iloc[0] * batches[0] / frame["global_batch"]
+    sheet = Sheet.new(width, ax)
+    (axes,) = sheet.panels
+    style.batch_axis(axes, batches)
+    axes.set_yscale("log")
+    axes.grid(visible=True, axis="y")
+    (mark,) = style.ordered_marks(1)
+    draw_points(axes, frame, "global_batch", mark=mark, lane=Lane(batches), label="measured")
+    axes.plot(batches, frame["perfect_scaling"], "--", color=style.GREY, label="perfect scaling")
+    seen = [*done["steps_to_target"], *frame["perfect_scaling"]]
+    axes.set_ylim(min(seen) / 1.3, max(seen) * 1.3)
+    fit, words = _fit(reached)
+    if fit:
+        at = np.geomspace(batches[0], batches[-1], _DRAWN)
+        axes.plot(at, fit.fewest_steps + fit.fewest_examples / at, ":", color="#0072b2",
+                  label="fitted hyperbola")  # fmt: skip
+        value = fit.critical_batch.value
+        if batches[0] <= value <= batches[-1]:
+            axes.axvline(value, color="#0072b2", linewidth=0.7, label="critical batch")
+    missed = reached[~reached["reached_target"]]
+    named = ", ".join(f"{batch:,}" for batch in sorted(missed["global_batch"].unique()))
+    unmet = f"{several(len(missed), 'replicate')} never reached it (batch {named})."
+    note = "Marks: means, with 95 % t intervals; small dots: replicates."
+    sheet.label(BATCH, f"steps to {goal}")
+    title = f"Steps to {goal} against batch"
+    lines = [about, " ".join([note, words, unmet if len(missed) else ""]).strip()]
+    return sheet.finish(frame, title, lines)
+
+
+def _fit(reached: pd.DataFrame) -> tuple[CriticalBatch | None, str]:
+    try:
+        fit = critical_batch(reached, np.random.default_rng(_SEED))
+    except ValueError as error:
+        return None, f"No hyperbola: {error}"
+    found = fit.critical_batch
+    if np.isnan(found.value):
+        return None, f"No hyperbola: {found.note}."
+    ends = f" (95 %: {found.low:,.0f} to {found.high:,.0f})" if found.has_interval else ""
+    return fit, f"Critical batch {found.value:,.0f}{ends}."

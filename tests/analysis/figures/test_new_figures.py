@@ -1,0 +1,172 @@
+"""The numbers behind heat map, doublings, parabolas and steps to target."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from simulated_studies import simulated_curves, simulated_runs
+
+import analysis
+from analysis.figures import style
+from analysis.figures.intervals import sum_half_width
+from analysis.tables.metric import LOSS
+
+
+def runs_of(batches, warmups, seeds=4, law=lambda b, w: 0.7, noise=0.01) -> pd.DataFrame:
+    rng = np.random.default_rng(7)
+    return simulated_runs(batches, warmups, seeds, accuracy=law, noise=noise, rng=rng)
+
+
+def falling(batch: int, _: float) -> float:
+    """Two points per doubling from 256 on."""
+    return 0.9 - 0.02 * np.log2(batch / 256)
+
+
+def parabola(_: int, warmup: float) -> float:
+    """Best at 7 epochs of warmup: log(7 + 1) is the vertex."""
+    return 0.7 - 0.02 * (np.log1p(warmup) - np.log(8)) ** 2
+
+
+def test_what_a_doubling_costs_is_found():
+    runs = runs_of([256, 512, 2048], [0, 5], law=falling, noise=0)
+
+    found = analysis.lost_per_doubling(runs)
+
+    assert found["lost"].tolist() == pytest.approx([0.02, 0.02])
+    assert found["warmup_epochs"].tolist() == [0, 5]
+
+
+def test_of_a_loss_what_is_lost_is_a_rise():
+    runs = runs_of([256, 512], [0], law=falling, noise=0)
+
+    assert analysis.lost_per_doubling(runs, LOSS)["lost"].tolist() == pytest.approx([0.02])
+
+
+def test_the_interval_of_one_doubling_is_welchs():
+    runs = runs_of([256, 512], [0], law=falling)
+    runs.loc[runs["global_batch"] == 512, "val_accuracy"] *= [1.1, 0.9, 1.2, 1.0]
+    first, second = (runs.loc[runs["global_batch"] == b, "val_accuracy"] for b in (256, 512))
+
+    found = analysis.lost_per_doubling(runs).iloc[0]
+
+    welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    assert (found["low"], found["high"]) == pytest.approx((welch.low, welch.high))
+
+
+def test_warmups_are_compared_over_the_batches_that_they_share():
+    runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0)
+    lacking = runs[(runs["warmup_epochs"] == 5) | (runs["global_batch"] != 256)]
+
+    found = analysis.lost_per_doubling(lacking)
+
+    assert found["smallest_batch"].tolist() == [512, 512]
+    assert found["num_batches"].tolist() == [2, 2]
+
+
+def test_one_batch_has_no_doubling():
+    (compared,) = analysis.group_comparable(runs_of([256], [0, 5]))
+
+    assert analysis.draw_lost_per_doubling(compared) is None
+
+
+def test_a_sum_of_one_seed_has_no_interval():
+    assert np.isnan(
+        sum_half_width(np.array([1.0, -1.0]), np.array([0.1, np.nan]), np.array([3, 1]))
+    )
+    assert sum_half_width(np.array([1.0]), np.array([0.0]), np.array([3])) == 0
+
+
+def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
+    runs = runs_of([256, 512], [0, 7, 30], law=parabola, noise=0)
+    runs.loc[(runs["global_batch"] == 512) & (runs["seed"] == 0), "outcome"] = "diverged"
+    gone = (runs["global_batch"] == 256) & (runs["warmup_epochs"] == 0)
+    runs.loc[gone, "outcome"] = "diverged"
+    (compared,) = analysis.group_comparable(runs)
+
+    (axes,) = analysis.draw_heat_map(compared).figure.axes
+
+    written = {t.get_position(): t.get_text() for t in axes.texts}
+    low = f"{100 * parabola(0, 30):.1f}"
+    assert written[0.5, 0.5] == "div."
+    assert written[0.5, 1.5] == "70.0"
+    assert written[1.5, 1.5] == "70.0†"
+    assert written[0.5, 2.5] == low
+    assert sorted(round(patch.get_y()) for patch in axes.patches) == [1, 1]
+
+
+def test_numbers_in_a_heat_map_have_contrast():
+    runs = runs_of(range(256, 266), [5], law=lambda b, w: 0.1 + (b - 256) * 0.08, noise=0)
+    (compared,) = analysis.group_comparable(runs)
+    (axes,) = analysis.draw_heat_map(compared).figure.axes
+    axes.figure.draw_without_rendering()
+
+    papers = axes.collections[0].get_facecolors()
+    inks = [text.get_color() for text in axes.texts]
+    assert len(inks) == 10
+    assert min(map(style.contrast, inks, papers)) >= 4.5
+
+
+def test_the_drawn_parabola_has_its_vertex_at_the_estimate():
+    runs = runs_of([256, 512], [0, 5, 10, 20], law=parabola)
+    (compared,) = analysis.group_comparable(runs)
+
+    frame = analysis.draw_best_warmups(compared).frame
+
+    vertex = np.expm1(-frame["b"] / (2 * frame["c"]))
+    assert frame["best"].tolist() == pytest.approx(vertex.tolist())
+    assert frame["best"].mean() == pytest.approx(7, abs=2)
+
+
+def test_where_three_warmups_are_missing_there_is_no_parabola():
+    (compared,) = analysis.group_comparable(runs_of([256, 512], [0, 5]))
+
+    assert analysis.draw_best_warmups(compared) is None
+
+
+def test_the_parabola_of_rates_is_over_the_peak_rate():
+    runs = runs_of([256], [5], seeds=12)
+    rates = 0.1 * 2.0 ** (runs["seed"] // 3)
+    best = 0.7 - 0.02 * np.log(rates / 0.25) ** 2 + 0.001 * (runs["seed"] % 3)
+    runs = runs.assign(peak_lr=rates, val_accuracy=best, seed=runs["seed"] % 3)
+    (compared,) = analysis.group_comparable(runs)
+
+    frame = analysis.draw_best_rates(compared).frame
+
+    assert frame["best"].tolist() == pytest.approx([0.25] * 4)
+
+
+def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
+    batches = [256, 512, 1024, 2048]
+    rows = [
+        {"global_batch": b, "seed": s, "reached_target": True,
+         "steps_to_target": 100 + 51200 / b + s, "examples_to_target": 100 * b + 51200 + s * b}
+        for b in batches for s in (0, 1)
+    ]  # fmt: skip
+
+    drawing = analysis.draw_steps_to_target(pd.DataFrame(rows), "accuracy 90 %")
+
+    (axes,) = drawing.figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    at, height = lines["fitted hyperbola"].get_data()
+    assert height == pytest.approx(100.5 + 51200 / at, rel=0.01)
+    assert lines["critical batch"].get_xdata()[0] == pytest.approx(512, rel=0.02)
+    assert drawing.frame["perfect_scaling"].tolist() == pytest.approx(
+        [(100.5 + 200) * 256 / b for b in batches]
+    )
+
+
+def test_batches_that_miss_the_target_are_named():
+    runs = runs_of([256, 512, 1024], [0], seeds=2, law=falling, noise=0)
+    reached = analysis.to_target(runs, simulated_curves(runs, 90), 0.87)
+
+    drawing = analysis.draw_steps_to_target(analysis.best_reached(reached), "accuracy 87 %")
+
+    assert "2 replicates never reached it (batch 1,024)." in drawing.caption
+    assert "No hyperbola: three or more batches must reach the target" in drawing.caption
+
+
+def test_a_target_that_no_run_reached_has_no_figure():
+    runs = runs_of([256, 512], [0], seeds=2)
+    reached = analysis.to_target(runs, simulated_curves(runs, 9), 0.99)
+
+    assert analysis.draw_steps_to_target(reached, "accuracy 99 %") is None
