@@ -90,11 +90,15 @@ def limit_to_end(panels: list[Axes], frame: pd.DataFrame, metric: Metric) -> str
     done = frame[frame["outcome"] == "finished"] if len(frame) else frame
     shown = done if len(done) else frame
     late = shown[shown["epoch"] >= (1 - _SHOWN) * cast("float", shown["epoch"].max())]
+    seeds = [late["mean"], late["mean"] - late["sd"], late["mean"] + late["sd"]]
+    has_cut_bands = False
     for axes in panels:
         style.value_axis(axes, metric)
-        style.value_limits(axes, metric, late["mean"], late[["low", "high"]])
+        has_cut_bands = style.value_limits(axes, metric, pd.concat(seeds), late[["low", "high"]])
     if not len(shown):
         return ""
     bottom, top = panels[0].get_ylim()
     is_cut = bool(((frame["mean"] < bottom) | (frame["mean"] > top)).any())
-    return " The axis is that of the last half; earlier epochs are cut." if is_cut else ""
+    notes = [" The axis is that of the last half; earlier epochs are cut."] if is_cut else []
+    notes += [" Bands that end at the frame are wider."] if has_cut_bands else []
+    return "".join(notes)

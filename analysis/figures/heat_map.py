@@ -26,10 +26,8 @@ _LETTER = 0.64 * SMALL / 72  # width of a digit [inches]
 #: Follows a value where some of the runs diverged, and stands for it where all did.
 _SOME, _ALL = "†", "div."
 
-_NOTE = (
-    "Cells: means over finished seeds; framed: the best warmup of each batch; "
-    f"{_SOME}: some runs diverged, {_ALL}: all did."
-)
+_NOTE = "Cells: means over finished seeds; framed: the best warmup of each batch"
+_NOTE_ON_DIVERGED = f"; {_SOME}: some runs diverged, {_ALL}: all did"
 
 
 @style.look()
@@ -65,7 +63,8 @@ def draw_heat_map(
     sheet.label(BATCH, WARMUP)
     unit = style.value_label(metric)
     title = f"{style.title_word(metric)} after the last epoch by batch and warmup: {compared.title}"
-    note = f"{unit[0].upper()}{unit[1:]}. {_NOTE} {reading_note(frame).partition('. ')[2]}"
+    note = f"{unit}. {_NOTE}{_NOTE_ON_DIVERGED if frame['num_diverged'].any() else ''}. "
+    note = note[0].upper() + note[1:] + reading_note(frame).partition(". ")[2]
     return sheet.finish(frame, title, [compared.about, note.strip()])
 
 

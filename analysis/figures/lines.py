@@ -61,8 +61,8 @@ def draw_points(
     if has_dots(line):
         beside = np.repeat(lane.at(line[x], 0.3), line["values"].map(len))
         seeds = [value for values in line["values"] for value in values]
-        small: dict[str, Any] = {"markersize": 1.8, "markeredgewidth": 0, "alpha": 0.8, "zorder": 3}
-        axes.plot(beside, seeds, ".", color=mark.color, gid="seeds", **small)
+        small: dict[str, Any] = {"markersize": 1.7, "markeredgewidth": 0, "alpha": 0.8, "zorder": 3}
+        axes.plot(beside, seeds, "o", color=mark.color, gid="seeds", **small)
     axes.plot(
         place, whole["mean"], mark.linestyle, color=mark.color, marker=mark.marker,
         markeredgewidth=0, label=label or None,

@@ -211,4 +211,4 @@ def _height(width: Width, rows: int, across: int) -> float:
     """Of a panel [inches]."""
     if rows == across == 1:
         return {"screen": 3.0, "text": 2.6, "column": 2.0}[width]
-    return {1: 1.4, 2: 1.2 if width == "column" else 1.8}.get(across, 1.3)
+    return {1: 1.4, 2: 1.2 if width == "column" else 1.8}.get(across, 1.3 if rows > 1 else 1.6)

@@ -63,7 +63,7 @@ _ORDERED = LinearSegmentedColormap.from_list(
 )
 _NAMED = (
     "#0072b2", "#d55e00", "#007f5f", "#a0307a", "#000000", "#8c6d00", "#5b4fcf", "#7a3b1d",
-    "#e0529c", "#777777",
+    "#e0529c", "#777777", "#b5301f", "#2e4a1f", "#008b8b",
 )  # fmt: skip
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LINE_STYLES = ("-", "--", ":", "-.")

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures import style
-from analysis.figures.final import BATCH
+from analysis.figures.final import BATCH, CUT
 from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points
 from analysis.figures.save import Drawing
@@ -70,6 +70,7 @@ def draw_steps_to_target(
     named = ", ".join(f"{batch:,}" for batch in sorted(missed["global_batch"].unique()))
     unmet = f"{several(len(missed), 'replicate')} never reached it (batch {named})."
     note = "Marks: means, with 95 % t intervals; small dots: replicates."
+    note += CUT if (frame["low"] < axes.get_ylim()[0]).any() else ""
     sheet.label(BATCH, f"steps to {goal}")
     title = f"Steps to {goal} against batch"
     lines = [about, " ".join([note, words, unmet if len(missed) else ""]).strip()]

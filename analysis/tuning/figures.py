@@ -65,15 +65,16 @@ def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
         axes.plot(ringed["peak_lr"], ringed["value"], marker="o", markersize=7,
                   markerfacecolor="none", **ink)  # fmt: skip
         lost = here.loc[here["outcome"] == "diverged", "peak_lr"]
-        _cross_at_foot(axes, lost, mark.color)
+        if len(lost):
+            _cross_at_foot(axes, lost, mark.color)
     axes.set_xscale("log")
     if "loss" in tuned.label:
         axes.set_yscale("log")
     axes.grid(visible=True, axis="y")
     sheet.label("peak learning rate", tuned.label)
     note = (
-        f"{len(frame)} trials of {frame['study'].nunique()} studies; rings: best of its study; "
-        "crosses at the foot: diverged."
+        f"{len(frame)} trials of {frame['study'].nunique()} studies; rings: best of its study"
+        f"{'; crosses at the foot: diverged' if (frame['outcome'] == 'diverged').any() else ''}."
     )
     return sheet.finish(frame, "Trials of every study", [note], BATCH)
 
