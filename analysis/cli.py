@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import textwrap
 from collections.abc import Callable, Sequence
+from math import isfinite
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ import pandas as pd
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, curve_columns, with_metric
-from sweeper.console.text import of_os_error, say
+from sweeper.console.text import of_os_error, say, whole_number
 from sweeper.store.schema import RUNS
 
 #: Columns that place runs in a paper's grid and beside its published points.
@@ -91,9 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     watch = add(_watch, "serve the page while a sweep runs", results, metric)
     watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
     watch.add_argument(
-        "--port", type=int, default=8765, choices=range(2**16), metavar="0..65535",
-        help="port to listen on",
-    )  # fmt: skip
+        "--port", type=whole_number(0, 2**16 - 1), default=8765, help="port to listen on"
+    )
     return parser
 
 
@@ -143,11 +143,21 @@ def _estimates(options: argparse.Namespace) -> int:
     from analysis.report.estimates import estimate_all
 
     measured = _with_metric(options, _read_runs(options))
+    _check_target(options.target, measured.metric.unit)
     for found in estimate_all(measured, options.target):
         say(f"{found.question}\n  {found.words}")
         if len(found.table):
             say(textwrap.indent(found.table.to_string(index=False), "  "))
     return 0
+
+
+def _check_target(target: float | None, unit: str) -> None:
+    """ValueError for a target that no run could reach."""
+    if target is None or (isfinite(target) and (unit != "%" or 0 < target < 1)):
+        return
+    rule = "a number from 0 to 1, as of an accuracy" if unit == "%" else "a number"
+    msg = f"--target must be {rule}; got --target {target:g}. For 90 % write 0.9."
+    raise ValueError(msg)
 
 
 def _tuning(options: argparse.Namespace) -> int:
@@ -159,6 +169,7 @@ def _tuning(options: argparse.Namespace) -> int:
     if others:
         say(f"{len(others)} smaller sets of studies, with other search spaces, are skipped.")
     curves = pd.DataFrame()
+    _check_target(options.target, "")
     if options.target is not None:
         options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
@@ -189,6 +200,9 @@ def _watch(options: argparse.Namespace) -> int:
     command = f"python -m analysis watch {' '.join(options.results)}"
     watcher = Watcher(options.results, command, _asked(options))
     watcher.data_json()  # what is wrong with the results or the metric is said here
+    if not options.host.strip():
+        msg = f"--host must be an address of this machine; got {options.host!r}. Leave it out."
+        raise ValueError(msg)
     try:
         server = make_server(watcher, options.host, options.port)
     except (OSError, UnicodeError) as error:

@@ -34,12 +34,18 @@ class RunLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Called by Hydra before anything is launched; the tasks say all there is to know."""
+        """Called by Hydra before anything is launched; the tasks say all there is to know.
+
+        ValueError for Hydra's own sweepers: they know jobs, not runs.
+        """
+        del hydra_context, task_function
+        if not config.hydra.sweeper["_target_"].startswith(__name__):
+            raise ValueError(self._refusal)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Not for Hydra's own sweepers: they know jobs, not runs."""
+        """Never called: `setup` refuses those who would."""
         del job_overrides, initial_job_idx
         raise ValueError(self._refusal)
 

@@ -66,7 +66,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     if first in COMMANDS:
         return _command(first, arguments[1:])
     if first.isidentifier():
-        sys.stderr.write(f"{_unknown(first)}\n")
+        sys.stderr.write(f"{_unknown(*arguments[:2])}\n")
         return BAD_INPUT
     if {"-h", "--help", "--version"} & {*arguments}:
         say(_version() if "--version" in arguments else _help())
@@ -99,7 +99,9 @@ def _version() -> str:
     return f"sweeper {importlib.metadata.version('sweeper')}"
 
 
-def _unknown(word: str) -> str:
+def _unknown(word: str, then: str = "") -> str:
+    if then.startswith("="):
+        return f"An override must be one word; got {word} {then}. Put no spaces around the =."
     from sweeper.spec.sentences import did_you_mean  # pydantic, which the help does not wait for
 
     hint = did_you_mean(word, list(COMMANDS)) or "See sweeper --help."

@@ -19,7 +19,7 @@ from sweeper.commands.checks.machine import machine_checks
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.plan import configs_of
 from sweeper.commands.refusals import refuse
-from sweeper.console.text import say, text_console
+from sweeper.console.text import say, text_console, whole_number
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 from sweeper.spec.sentences import several
 
@@ -86,8 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     parser.add_argument(
-        "--devices", type=int, default=1, choices=range(1, 1025), metavar="1..1024",
-        help="ranks on each node",
-    )  # fmt: skip
+        "--devices", type=whole_number(1, 1024), default=1, help="ranks on each node"
+    )
     parser.add_argument("--json", action="store_true", help="for scripts")
     return parser

@@ -76,7 +76,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
 #: Points that a command takes: a thousand are looked at in a second.
 _MOST_POINTS = 100_000
 #: Values of a key, each of which Hydra reads in a millisecond.
-_MOST_VALUES = 10_000
+MOST_VALUES = 10_000
 #: From here on it says so.
 _MANY_POINTS = 3_000
 
@@ -232,13 +232,13 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
         )
         raise ValueError(msg)
     try:
-        found = list(itertools.islice(override.sweep_string_iterator(), _MOST_VALUES + 1))
+        found = list(itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1))
     except ValueError as error:  # a step of 0
         msg = f"{key} must list its values; got {override.input_line}: {error}. Correct the range."
         raise ValueError(msg) from error
-    if len(found) > _MOST_VALUES:
+    if len(found) > MOST_VALUES:
         msg = (
-            f"{key} must have at most {_MOST_VALUES:,} values in a grid; got "
+            f"{key} must have at most {MOST_VALUES:,} values in a grid; got "
             f"{override.input_line}. Split it over several commands."
         )
         raise ValueError(msg)

@@ -14,7 +14,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from sweeper.commands.overrides import parse, values_of
+from sweeper.commands.overrides import MOST_VALUES, parse, values_of
 from sweeper.tuning.space import Space, ends
 
 _TAGS = {"tune", "log", "mean"}
@@ -101,8 +101,9 @@ def _ends(override: Override) -> tuple[float, float, float | None]:
     """The lowest and highest number that an override tunes, and the step if it has one."""
     sweep = override.value()
     if isinstance(sweep, RangeSweep):
-        values = list(sweep.range())
-        _require(len(values) > 1, override, "a range of two or more numbers")
+        values = list(itertools.islice(sweep.range(), MOST_VALUES + 1))
+        rule = f"a range of 2 to {MOST_VALUES:,} numbers"
+        _require(1 < len(values) <= MOST_VALUES, override, rule)
         return min(values), max(values), abs(values[1] - values[0])
     assert isinstance(sweep, IntervalSweep)
     low, high = sweep.start, sweep.end

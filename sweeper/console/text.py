@@ -1,8 +1,10 @@
 """Lines of text on standard output; quiet when the reader has left, as `| head -1` does."""
 
+import argparse
 import io
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,18 @@ def open_closed_streams() -> None:
             setattr(sys, name, stream)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
+    """Reads an argument of a command line that is a number from one to another."""
+
+    def read(text: str) -> int:
+        if text.isdecimal() and lowest <= int(text[:20]) <= highest:
+            return int(text)
+        msg = f"it must be a whole number from {lowest} to {highest}; got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+
+    return read
 
 
 def of_os_error(error: OSError) -> str:

@@ -22,9 +22,9 @@ RATES = "base_lr=tag(log, interval(0.01, 1))"
         (["base_lr=tag(log, interval(0, 1))"],
          "base_lr must be above 0 to be tagged log; got base_lr=tag(log, interval(0, 1))."),
         (["warmup=tag(tune, range(3, 3))"],
-         "warmup must be a range of two or more numbers; got warmup=tag(tune, range(3, 3))."),
+         "warmup must be a range of 2 to 10,000 numbers; got warmup=tag(tune, range(3, 3))."),
         (["warmup=tag(tune, range(3, 4))"],
-         "warmup must be a range of two or more numbers; got warmup=tag(tune, range(3, 4))."),
+         "warmup must be a range of 2 to 10,000 numbers; got warmup=tag(tune, range(3, 4))."),
         (["warmup=tag(tune, log, range(1, 9, 2))"],
          "warmup must be in steps of 1 to be tagged log; got "
          "warmup=tag(tune, log, range(1, 9, 2))."),
