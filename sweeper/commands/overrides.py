@@ -30,23 +30,24 @@ Config = dict[str, Any]
 def plain(config: DictConfig) -> Config:
     """A composed config as resolved plain values, without Hydra's own part.
 
-    Keys of the user's own that others refer to, such as a group `paths`, have then done their part.
+    Keys of the user's own that others refer to, such as a group `paths`, have then done their part;
+    what nobody refers to in them is not resolved, as it may be for Hydra's own applications.
     ValueError if a value is missing or an interpolation leads nowhere.
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     _check_complete(OmegaConf.to_container(ours))
+    text = OmegaConf.to_yaml(ours)
     try:
-        container = OmegaConf.to_container(ours, resolve=True, throw_on_missing=True)
+        return resolved(
+            {
+                str(key): ours[key]
+                for key in ours
+                if key in RunConfig.model_fields or not re.search(rf"\$\{{{key}[.}}]", text)
+            }
+        )
     except OmegaConfBaseException as error:
         msg = f"every config value must be given; {error}."
         raise ValueError(msg) from error
-    assert isinstance(container, dict)
-    text = OmegaConf.to_yaml(ours)
-    return {
-        str(key): value
-        for key, value in container.items()
-        if key in RunConfig.model_fields or not re.search(rf"\$\{{{key}[.}}]", text)
-    }
 
 
 def resolved(settings: Mapping[str, Any]) -> Config:

@@ -53,11 +53,11 @@ def test_keys_of_a_project_may_refer_to_each_other_and_to_the_environment(grid, 
 
 
 def test_groups_of_a_projects_own_folder_are_chosen_and_resolved(grid, tmp_path):
-    """As of lightning-hydra-template, with its group `paths` that only others read."""
+    """As of lightning-hydra-template, whose group `paths` only others read, and not all of it."""
     for name, text in {
         "module/photo": "_target_: a.Module\nnum_classes: ${data.num_classes}\n",
         "data/photos": "_target_: a.Data\nroot: ${paths.root}/photos\nnum_classes: 9\n",
-        "paths/here": "root: /here\n",
+        "paths/here": "root: /here\nout: ${hydra:runtime.output_dir}\n",
     }.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / f"{name}.yaml").write_text(text)
