@@ -46,6 +46,8 @@ flags:
   -sc install=bash     tab completion: eval "$(sweeper -sc install=bash)"; zsh and fish too
   --hydra-help         print Hydra's flags
   --version            print the version"""
+_COMPOSING = "Composing the configuration ..."
+_MEANWHILE = {"plan": _COMPOSING, "equivalence": _COMPOSING, "analysis": "Reading the results ..."}
 _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 
@@ -75,6 +77,8 @@ def _run(arguments: Sequence[str]) -> int | None:
 
 
 def _command(name: str, arguments: Sequence[str]) -> int:
+    if name in _MEANWHILE and not {"-h", "--help"} & {*arguments}:
+        _say_meanwhile(_MEANWHILE[name])
     try:
         return importlib.import_module(COMMANDS[name][0]).main(arguments)
     except OSError as error:
@@ -84,15 +88,20 @@ def _command(name: str, arguments: Sequence[str]) -> int:
 
 def _hydra() -> None:
     """A sweep or the completion of one; the help does not wait for Hydra to be imported."""
-    is_asked = "COMP_LINE" not in os.environ and os.environ.get("RANK", "0") == "0"
-    if is_asked and sys.stderr.isatty():  # by a person, not by a shell or as a further rank
-        note("Composing the configuration ...")
+    if "COMP_LINE" not in os.environ and os.environ.get("RANK", "0") == "0":  # of torchrun's ranks
+        _say_meanwhile(_COMPOSING)
     from sweeper.commands import completion, sweep
 
     if "COMP_LINE" in os.environ:
         completion.complete(os.environ["COMP_LINE"], list(COMMANDS))
     else:
         sweep.run_command_line()
+
+
+def _say_meanwhile(text: str) -> None:
+    """Show on a terminal that something is done, before imports that may take seconds."""
+    if sys.stderr.isatty():
+        note(text)
 
 
 def _version() -> str:

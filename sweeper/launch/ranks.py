@@ -192,7 +192,7 @@ class GracefulStop:
         """How many runs are not saved yet, for the user; nothing if all are."""
         unsaved = sum(_may_save(run) for run, _ in self._deadlines)
         runs = several(unsaved, "run")
-        text = f"{runs} could not be saved: what was trained since the last checkpoint is lost."
+        text = f"{runs} not saved in time: what was trained since the last checkpoint is lost."
         return [text] if unsaved else []
 
     def wait(self) -> None:

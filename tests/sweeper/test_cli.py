@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,8 +76,10 @@ def test_the_help_waits_for_neither_hydra_nor_torch():
 def hydra(monkeypatch):
     """A sweep on a terminal, up to where Hydra takes over; there it does what a test says."""
 
-    def start(then, **environment):
-        monkeypatch.setattr(sys, "argv", ["sweeper", "-m", "batch=3840"])
+    def start(then, words=("-m", "batch=3840"), modules=None, **environment):
+        monkeypatch.setattr(sys, "argv", ["sweeper", *words])
+        for name, module in (modules or {}).items():
+            monkeypatch.setitem(sys.modules, name, module)
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
         monkeypatch.setattr(sweep, "run_command_line", then)
         for name, value in environment.items():
@@ -93,6 +96,16 @@ def test_a_terminal_shows_what_is_done_before_hydra_is_started(hydra, capsys):
 
     assert hydra(lambda: shown.append(capsys.readouterr())) is None
     assert (shown[0].out, shown[0].err) == ("", "Composing the configuration ...\n")
+
+
+@pytest.mark.parametrize("command", ["plan", "equivalence", "analysis"])
+def test_a_command_that_takes_seconds_shows_it_before_it_is_imported(hydra, capsys, command):
+    shown = []
+    fake = SimpleNamespace(main=lambda _: shown.append(capsys.readouterr().err))
+
+    hydra(None, [command], {COMMANDS[command][0]: fake})
+
+    assert shown[0].endswith(" ...\n")
 
 
 def test_only_the_first_of_torchruns_processes_says_it(hydra, capsys):

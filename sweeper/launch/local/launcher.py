@@ -276,9 +276,9 @@ class _Runs:
             while saving.is_waited_for:
                 self.wait()
                 yield replace(self.end(), is_stopping=True)
-        lost = saving.unsaved
+        yield Event(said=saving.unsaved, is_stopping=True)
         self.stop()
-        yield Event(ended=self._take_ended(), said=lost, is_stopping=True)
+        yield Event(ended=self._take_ended(), is_stopping=True)
 
     def stop(self) -> None:
         """Stop what is running; it resumes from its checkpoint when the command is repeated."""
