@@ -33,10 +33,10 @@ from sweeper.spec.worker_args import (
     GRACEFUL_STOP,
     METRIC_NOT_LOGGED,
     OVER_MEMORY_EXIT,
+    SIGNALS_OF_LAUNCHER,
     UNWRITABLE_EXIT,
     ProbeArgs,
     WorkerArgs,
-    signals_of_launcher,
 )
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.step_progress import write_step_progress
@@ -172,9 +172,9 @@ def _redirect_output(log: Path) -> None:
 
 def _die_with_parent() -> None:
     """End this process when the launcher has gone, however it went."""
-    for number in signals_of_launcher():
-        signal.signal(number, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
+    for number in SIGNALS_OF_LAUNCHER if parent else (signal.SIGINT,):  # srun's heed SIGTERM
+        signal.signal(number, signal.SIG_IGN)
     if parent is None:
         return
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.worker_args import PRELOADED, WorkerArgs, signals_of_launcher
+from sweeper.spec.worker_args import PRELOADED, SIGNALS_OF_LAUNCHER, WorkerArgs
 from sweeper.store.publish import publish_json
 
 
@@ -66,7 +66,7 @@ def start_process(
     Raises:
         ForkServerDied: if there is no fork server to start it.
     """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals_of_launcher()}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}
     try:
         forkserver.ensure_running()
     finally:

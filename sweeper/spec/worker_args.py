@@ -1,6 +1,5 @@
 """The arguments of a worker process: plain values only, so that they travel to any process."""
 
-import os
 import signal
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,9 @@ CHECKPOINT = "checkpoint.ckpt"
 FIRST_STEP = "first-step"
 #: In the reason of a run whose metric is no logged name: no result, as before the first step.
 METRIC_NOT_LOGGED = "metric must be a name that the module logs"
+#: Signals that reach the fork server and ranks too, as a terminal, `timeout`, torchrun and systemd
+#: send them, but are their launcher's business: it has runs saved first.
+SIGNALS_OF_LAUNCHER = (signal.SIGINT, signal.SIGTERM)
 #: A variable: modules that the fork server imports for all runs, with commas between.
 PRELOADED = "SWEEPER_PRELOAD"
 #: Exit code of a memory probe that needed more than it may use.
@@ -21,13 +23,6 @@ OVER_MEMORY_EXIT = 3
 GPU_BUSY_EXIT = 4
 #: Exit codes above this say with which errno the attempt's folder could not be written.
 UNWRITABLE_EXIT = 64
-
-
-def signals_of_launcher() -> tuple[signal.Signals, ...]:
-    """Signals that reach ranks too but are their launcher's business: it has them save first."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun passes SIGTERM on to everybody
-        return signal.SIGINT, signal.SIGTERM
-    return (signal.SIGINT,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

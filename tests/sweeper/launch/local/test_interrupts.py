@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from provoked import note_ignored
 
 from sweeper.commands.sweep import take_in
+from sweeper.launch.fork_server import open_fork_server, start_process
 from sweeper.launch.local import interrupts
 from sweeper.launch.local.interrupts import interruptible
 from sweeper.launch.local.launcher import run_here
@@ -177,6 +179,16 @@ def test_signals_that_come_together_are_one(monkeypatch):
 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_what_the_fork_server_starts_leaves_both_signals_to_the_launcher(tmp_path):
+    """A terminal, `timeout` and systemd signal every process; the launcher has runs saved first."""
+    noted = tmp_path / "noted"
+
+    process = start_process(note_ignored, str(noted), open_fork_server())
+    process.join()
+
+    assert noted.read_text() == "SIGINT SIGTERM"
 
 
 def test_signals_that_somebody_else_handles_are_left_alone():
