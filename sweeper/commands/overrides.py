@@ -193,8 +193,8 @@ def _copied(node: Config) -> Config:
 def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     try:
         return loader.load_configuration(CONFIG_NAME, list(overrides), run_mode=RunMode.RUN)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(sentence(error)) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ValueError(sentence(error, overrides)) from error
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:

@@ -16,7 +16,7 @@ _LONGEST = 1000
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
     """Print why nothing was started; return the exit code."""
-    lines = str(error) if type(error) is ValueError else sentence(error)
+    lines = str(error) if type(error) is ValueError else sentence(error, sys.argv[1:])
     sys.stderr.write("\n".join([heading, *map(fitted, lines.splitlines()), ""]))
     return BAD_INPUT
 
@@ -28,7 +28,7 @@ def fitted(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: Exception, given: Sequence[str] = ()) -> str:
     """Hydra's message in our form: what must hold, what was given, what to do."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     if isinstance(error, OverrideParseException):
@@ -39,7 +39,8 @@ def sentence(error: Exception) -> str:
     if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
         return _unknown_option(unknown_option["group"], unknown_option["option"], text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return " ".join(line for line in lines if not line.startswith("See http"))
+    joined = " ".join(line for line in lines if not line.startswith("See http"))
+    return joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
 
 
 def unreadable(word: str, reason: str) -> str:

@@ -38,9 +38,9 @@ BAD_WORDS = [
     *("~nosuch", "~data.nosuch", "~batch", "~batch=1", "~data", "~module", "~model", "~optimizer",
       "~lr_rule.name", "~model._target_", "~data._target_", "~schedule", "~precision", "~results",
       "~hydra", "~data@x", "~trainer"),
-    *("data=nosuch", "data=null", "data=", "data=[digits]", "data=[digits,noise]", "data={}",
+    *("data=nosuch", "data=null", "data=", "data=[digits,noise]",
       "data={_target_: x}", "data@x=digits", "data@=digits", "data=../config", "data=digits/x",
-      "data=1", "model=[]", "lr_rule=sqr", "lr_rule=1", "+lr_rule=sqrt", "schedule=cosin"),
+      "data=1", "model=null", "lr_rule=sqr", "lr_rule=1", "+lr_rule=sqrt", "schedule=cosin"),
     *("lr_rule.name=[]", "schedule.name=[]", "+lr_rule._target_=1", "+schedule._target_=1",
       "+lr_rule._target_=os.system", "+schedule._target_=os.system", "+lr_rule._target_=sys.exit",
       "+lr_rule._target_=builtins.exec", "model._target_=1", "model._target_=null",
@@ -48,7 +48,7 @@ BAD_WORDS = [
       "optimizer._target_=1", "model._target_=nosuch.Model",
       "optimizer._target_=torch.optim.Nosuch"),
     *("hydra/launcher=nosuch", "hydra/sweeper=nosuch", "hydra.nosuch=1", "hydra.mode=nosuch",
-      "hydra=1", "hydra={}", "hydra.searchpath=1", "hydra.searchpath=[nosuch://x]",
+      "hydra=1", "hydra.searchpath=1", "hydra.searchpath=[nosuch://x]",
       "hydra.job.nosuch=1", "hydra/job_logging=nosuch"),
     *("experiment=goyal2017", "recipe=goyal2017", "+experiment=nosuch", "+recipe=nosuch",
       "+experiment=", "+cluster=nosuch"),
@@ -180,8 +180,10 @@ def is_composed(line: list[str]) -> bool:
 
 def names_a_word(line: list[str], said: str) -> bool:
     """Whether a refusal names some part of what was typed; usage texts do."""
-    parts = [part for word in line for part in re.split(r"^--|[=(),\[\]{}@~+' ]", word)]
-    words = [part[:20] for part in parts if part.isprintable() and part not in {"", *COMMANDS}]
+    parts = [part for word in line for part in re.split(r"^--|[.=(),\[\]{}@~+' ]", word)]
+    words = [
+        part[:20] for part in parts if part.isprintable() and part not in {"", "-m", *COMMANDS}
+    ]
     return "usage: " in said or any(word in said for word in words) or not words
 
 
