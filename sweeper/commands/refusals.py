@@ -12,11 +12,14 @@ from sweeper.spec.sentences import did_you_mean, printable
 
 #: A line that is longer than this loses its middle, where the value is [characters].
 _LONGEST = 1000
+#: How plain ValueErrors of Hydra begin.
+_HYDRAS = ("Config group override must", "No config source registered")
 
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
     """Print why nothing was started; return the exit code."""
-    lines = str(error) if type(error) is ValueError else sentence(error, sys.argv[1:])
+    is_ours = type(error) is ValueError and not str(error).startswith(_HYDRAS)
+    lines = str(error) if is_ours else sentence(error, sys.argv[1:])
     sys.stderr.write("\n".join([heading, *map(fitted, lines.splitlines()), ""]))
     return BAD_INPUT
 
