@@ -13,7 +13,7 @@ from sweeper.spec.sentences import did_you_mean, printable
 #: A line that is longer than this loses its middle, where the value is [characters].
 _LONGEST = 1000
 #: How plain ValueErrors of Hydra begin.
-_HYDRAS = ("Config group override must", "No config source registered")
+_HYDRAS = ("Config group override must", "No config source", "Expecting one subcommand")
 
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
