@@ -55,7 +55,8 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     rng = np.random.default_rng(_SEED)
     if name == limit2020.NAME:
         shown, verdicts = limit2020.judge_claims(runs, curves, rng)
-        compared = group_comparable(shown, (*AXES, *limit2020.RECIPE))[0]
+        comparable = shown if len(shown) else runs
+        compared = group_comparable(comparable, (*AXES, *limit2020.RECIPE))[0]
         return Judged(name, limit2020.CITATION, compared, verdicts)
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper)
