@@ -25,7 +25,8 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
     }
     codes = sorted(sweeps.exit_code(f"{job}_{index}") for index in range(2))
     assert codes == ["JobState=COMPLETED ExitCode=0:0", "JobState=FAILED ExitCode=1:0"]
-    assert "JobName=batch=7680_warmup=0_linear_seed=0" in sweeps.cluster.run("scontrol show job")
+    jobs = sweeps.cluster.run("scontrol show job")
+    assert "JobName=batch=7680_warmup=0_lr_rule=linear_seed=0" in jobs
     assert not list((sweeps.results / "slurm/queued").iterdir())
     assert not list(sweeps.folder.glob("hpc_ckpt*"))
 
@@ -56,7 +57,7 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
 def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words, sentence):
     said = sweeps.run(*words, code=2, timeout=300)
 
-    assert said.startswith("Nothing was started.\n")
+    assert "\nNothing was started.\n" in f"\n{said}"
     assert sentence in said
     assert "Traceback" not in said
     assert not list(sweeps.results.glob("slurm/queued/*"))
@@ -81,9 +82,9 @@ def test_a_host_without_slurm_is_told_so(sweeps, monkeypatch):
     said = sweeps.run(code=2)
 
     assert said == (
-        "Nothing was started.\nhydra/launcher=slurm must be started on a host with SLURM's "
-        "programs; sbatch and squeue are not on PATH. Go to a login node of the cluster, or use "
-        "hydra/launcher=local.\n"
+        "1 run to train.\nNothing was started.\nhydra/launcher=slurm must be started on a host "
+        "with SLURM's programs; sbatch and squeue are not on PATH. Go to a login node of the "
+        "cluster, or use hydra/launcher=local.\n"
     )
 
 
