@@ -46,8 +46,10 @@ def _mistakes(key: str, group: Component) -> list[str]:
     positional, by_name = _GIVEN[key]
     names = dict(list(settings.annotations.items())[positional:])
     known = [name for name in names if name not in by_name]
+    path, _, what = group.target.rpartition(".")
+    what = what if is_ours(group.target) else f"{key}._target_={path}.{what}"
     found = [
-        f"{key}.{name} must be given; write {key}.{name}=VALUE."
+        f"{key}.{name} must be given to {what}; write {key}.{name}=VALUE."
         for name in known
         if name in settings.required and name not in group.settings
     ]
@@ -55,7 +57,6 @@ def _mistakes(key: str, group: Component) -> list[str]:
         hint = did_you_mean(name, known, f"{key}.") or f"Its settings: {', '.join(known)}."
         got = f"got {key}.{name}={as_typed(value)}"
         if name not in names and not settings.takes_more:
-            what = group.target.rpartition(".")[2]
             found.append(f"{key}.{name} must be a setting of {what}; {got}. {hint}")
         elif is_ours(group.target) and not _fits(value, rule := names.get(name, "")):
             rules = " or ".join(_RULES.get(part, part) for part in rule.split(" | "))

@@ -190,9 +190,11 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
     at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
     peak = number(lambda: lr_rule.peak_lr(at))
     if not 0 < peak < math.inf:
+        settings = lr_rule.model_dump(exclude={"name"}, exclude_none=True).items()
         msg = (
             f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
-            f"batch={global_batch}. Correct the rule's settings."
+            f"{', '.join([f'batch={global_batch}', *(f'lr_rule.{k}={v!r}' for k, v in settings)])}. "
+            "Correct the rule's settings."
         )
         raise ValueError(msg)
     return peak

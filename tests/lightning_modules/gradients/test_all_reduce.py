@@ -49,15 +49,10 @@ def exchanges(config, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "micro_batch",
-    [pytest.param(480, id="1 micro-batch"), pytest.param(60, id="8 micro-batches")],
-)  # fmt: skip
-def test_each_further_step_exchanges_gradients_once(exchanges, micro_batch):
-    few = exchanges(steps=3, micro_batch=micro_batch)
-    more = exchanges(steps=7, micro_batch=micro_batch)
+def test_steps_of_one_rank_exchange_nothing(exchanges):
+    few, more = (exchanges(steps=steps, micro_batch=60) for steps in (3, 7))
 
-    assert more["gloo:all_reduce"] - few["gloo:all_reduce"] == 4
+    assert more["gloo:all_reduce"] == few["gloo:all_reduce"]
 
 
 @pytest.mark.slow

@@ -21,7 +21,10 @@ FRACTION, RATE = "a number from 0 to below 1", "must give a positive, finite rat
         ("optimizer=adam optimizer.betas=[1.5,0.9]", "optimizer.betas must be 2 numbers from 0 to"),
         ("optimizer=vr_lamb optimizer.betas=[0.9,0.9]", "optimizer.betas must be 3 numbers from 0"),
         ("lr_rule=power lr_rule.exponent=1000 base_batch=128", f"lr_rule=power {RATE} inf at"),
-        ("lr_rule=surge lr_rule.noise_scale=1e-308", f"lr_rule=surge {RATE} nan at batch=3840."),
+        (
+            "lr_rule=surge lr_rule.noise_scale=1e-308",
+            f"lr_rule=surge {RATE} nan at batch=3840, ",
+        ),
         (
             "lr_rule=legw lr_rule.warmup_exponent=400 base_batch=128 warmup=1",
             "warmup must be shorter than the training; got warmup=1, which "
