@@ -193,7 +193,7 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
         settings = lr_rule.model_dump(exclude={"name"}, exclude_none=True).items()
         msg = (
             f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
-            f"{', '.join([f'batch={global_batch}', *(f'lr_rule.{k}={v!r}' for k, v in settings)])}. "
+            f"batch={global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in settings)}. "
             "Correct the rule's settings."
         )
         raise ValueError(msg)
