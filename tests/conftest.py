@@ -48,8 +48,11 @@ _FIRST = (
     "slurm/test_interruptions.py",
     "slurm/test_places.py",
     "sweeper/tuning/test_known_answer.py",
+    "sweeper/test_malformed_command_lines.py",
     "slurm/test_slurm.py",
     "slurm/test_arrays.py",
+    "test_disturbances.py",
+    "test_soak.py",
 )
 
 
