@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
-from sweeper.store.lease import EXPIRES_S, LEASE, this_process
+from sweeper.store.lease import EXPIRES_S, LEASE, release, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
 
@@ -126,6 +126,7 @@ def test_status_shows_what_runs_elsewhere_in_a_folder_that_it_may_only_read(
     for seed, age_s in enumerate((-3600, 10 * EXPIRES_S)):  # however long the command takes
         spec = run_spec({**default_config, "seed": seed})
         attempt = Attempt.begin(spec, prepared(folder), 1)
+        release(attempt.folder)  # this process has a heartbeat
         holder = replace(this_process(), host="elsewhere")
         publish_json(attempt.folder / LEASE, asdict(holder))
         os.utime(attempt.folder / LEASE, (time.time() - age_s, time.time() - age_s))
