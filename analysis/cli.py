@@ -103,6 +103,7 @@ def _figures(options: argparse.Namespace) -> int:
     runs = _read_runs(options, [*COLUMNS, "peak_lr"])
     others = () if options.target is None else ("step", "examples_seen")
     measured = _with_metric(options, runs, curve_columns(runs, _asked(options), *others))
+    _check_target(options.target, measured.metric.unit)
     for path in draw_all(measured, options.out, options.width, options.target):
         say(f"wrote {path}")
     return 0

@@ -19,6 +19,7 @@ from sweeper.commands.sweep import run_sweep
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
+from sweeper.store.ledger import Ledger
 
 Config = dict[str, Any]
 
@@ -103,6 +104,14 @@ def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
 def results(tmp_path: Path) -> Path:
     """A results folder that does not exist yet."""
     return tmp_path / "results"
+
+
+@pytest.fixture
+def ledger(results: Path) -> Ledger:
+    """The ledger of that folder, which is made."""
+    made = Ledger(results)
+    made.prepare()
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,8 @@ def first_reached(
         curves: with `run_id`, `epoch`, the metric and the clocks.
         target: in the unit of the metric.
         metric: and in which direction it is better.
-        clocks: what the place is told in, all 0 at the start; a target that is reached in the first
-            epoch is placed at its end.
+        clocks: what the place is measured in, all 0 at the start; a target that is reached in the
+            first epoch is placed at its end.
 
     Returns:
         One row per run that reaches it: `run_id` and the clocks.

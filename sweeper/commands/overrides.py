@@ -7,7 +7,6 @@ large grid costs microseconds a point instead of Hydra's fifth of a second.
 import itertools
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.commands.refusals import sentence, unknown_key, unreadable
+from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
 
 CONFIG_NAME = "config"
@@ -93,7 +93,7 @@ def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
         )
         raise ValueError(msg)
     if points >= _MANY_POINTS:
-        sys.stderr.write(f"Checking {points:,} points.\n")
+        note(f"Checking {points:,} points.")
 
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:

@@ -123,7 +123,7 @@ def _statements(module: str) -> list[ast.stmt]:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Whether a value has a type, as far as it can be told."""
+    """Whether a value has a type, as far as its annotation says."""
     return value is None or any(_is(value, part) for part in annotation.split(" | "))
 
 

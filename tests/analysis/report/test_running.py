@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +13,8 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import this_process
-from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending, pending_runs
 from sweeper.store.step_progress import StepProgress, write_step_progress
-
-
-@pytest.fixture
-def ledger(results: Path) -> Ledger:
-    made = Ledger(results)
-    made.prepare()
-    return made
 
 
 @pytest.fixture

@@ -13,20 +13,12 @@ from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
-from sweeper.store.ledger import Ledger
 from sweeper.store.step_progress import StepProgress, write_step_progress
 
 
 @pytest.fixture
 def specs(grid):
     return [run_spec(config) for config in grid("batch=3840,7680", "warmup=0")]
-
-
-@pytest.fixture
-def ledger(results):
-    made = Ledger(results)
-    made.prepare()
-    return made
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.store import own_code
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import release
-from sweeper.store.ledger import Ledger
 
 
 @pytest.fixture
@@ -27,13 +26,6 @@ def net(tmp_path, monkeypatch):
     own_code._is_own.cache_clear()
     yield package / "net.py"
     own_code._is_own.cache_clear()
-
-
-@pytest.fixture
-def ledger(results):
-    ledger = Ledger(results)
-    ledger.prepare()
-    return ledger
 
 
 @pytest.fixture

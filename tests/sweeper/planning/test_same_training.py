@@ -13,17 +13,9 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.spec.schedule import LRSchedule
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.compaction import compact
-from sweeper.store.ledger import Ledger
 from sweeper.store.parquet import read_whole, write_rows
 
 BASE = ("batch=3840", "base_batch=3840", "schedule=constant", "epochs=2", "warmup=0")
-
-
-@pytest.fixture
-def ledger(results):
-    found = Ledger(results)
-    found.prepare()
-    return found
 
 
 @pytest.fixture

@@ -16,13 +16,6 @@ from sweeper.store.standing import Open, standing, tidy
 
 
 @pytest.fixture
-def ledger(results):
-    made = Ledger(results)
-    made.prepare()
-    return made
-
-
-@pytest.fixture
 def attempt(ledger, config):
     """An attempt whose checkpoint is there and whose holder, another process, is dead."""
     begun = Attempt.begin(run_spec(config()), ledger, 1)
