@@ -70,7 +70,8 @@ def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
     sweeps = [start(results, *words, elsewhere=elsewhere and i % 2 == 1) for i in range(4)]
     said = [sweep.communicate(timeout=300)[0] for sweep in sweeps]
 
-    assert [sweep.returncode for sweep in sweeps] == [0] * 4, said
+    for sweep, text in zip(sweeps, said, strict=True):
+        assert sweep.returncode == 0, text
     runs = pd.read_parquet(results / "runs")
     assert len(runs) == runs.run_id.nunique() == 40
     assert set(runs.outcome) == {"finished"}

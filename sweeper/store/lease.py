@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from sweeper.store.publish import publish_json
+from sweeper.store.publish import nobodys_name, publish_json
 
 #: The file in a folder that names its holder.
 LEASE = "lease.json"
@@ -107,7 +107,7 @@ def _take_over(folder: Path) -> bool:
 
 
 def _remove_lease(folder: Path) -> bool:
-    lease, aside = folder / LEASE, folder / f".{LEASE}-{os.getpid()}"
+    lease, aside = folder / LEASE, folder / f".{LEASE}-{nobodys_name()}"
     try:
         lease.rename(aside)  # only one process can
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def _age_s(path: Path) -> float:
 
 def _now_s(folder: Path) -> float:
     """The file system's time; this machine's for a reader, who cannot take anything over."""
-    now = folder / f".now-{os.getpid()}"
+    now = folder / f".now-{nobodys_name()}"
     try:
         now.touch()
         try:

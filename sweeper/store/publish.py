@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 @contextmanager
@@ -14,13 +15,18 @@ def publishing(path: Path) -> Generator[Path]:
 
     It is written in the same folder, under a name that readers ignore.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = path.with_name(f".{path.name}.{nobodys_name()}.tmp")
     try:
         yield partial
         flush_to_disk(partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def nobodys_name() -> str:
+    """A part of a file name that nothing else has; process ids repeat on other machines."""
+    return uuid4().hex[:12]
 
 
 def flush_to_disk(path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sweeper.commands.checks.check import Check, broken, good, warning
 from sweeper.launch.slurm.commands import ask, without_tasks
+from sweeper.store.publish import nobodys_name
 
 _GIB = 2**30
 _SMALLEST_DISK_GIB = 1.0
@@ -22,7 +23,7 @@ def folder_checks(results: Path) -> Iterator[Check]:
     folder = results.resolve()
     while not folder.exists():
         folder = folder.parent
-    probe = folder / f".doctor-{os.getpid()}"
+    probe = folder / f".doctor-{nobodys_name()}"
     try:
         probe.mkdir()
     except OSError as error:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
@@ -19,7 +20,7 @@ from sweeper.store.lease import (
     this_process,
     unlock,
 )
-from sweeper.store.publish import publish_json
+from sweeper.store.publish import publish_json, publishing
 
 
 @pytest.fixture
@@ -193,3 +194,19 @@ def test_of_many_processes_one_takes_a_lock_over(held_by, dead):
         one.communicate("done\n", timeout=300)
 
     assert sorted(won) == ["False", "False", "False", "True"]
+
+
+def test_processes_with_one_id_on_two_machines_disturb_each_other_nowhere(held_by):
+    """As two threads are, which have one process id as well."""
+    folder = held_by(replace(this_process(), host="elsewhere"))
+
+    with ThreadPoolExecutor(2) as machines:
+        held = list(machines.map(lambda _: is_held(folder), range(2_000)))
+    assert all(held)
+
+    with publishing(folder / "note") as first:
+        first.write_text("first")
+        with publishing(folder / "note") as second:
+            second.write_text("second")
+        assert (folder / "note").read_text() == "second"
+    assert (folder / "note").read_text() == "first"
