@@ -115,6 +115,13 @@ ALLOCATOR_TEXT = Reach(
     why="out of memory on a CPU is a RuntimeError with this text",
 )
 
+LOADER_TEXT = Reach(
+    library="torch",
+    name="DataLoader worker (pid",
+    used_in="sweeper/launch/ranks.py",
+    why="a data worker that was killed is a RuntimeError with this text",
+)
+
 #: In SLURM's library (slurm_errno.c) or in slurmstepd; ours are in lower case.
 SLURM_TEXTS = (
     "time limit is invalid",

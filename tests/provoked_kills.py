@@ -44,15 +44,30 @@ class Leaving(Plain):
         raise RuntimeError(f"{loading} of {len(images)} images")
 
 
-class TooLargeForCgroup(Plain):
-    """Takes more memory than a cgroup has, unless the micro-batch is at most 384."""
+class _TooLargeForCgroup(Dataset):
+    """Takes more memory than a cgroup has."""
 
-    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, cgroup: str) -> None:
-        super().__init__(input_shape, num_classes)
+    def __init__(self, cgroup: str) -> None:
         self.cgroup = cgroup
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Tensor:
+        Path(self.cgroup, "cgroup.procs").write_text(str(os.getpid()))
+        return torch.ones(2**28).sum() + index  # 1 GiB
+
+
+class TooLargeForCgroup(Plain):
+    """Takes too much memory, itself or in a data worker, if the micro-batch is above 384."""
+
+    def __init__(
+        self, input_shape: tuple[int, int, int], num_classes: int, cgroup: str, num_workers: int
+    ) -> None:
+        super().__init__(input_shape, num_classes)
+        self.loader = DataLoader(_TooLargeForCgroup(cgroup), num_workers=num_workers)
 
     def forward(self, images: Tensor) -> Tensor:
         if self.training and len(images) > 384:
-            Path(self.cgroup, "cgroup.procs").write_text(str(os.getpid()))
-            torch.ones(2**28).sum()  # 1 GiB
+            list(self.loader)
         return super().forward(images)

@@ -15,7 +15,7 @@ import pytorch_lightning as pl
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from private_reaches import ALLOCATOR_TEXT, FOREACH, HYDRA_TEXTS, NAMES, Reach
+from private_reaches import ALLOCATOR_TEXT, FOREACH, HYDRA_TEXTS, LOADER_TEXT, NAMES, Reach
 from pytorch_lightning.demos.boring_classes import BoringModel
 from submitit.core.utils import JobPaths
 
@@ -34,7 +34,7 @@ def test_a_private_name_is_there(reach):
 
 
 @pytest.mark.parametrize(
-    "reach", [*NAMES, *HYDRA_TEXTS, ALLOCATOR_TEXT], ids=lambda reach: reach.name
+    "reach", [*NAMES, *HYDRA_TEXTS, ALLOCATOR_TEXT, LOADER_TEXT], ids=lambda reach: reach.name
 )
 def test_the_list_says_where_a_reach_is_used(reach: Reach):
     assert reach.spelled in (ROOT / reach.used_in).read_text()

@@ -135,7 +135,7 @@ def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("batc=3840", "batc must be a config key; got batc. Did you mean batch?"),
+        ("batc=3840", "batc must be a config key; got batc=3840. Did you mean batch?"),
         ("lr_rule=sqr", "got lr_rule=sqr. Did you mean lr_rule=sqrt?"),
         ("warmup=0,40", "warmup must be shorter than the training; got warmup=40 of epochs=30."),
         (

@@ -27,6 +27,7 @@ class Mirror:
         if logger.target is None or rank > 0:
             return
         filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point}
+        filled["results"] = str(folder.parents[2])
         self._try(lambda: self._open(logger, filled, spec.config))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -38,7 +38,7 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
         why = re.search(r"while evaluating '.*': (.*)", text)
         return unreadable(error.override, why[1] if why else "")
     if unknown_key := re.match(r"Could not override '(?P<key>[^']*)'", text):
-        return _unknown_to_hydra(unknown_key["key"])
+        return _unknown_to_hydra(unknown_key["key"], given)
     if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
         return _unknown_option(unknown_option["group"], unknown_option["option"], text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -107,11 +107,12 @@ def _meant(key: str) -> str:
     return f"Did you mean {found[0]}?" if found else ""
 
 
-def _unknown_to_hydra(key: str) -> str:
+def _unknown_to_hydra(key: str, given: Sequence[str]) -> str:
+    typed = next((word for word in given if word.startswith(f"{key}=")), key)
     keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
     groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
     hint = _meant(key) or ("" if "." in key else did_you_mean(key, [*keys, *groups]))
-    return f"{key} must be a config key; got {key}. {hint or 'See them all with --cfg job.'}"
+    return f"{key} must be a config key; got {typed}. {hint or 'See them all with --cfg job.'}"
 
 
 def _unknown_option(group: str, option: str, text: str) -> str:

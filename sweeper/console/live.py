@@ -163,6 +163,8 @@ class LiveTable:
     def print_summary(self) -> None:
         """Print the runs, which failed and why, and where the results are."""
         states = list(self._states.values())
+        for state in states:
+            state.status = "not started" if state.status == "waiting" else state.status
         if 0 < len(states) <= _ROWS_IN_SUMMARY:
             self._fill_in_from_ledger()
             self._console.print(self._runs(states, title="Runs"), soft_wrap=False)

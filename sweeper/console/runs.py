@@ -19,6 +19,7 @@ LAYOUT = "ranks x micro-batch x accumulation steps"
 _LONGEST_NUMBER = 10  # written in full [digits]
 _STYLE = {
     "waiting": "dim",
+    "not started": "dim",
     "running": "cyan",
     "elsewhere": "cyan",
     "finished": "green",

@@ -1,9 +1,13 @@
 """The first runs of a sweep to end: whether they failed alike, as the others would."""
 
+import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
+from sweeper.store.publish import publish_json
 
 #: This many: a wrong setting of the command fails all, one of a point rarely the first three.
 _FIRST = 3
@@ -43,6 +47,28 @@ class FirstEnds:
             "No further runs are started: the first runs must get to their first step; the first "
             f"{_FIRST} to end all failed before it: {reason}. {_REMEDY}"
         )
+
+
+class SharedFirstEnds:
+    """How the first runs of several processes ended: a file for each, in a folder they share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, run_id: str, reason: str, *, is_early: bool) -> None:
+        """Note why a run ended, as `FirstEnds` does."""
+        if len(list(self._folder.glob("*.json"))) < _FIRST:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            publish_json(self._folder / f"{run_id}.json", {"reason": reason, "is_early": is_early})
+
+    @property
+    def why_stop(self) -> str | None:
+        """Why no further run should start; None if they may."""
+        ends = FirstEnds()
+        for path in self._folder.glob("*.json"):
+            with suppress(ValueError, TypeError):  # damaged
+                ends.add(path.stem, **json.loads(path.read_text()))
+        return ends.why_stop
 
 
 def _without_numbers(reason: str) -> str:

@@ -24,6 +24,8 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 # private: multiprocessing's exit code of a process whose fork server has gone
 _SERVER_GONE = 255
 _GRACE_S, _TICK_S = 10.0, 0.25
+# private: torch's text of a loader whose process has gone, whether or not it saw the signal
+_LOST_DATA_WORKER = "DataLoader worker (pid"
 #: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
@@ -224,12 +226,15 @@ def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
         first = run.attempt.first_record(codes)
         rank = first[0] if first else min(codes)
     where = f" (rank {rank})" if run.attempt.spec.split.world_size > 1 else ""
-    if (code := codes[rank]) < 0:
-        if code == -signal.SIGKILL and oom_kills() > run.oom_kills:
-            reason = f"the kernel killed the worker{where}: {out_of_memory()}"
-            return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
+    code, record = codes[rank], run.attempt.record(rank)
+    is_killed = code == -signal.SIGKILL or (record and _LOST_DATA_WORKER in record["reason"])
+    if is_killed and oom_kills() > run.oom_kills:
+        what = "the worker" if code < 0 else "a data worker"
+        reason = f"the kernel killed {what}{where}: {out_of_memory()}"
+        return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
+    if code < 0:
         return _killed(signal.Signals(-code), where)
-    if record := run.attempt.record(rank):
+    if record:
         return End(outcome=Outcome(record["outcome"]), reason=record["reason"] + where)
     return _without_record(run.attempt, code, where)
 

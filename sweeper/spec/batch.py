@@ -101,7 +101,8 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         msg = (
             f"batch must be a multiple of ranks x bn_span = {world_size} x {bn_span} = {unit}; "
             f"got batch={global_batch}. "
-            f"{_nearest_batches(global_batch, unit)}, or use another bn_span or devices."
+            f"{_nearest_batches(global_batch, unit)}, or use another bn_span (1 for a "
+            "model without BatchNorm) or devices."
         )
         raise ValueError(msg)
     share = global_batch // world_size

@@ -197,6 +197,7 @@ class Incidental(Settings):
     timeout_s: Positive | None = None
     results: Text
     twin_of: Text | None = None
+    tags: Text | None = None
     data_order: Literal["counted"] | None = None  # of data without indices: filled in
     keep_checkpoint: Switch = False
     keep_going: Switch = False

@@ -14,6 +14,8 @@ from sweeper.spec.sentences import several
 _LISTED = 6
 #: Parts of the batch from which on the weights of variance-reduced optimizers are hardly biased.
 _FEW_PARTS = 8
+#: What conf/module/classifier.yaml has for its SGD, whatever optimizer is chosen then.
+_RATE_OF_SGD = 0.025
 #: Part of an epoch by which runs may differ without a word.
 _EVEN = 0.01
 
@@ -56,6 +58,9 @@ def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
         )
     if few := _few_parts(config):
         yield few
+    name = config.optimizer.name
+    if config.base_lr == _RATE_OF_SGD and name not in ("sgd", "nesterov", "vr_sgd"):
+        yield f"base_lr={_RATE_OF_SGD} is the default, which is for SGD. Give optimizer={name} one."
     if config.bn_span == "micro":
         yield "bn_span=micro: BatchNorm follows the micro-batch, so the layout changes the results."
     if slow := slow_split(spec, known):

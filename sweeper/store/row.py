@@ -43,6 +43,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "data": config.data.name,
         "data_about": config.data.about,
         "twin_of": config.twin_of,
+        "tags": config.tags,
         "data_order": config.data_order or "global",
         "num_train_examples": config.data.num_train_examples,
         "dropped_examples": spec.dropped_examples,

@@ -31,6 +31,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "data": (_TEXT, "class of the data set"),
     "data_about": (_TEXT, "description of the data set"),
     "twin_of": (_TEXT, "the study that this run is a small twin of; null for none"),
+    "tags": (_TEXT, "words of the user's own, of the command that trained it; null for none"),
     "data_order": (
         _TEXT,
         "global: the same on every layout; counted: of data that can only be iterated, its own",

@@ -75,8 +75,9 @@ def run_here(
             why_stopped=why_stopped,
             may_start=may_start,
         )
-        event = Event()
+        event = Event(said=["Loading torch ..."])  # the fork server answers after that
         try:
+            yield event
             while runs.are_left:
                 yield runs.start()
                 if not event.ended:  # else there may be nothing left to wait for

@@ -13,6 +13,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 
+from sweeper.launch.first_ends import SharedFirstEnds
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, this_machine
@@ -92,6 +93,9 @@ class _Job:
             print(error, flush=True)  # noqa: T201  into the job's log
             return exit_codes.RUN_FAILED
         if tasks:
+            self._first_ends = SharedFirstEnds(self._tickets.first_ends_of(tickets[0]))
+            if why := self._first_ends.why_stop:
+                return self._drop(tasks, why)
             self._rename(tasks)
             events = self._launch(tasks)
             for event in events:
@@ -100,6 +104,14 @@ class _Job:
                     events.close()
                     break
         return self._exit_code(run_ids)
+
+    def _drop(self, tasks: Sequence[Task], why: str) -> int:
+        """Start none of these runs; their rows say why, and the same command submits them again."""
+        for task in tasks:
+            if attempt := Attempt.begin(task.spec, self._ledger, task.number):
+                attempt.end(End(outcome=Outcome.PREEMPTED, reason=why), self._ledger)
+            self._tickets.remove(task.spec.run_id)
+        return exit_codes.RUN_FAILED
 
     def _task(self, ticket: Ticket) -> Task | None:
         """The attempt to make, or None if the run has ended or another process is at it."""
@@ -156,7 +168,9 @@ class _Job:
             note = json.dumps({"job": self._number, "nodes": node})
             (attempt.folder / _NOTE).write_text(note)
         for run_id, end in event.ended.items():
-            self._running.pop(run_id, None)
+            if attempt := self._running.pop(run_id, None):
+                is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
+                self._first_ends.add(run_id, end.reason, is_early=is_early)
             if end.outcome != Outcome.PREEMPTED or self._signals.first is None:
                 self._tickets.remove(run_id)
 

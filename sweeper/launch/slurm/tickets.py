@@ -2,7 +2,8 @@
 
     results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
-                                             that, and submitit's files: sbatch text, logs
+                                             that, and submitit's files: sbatch text, logs;
+                                             first_ends/, by which later jobs may not start
 
 A submission's name travels as the comment of its jobs, so that a job is found even if the process
 that submitted it was killed before it could note the job's number.
@@ -135,6 +136,10 @@ class Tickets:
         found = sorted((self.folder / ticket.submission).glob(f"{job}_{ticket.index}_*.out"))
         found += sorted((self.folder / ticket.submission).glob(f"{job}_0_log.out"))
         return found[0] if found else self.folder / ticket.submission
+
+    def first_ends_of(self, ticket: Ticket) -> Path:
+        """Where the jobs of the ticket's submission note how their first runs ended."""
+        return self.folder / ticket.submission / "first_ends"
 
     def is_being_submitted(self, name: str) -> bool:
         """Whether a living process is at a submission that has no number yet."""

@@ -74,14 +74,15 @@ def mirror(grid, tmp_path):
     def show(name, *words):
         pytest.importorskip(name)
         (config,) = grid("batch=3840", f"logger={name}", *words)
-        shown = Mirror(run_spec(config), tmp_path, rank=0)
+        folder = tmp_path / "attempts" / "run" / "001"
+        shown = Mirror(run_spec(config), folder, rank=0)
         for epoch, accuracy in ((1, 0.5), (2, 0.75)):
             unmeasured = {"noise_scale": None}
             shown.rows(
                 [{"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy, **unmeasured}]
             )
         shown.close("finished")
-        return tmp_path
+        return folder
 
     return show
 
@@ -136,12 +137,15 @@ def test_other_ranks_mirror_nothing(grid, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_tensorboard_reads_what_is_mirrored(mirror):
-    folder = mirror("tensorboard")
+def test_tensorboard_has_a_run_once_by_its_name_however_often_it_resumes(mirror, tmp_path):
+    mirror("tensorboard")
+    mirror("tensorboard")
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(folder / "tensorboard")).Reload()
+    (run,) = (tmp_path / "tensorboard").iterdir()
+    events = EventAccumulator(str(run)).Reload()
+    assert run.name.startswith("batch=3840 warmup=5 lr_rule=linear seed=0 ")
     assert [(e.step, e.value) for e in events.Scalars("val_accuracy")] == [(16, 0.5), (32, 0.75)]
 
 

@@ -184,4 +184,4 @@ def test_what_is_tuned_is_shown_from_the_first_trial(results, grid, capsys):
     _, common, head, cells, _ = capsys.readouterr().out.splitlines()
     assert "base_lr" not in common
     assert head.split() == ["base_lr", "state"]
-    assert cells.split() == ["0.0123457", "waiting"]
+    assert cells.split() == ["0.0123457", "not", "started"]

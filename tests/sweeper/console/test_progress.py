@@ -155,4 +155,4 @@ def test_the_summary_of_a_stopped_sweep_has_no_run_that_is_running(specs, ledger
 
     assert "running" not in summary
     assert "step" not in summary.splitlines()[1].split()
-    assert summary.splitlines()[-1].startswith("1 preempted, 1 waiting in ")
+    assert summary.splitlines()[-1].startswith("1 not started, 1 preempted in ")

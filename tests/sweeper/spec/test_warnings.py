@@ -154,6 +154,23 @@ def test_milestones_within_the_warmup_are_told_of(spec):
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (("optimizer=adam",), True),
+        (("optimizer=lars",), True),
+        (("optimizer=adam", "base_lr=0.001"), False),
+        (("optimizer=nesterov",), False),
+    ],
+)
+def test_the_default_rate_with_another_optimizer_is_told_of(grid, words, is_told):
+    (config,) = grid("warmup=0", "schedule=constant", *words)
+
+    (texts,) = find_warnings([run_spec(config)], {}).values()
+
+    assert any(text.startswith("base_lr=0.025 is the default") for text in texts) == is_told
+
+
 @pytest.mark.parametrize(("parts", "is_told"), [(2, True), (7, True), (8, False)])
 def test_few_parts_to_compare_are_told_of(grid, parts, is_told):
     words = ("optimizer=vr_sgd", "optimizer.gradient_span=384", "warmup=0", "schedule=constant")

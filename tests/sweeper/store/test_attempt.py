@@ -12,6 +12,7 @@ from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
+from sweeper.store.row import planned_columns
 from sweeper.store.standing import Open, standing, tidy
 
 
@@ -101,3 +102,9 @@ def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attemp
 def test_results_that_are_no_path_are_refused(results):
     with pytest.raises(ValueError, match=r"^results must be the path of a folder; got results="):
         Ledger.at(results)
+
+
+def test_tags_are_a_column_and_no_part_of_the_run(config):
+    plain, tagged = run_spec(config()), run_spec(config(tags="pilot, on 2 GPUs"))
+
+    assert planned_columns(tagged) == planned_columns(plain) | {"tags": "pilot, on 2 GPUs"}

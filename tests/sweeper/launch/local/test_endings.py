@@ -77,18 +77,18 @@ def _with_own_cgroup(own, text):
     return lambda file: own if file == kernel_memory._OWN else text(file)
 
 
+@pytest.mark.parametrize(("num_workers", "what"), [(0, "the worker"), (1, "a data worker")])
 def test_what_the_kernel_kills_for_memory_goes_on_with_half_the_micro_batch(
-    cgroup, launch, results
+    num_workers, what, cgroup, launch, results
 ):
     model = {"_target_": "provoked_kills.TooLargeForCgroup", "cgroup": str(cgroup)}
 
-    row = launch({"model": model, "micro_batch": 768}).iloc[0]
+    row = launch({"model": {**model, "num_workers": num_workers}, "micro_batch": 768}).iloc[0]
 
     earlier = pd.read_parquet(results / "superseded/runs").iloc[0]
     assert earlier.outcome == "out_of_memory"
     assert earlier.reason == (
-        "the kernel killed the worker: memory ran out, of which all processes here may take "
-        "0.0625 GiB"
+        f"the kernel killed {what}: memory ran out, of which all processes here may take 0.0625 GiB"
     )
     assert (row.outcome, row.micro_batch) == ("finished", 384)
     assert row.reason.endswith("since attempt 1 ran out of memory with micro_batch=768")

@@ -28,7 +28,7 @@ def test_a_sweep_stops_when_its_first_runs_fail_alike_and_tries_them_again(
     ) in said
     assert said.count("No further runs") == 1
     assert said.count("cursed") == 3 + 1
-    assert "3 failed, 1 waiting" in said
+    assert "3 failed, 1 not started" in said
 
     assert sweep_here(results, *words, "keep_going=true") == 1
 

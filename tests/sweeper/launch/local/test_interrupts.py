@@ -66,6 +66,7 @@ def running(short, results, started):
     ledger.prepare()
     tasks = [Task(spec=run_spec(short(seed=seed)), number=1) for seed in (0, 1)]
     events = run_here(tasks, ledger, Machine(cores=2, jobs=2), ranks=Ranks(started))
+    assert next(events).said == ["Loading torch ..."]
     assert len(next(events).began) == 2
     yield events
     events.close()

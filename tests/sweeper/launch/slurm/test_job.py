@@ -1,0 +1,34 @@
+"""A job on its node, where SLURM itself is not needed."""
+
+import pandas as pd
+import pytest
+
+from sweeper.launch.slurm.job import JobPolicy, _Job, _Signals
+from sweeper.launch.slurm.tickets import Ticket, Tickets
+from sweeper.spec.run_spec import run_spec
+
+POLICY = JobPolicy(
+    warning_s=60, grace_s=0, term_grace_s=0, attempts_without_step=3, runs_at_a_time=1,
+    runs_per_gpu=1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_first_step(
+    short, ledger, monkeypatch, keep_going
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    model = {"_target_": "provoked.Raising"}
+    configs = [short(seed=seed, model=model, keep_going=keep_going) for seed in range(4)]
+    run_ids = [run_spec(config).run_id for config in configs]
+    for index, (run_id, config) in enumerate(zip(run_ids, configs, strict=True)):
+        what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
+        Tickets(ledger).claim(Ticket(run_id=run_id, number=1, **what), instead_of=None)
+
+    codes = [_Job(ledger, POLICY, _Signals()).run([run_id]) for run_id in run_ids]
+
+    rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
+    assert codes == [1, 1, 1, 1]
+    assert list(rows.outcome) == ["failed"] * 3 + ["failed" if keep_going else "preempted"]
+    assert rows.reason.iloc[-1].startswith("No further runs are started") != keep_going
+    assert Tickets(ledger).all() == {}
