@@ -34,7 +34,7 @@ commands:
 {commands}
 
 overrides, in Hydra's syntax:
-  batch=3840,30720     values of a config key; also range(0,21,5) and choice(a,b)
+  batch=3840,30720     values of a config key; also 'warmup=range(0,21,5)', quoted for the shell
   lr_rule=none         an option of a config group; +group=option for the groups marked with +
 
 config groups:

@@ -106,6 +106,21 @@ HYDRA_TEXTS = (
         mark="Available options in",
         why="the sentence lists the choices",
     ),
+    *(
+        Reach(
+            library="Hydra",
+            name=text,
+            used_in="sweeper/commands/refusals.py",
+            mark=text,
+            why="a key with several values where one belongs gets a sentence of ours",
+        )
+        for text in (
+            "Ambiguous value for argument",
+            "Sweep parameters",
+            "An item is already at '",
+            "Multiple values for ",
+        )
+    ),
 )
 
 ALLOCATOR_TEXT = Reach(

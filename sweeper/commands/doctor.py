@@ -18,7 +18,7 @@ from sweeper.commands.checks.folders import folder_checks
 from sweeper.commands.checks.machine import machine_checks
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.plan import configs_of
-from sweeper.commands.refusals import refuse
+from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.console.text import say, text_console, whole_number
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
 from sweeper.spec.sentences import several
@@ -80,7 +80,7 @@ def _show(check: Check, console: Console) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sweeper doctor", description=__doc__)
+    parser = CommandParser(prog="sweeper doctor", description=__doc__)
     parser.add_argument(
         "words", nargs="*", help="a results folder (default: results), or the overrides of a sweep"
     )

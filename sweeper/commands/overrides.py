@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.refusals import sentence, unknown_key, unreadable
+from sweeper.commands.refusals import check_group, sentence, unknown_key, unreadable
 from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
 
@@ -212,6 +212,7 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
         raise ValueError(unreadable(word, str(error))) from None
     if not found.key_or_group:
         raise ValueError(unreadable(word, "there is no key"))
+    check_group(found)
     return found
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import check_config_dir, expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import refuse
+from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.console.differences import Differences
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable
@@ -248,7 +248,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def overrides_parser(command: str, about: str | None) -> argparse.ArgumentParser:
     """The parser of a subcommand that takes the overrides of a sweep."""
-    parser = argparse.ArgumentParser(prog=f"sweeper {command}", description=about)
+    parser = CommandParser(prog=f"sweeper {command}", description=about)
     parser.add_argument("overrides", nargs="*", help="the same as after `sweeper -m`")
     parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     return parser

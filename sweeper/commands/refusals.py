@@ -1,14 +1,19 @@
 """Why a command line is refused, in sentences; Hydra's messages in our form."""
 
+import argparse
 import re
+import shlex
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
+from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 
 from sweeper import CONFIG_FOLDER
+from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import BAD_INPUT
-from sweeper.spec.sentences import did_you_mean, printable
+from sweeper.spec.sentences import did_you_mean, listed, printable
 
 #: A line that is longer than this loses its middle, where the value is [characters].
 _LONGEST = 1000
@@ -20,6 +25,8 @@ def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
     """Print why nothing was started; return the exit code."""
     is_ours = type(error) is ValueError and not str(error).startswith(_HYDRAS)
     lines = str(error) if is_ours else sentence(error, sys.argv[1:])
+    lines = re.sub(r"(?m)^(\S+) must be a setting of .*$", _with_preset, lines)
+    lines = re.sub(r"(?m)^((\w+) must be a config key; got .*?\.) [A-Z].*$", _with_hint, lines)
     sys.stderr.write("\n".join([heading, *map(fitted, lines.splitlines()), ""]))
     return BAD_INPUT
 
@@ -31,33 +38,121 @@ def fitted(line: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
+def _with_preset(refused: re.Match[str]) -> str:
+    """Of a setting that nobody typed, that a recipe has it, and how to be rid of it."""
+    key, words = refused[1], sys.argv[1:]
+    presets = [word for word in words if word.startswith(("+recipe=", "+experiment="))]
+    if not presets or any(word.lstrip("+~").startswith(f"{key}=") for word in words):
+        return refused[0]
+    return f"{refused[0]} It is from {' or '.join(presets)}: add ~{key}, which takes it away."
+
+
+def _with_hint(refused: re.Match[str]) -> str:
+    return f"{refused[1]} {_hint(refused[2])}"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Of a subcommand that takes overrides; a key that is given as a flag gets a sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line; exit with 2."""
+        try:
+            check_dashes(message.partition("unrecognized arguments: ")[2].split())
+        except ValueError as error:
+            sys.exit(refuse(error))
+        super().error(message)
+
+
+def check_dashes(words: Sequence[str]) -> None:
+    """ValueError for a config key that is given as a flag, as in `--batch=256`."""
+    for word in words:
+        flag, _, value = word.partition("=")
+        key = flag.lstrip("-").replace("-", "_")
+        meant = _meant(key)
+        if flag.startswith("-") and (meant or key.split(".")[0] in RunConfig.model_fields):
+            remedy = meant or f"Write {key}={value or 'VALUE'}."
+            msg = f"An override must be KEY=VALUE, without dashes; got {word}. {remedy}"
+            raise ValueError(msg)
+
+
 def sentence(error: Exception, given: Sequence[str] = ()) -> str:
     """Hydra's message in our form: what must hold, what was given, what to do."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     if isinstance(error, OverrideParseException):
         why = re.search(r"while evaluating '.*': (.*)", text)
         return unreadable(error.override, why[1] if why else "")
-    if unknown_key := re.match(r"Could not override '(?P<key>[^']*)'", text):
-        return _unknown_to_hydra(unknown_key["key"], given)
+    if unknown := re.match(r"Could not override '(?P<key>[^']*)'", text):
+        inside = re.search(r"full_key: (\S+)", str(error.__cause__))
+        return _unknown_to_hydra(inside[1] if inside else unknown[1], _typed(unknown[1], given))
     if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
         return _unknown_option(unknown_option["group"], unknown_option["option"], text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
-    return joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
+    rest = joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
+    return _wrong_number(text, given) or rest
+
+
+def _wrong_number(text: str, given: Sequence[str]) -> str:
+    """Of a key with several values or choices where one belongs; empty if that is not the error."""
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=]*)=", text):
+        key = found[1].lstrip("+")
+        return (
+            f"{key} must have one value in a single run; got {_typed(key, given)}. For a run at "
+            "each: sweeper -m; sweeper plan lists them."
+        )
+    if found := re.search(r"(?:An item is already at '|Multiple values for )([\w/]+)", text):
+        key, typed = found[1], _typed(found[1], given)
+        if " " in typed:
+            return f"{key} must be chosen once; got {typed}. For a run with each: +{key}=A,B."
+        return f"{key} must be set without +; got {typed}. Write {typed.lstrip('+')}."
+    return ""
+
+
+def _typed(key: str, given: Sequence[str]) -> str:
+    """The words of a command that set a key; the key where none is found."""
+    return " ".join(word for word in given if word.lstrip("+~").partition("=")[0] == key) or key
+
+
+def check_group(override: Override) -> None:
+    """ValueError for a list of options, of which Hydra would take each, or a group with a dot."""
+    key, value = override.key_or_group, override.value()
+    is_group = key in RunConfig.model_fields and (CONFIG_FOLDER / key).is_dir()
+    if is_group and isinstance(value, list):
+        rule, remedy = "one option", f"For a run with each, write {key}={','.join(map(str, value))}"
+    elif (group := key.replace(".", "/")) in _OF_PLUGINS and group != key:
+        rule, remedy = "a group with its settings", f"Write {group}={value}"
+    elif key == "optimizer.name" and (CONFIG_FOLDER / "optimizer" / f"{value}.yaml").is_file():
+        rule, remedy = "the name of the class that is chosen", f"Write optimizer={value}"
+    else:
+        return
+    msg = f"{key} must be {rule}; got {override.input_line}. {remedy}."
+    raise ValueError(msg)
 
 
 def unreadable(word: str, reason: str) -> str:
     """Why a word cannot be read in Hydra's grammar; the reason is empty if it is the grammar."""
     key, equals, value = word.partition("=")
     reason = f" ({reason})" if reason else ""
-    if not equals or not key.strip("+~"):
-        remedy = "Put no spaces around the =."
+    unclosed = "".join(end for sign, end in _ENDS.items() if value.count(sign) > value.count(end))
+    if not equals or not key.strip("+~") or key != key.strip():
+        remedy = "Put no spaces around = or between values: batch=256,512."
+    elif value.startswith("="):
+        remedy = f"Write one =: {key}={value.lstrip('=')}."
+    elif values := listed(value):
+        remedy = f"Separate values by commas alone: {key}={values}."
     elif not value.strip() or value.strip().endswith(",") or value.startswith(","):
-        remedy = f"Separate values by one comma each: {key}=A,B."
+        remedy = f"Separate values by one comma each, without spaces: {key}=A,B."
+    elif value.startswith("~/"):
+        remedy = f"The shell replaces ~ at the start of a word only: {key}=$HOME{value[1:]}."
+    elif unclosed:
+        remedy = f"Close every bracket, and quote the word: '{word}{unclosed}'."
     else:
-        quoted = value.replace("'", "").replace('"', "")
-        remedy = f"""Quote a value that has spaces or signs: '{key}="{quoted}"'."""
+        quoted = value.strip("'\"").replace('"', '\\"')
+        remedy = "Quote a value that has spaces or signs: " + shlex.quote(f'{key}="{quoted}"') + "."
     return f"An override must be KEY=VALUE in Hydra's syntax; got {word!r}{reason}. {remedy}"
+
+
+_ENDS = {"(": ")", "[": "]", "{": "}"}
 
 
 def unknown_key(key: str, given: str, *, inside: str, known: Sequence[str]) -> str:
@@ -67,9 +162,10 @@ def unknown_key(key: str, given: str, *, inside: str, known: Sequence[str]) -> s
     there.
     """
     prefix = f"{inside}." if inside else ""
-    listed = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
-    hint = did_you_mean(key.removeprefix(prefix).split(".")[0], known, prefix)
-    return f"{key} must be a config key; got {given}. {_meant(key) or hint or listed}"
+    keys = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
+    word = key.removeprefix(prefix).split(".")[0]
+    hint = "" if _other_name(key.rpartition(".")[2]) else did_you_mean(word, known, prefix)
+    return f"{key} must be a config key; got {given}. {hint or _meant(key) or keys}"
 
 
 #: What others call a key of ours.
@@ -81,38 +177,56 @@ _OTHER_NAMES = {
     "schedule": ("scheduler", "lr_scheduler", "lr_schedule"),
     "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
     "devices": ("gpus", "num_gpus", "world_size", "nproc_per_node"),
-    "num_nodes": ("nodes", "nnodes"),
+    "num_nodes": ("node", "nodes", "nnodes"),
     "micro_batch": ("micro_batch_size", "accumulate_grad_batches", "accumulation_steps"),
     "gradient_clip": ("gradient_clip_val", "clip_grad", "max_grad_norm"),
     "data": ("dataset", "datamodule"),
-    "results": ("output_dir", "out", "save_dir"),
+    "results": ("output", "output_dir", "out", "save_dir"),
+    "hydra/launcher": ("launcher",),
+    "hydra/sweeper": ("sweeper",),
+    "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
 }
 #: Groups of which nothing is chosen until one is added.
 _ADDED = ("cluster", "experiment", "recipe")
 
 
+def _other_name(word: str) -> str:
+    return next((ours for ours, others in _OTHER_NAMES.items() if word in others), "")
+
+
 def _meant(key: str) -> str:
     """A hint for a word that others use, or that is a key of a group; empty for any other."""
-    word = key.rpartition(".")[2]
-    if key in _ADDED:
-        return f"Write +{key}=OPTION, which adds it."
-    found = [ours for ours, others in _OTHER_NAMES.items() if word in others]
-    if not found and word == key:
-        files = sorted(CONFIG_FOLDER.glob("*/*.yaml"))
-        texts = {path: path.read_text() for path in files if path.parent.name not in _ADDED}
-        having = [
-            path for path, text in texts.items() if re.search(rf"^{re.escape(word)}:", text, re.M)
-        ]
-        found = [f"{path.parent.name}.{word}" for path in having]
-    return f"Did you mean {found[0]}?" if found else ""
+    group, _, word = key.rpartition(".")
+    if found := _other_name(word):
+        return f"Did you mean {found}?"
+    settings = dict.fromkeys(
+        f"{path.parent.name}.{name}"
+        for path in sorted(CONFIG_FOLDER.glob("*/*.yaml"))
+        if path.parent.name not in _ADDED
+        for name in re.findall(r"^(\w+):", path.read_text(), re.MULTILINE)
+        if name not in {"name", "defaults"} and not name.startswith("_")
+    )
+    if group:
+        of_group = [s.rpartition(".")[2] for s in settings if s.startswith(f"{group}.")]
+        return did_you_mean(word, of_group, f"{group}.")
+    having = [name for name in settings if name.endswith(f".{word}")]
+    return f"Did you mean {having[0]}?" if having else ""
 
 
-def _unknown_to_hydra(key: str, given: Sequence[str]) -> str:
-    typed = next((word for word in given if word.startswith(f"{key}=")), key)
+def _unknown_to_hydra(key: str, typed: str) -> str:
+    hint = f"Write +{typed}, which adds it." if key in _ADDED and "=" in typed else _hint(key)
+    return f"{key} must be a config key; got {typed}. {hint}"
+
+
+def _hint(key: str) -> str:
     keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
     groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
-    hint = _meant(key) or ("" if "." in key else did_you_mean(key, [*keys, *groups]))
-    return f"{key} must be a config key; got {typed}. {hint or 'See them all with --cfg job.'}"
+    known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *_OF_PLUGINS]
+    like = "" if "." in key else did_you_mean(key, known)
+    return _meant(key) or like or "See them all with --cfg job."
+
+
+_OF_PLUGINS = ("hydra/launcher", "hydra/sweeper")
 
 
 def _unknown_option(group: str, option: str, text: str) -> str:

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import CONFIG_NAME, check_config_dir, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import refuse
+from sweeper.commands.refusals import check_dashes, refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
 from sweeper.planning.code_changes import of_code
@@ -42,7 +42,8 @@ def run_command_line() -> None:
     """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
     words = with_own_classes(sys.argv[1:])
-    if {"--cfg", "-c"} & {*words}:  # of the command without its grid
+    flags = {word.partition("=")[0] for word in words}
+    if {"--cfg", "-c"} & flags:  # of the command without its grid
         words = [word for word in words if word not in {"-m", "--multirun"}]
     sys.argv[1:] = words
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -57,6 +58,7 @@ def _run_hydra() -> None:
         for flag, folder in pairwise(sys.argv):
             if flag in {"--config-dir", "-cd"}:
                 check_config_dir(folder)
+        check_dashes(sys.argv[1:])
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()
     except (HydraException, OmegaConfBaseException, ValueError) as error:

@@ -1,6 +1,7 @@
 """Errors in a config, as sentences of rule, value and remedy."""
 
 import difflib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -74,8 +75,8 @@ def _wrong(key: str, value: Any, annotation: Any) -> str:
         text, remedy = rule.text, f" {rule.remedy}" if rule.remedy else ""
     if isinstance(value, str) and "a text" in text:
         text += ", at most 4096 characters of Unicode"
-    if isinstance(value, list) and value and text.startswith("a whole number"):
-        remedy += f" Write {key}={','.join(map(str, value))} for a run at each."
+    if text.startswith(("a number", "a whole number")) and (values := listed(value)):
+        remedy += f" Write {key}={values} for a run at each."
     if isinstance(value, int) and "number" in text and value > (most := _rule(annotation).most):
         text += f", and at most {most}"
         text += ", the largest that a table holds" * (most == LARGEST)
@@ -151,9 +152,18 @@ def _leaves(annotation: Any) -> list[Any]:
 
 def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
     """A question naming a known word that begins so, or looks like it; empty if none does."""
-    begin_so = [other for other in known if word and other.startswith(word)]
-    meant = begin_so or difflib.get_close_matches(word, known, n=1)
-    return f"Did you mean {before}{meant[0]}?" if meant else ""
+    words, low = {other.lower(): other for other in known}, word.lower()
+    begin_so = [other for other in words if low and other.startswith(low)]
+    meant = begin_so or difflib.get_close_matches(low, words, n=1)
+    return f"Did you mean {before}{words[meant[0]]}?" if meant else ""
+
+
+def listed(value: Any) -> str:
+    """The numbers in a list, or in a text that was meant as one, as a grid has them; else empty."""
+    parts = value if isinstance(value, list) else re.split(r"[\s,;|]+", str(value).strip("()[]{}"))
+    texts = [str(part) for part in parts]
+    are_numbers = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in texts)
+    return ",".join(texts) if len(texts) > 1 and are_numbers else ""
 
 
 def _one_of(words: Sequence[str]) -> str:

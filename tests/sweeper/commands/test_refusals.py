@@ -1,0 +1,132 @@
+"""Mistakes of the shell and of Hydra's grammar, each with what to type instead."""
+
+import sys
+
+import pytest
+from hydra.types import RunMode
+
+from sweeper.commands.overrides import parse
+from sweeper.commands.plan import main
+from sweeper.commands.refusals import check_dashes, refuse, sentence
+from sweeper.spec.run_spec import run_spec
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("512", "Put no spaces around = or between values: batch=256,512."),
+        ("batch =256", "Put no spaces around = or between values: batch=256,512."),
+        ("batch=256,", "Separate values by one comma each, without spaces: batch=A,B."),
+        ("batch=(256,512)", "Separate values by commas alone: batch=256,512."),
+        ("batch=256;512", "Separate values by commas alone: batch=256,512."),
+        ("batch==256", "Write one =: batch=256."),
+        ("warmup=range(0,21,5", "Close every bracket, and quote the word: 'warmup=range(0,21,5)'."),
+        ("results=~/x", "The shell replaces ~ at the start of a word only: results=$HOME/x."),
+        ("data.root=/a (1)", "Quote a value that has spaces or signs: 'data.root=\"/a (1)\"'."),
+        ("data.root=/a=b", "Quote a value that has spaces or signs: 'data.root=\"/a=b\"'."),
+        ("data.root=it's", "Quote a value that has spaces or signs: "
+                           "'data.root=\"it'\"'\"'s\"'."),
+    ],
+)  # fmt: skip
+def test_a_word_that_hydra_cannot_read_comes_with_one_that_it_can(word, remedy):
+    with pytest.raises(ValueError, match="must be KEY=VALUE in Hydra's syntax; got ") as refused:
+        parse([word])
+
+    assert str(refused.value).endswith(f". {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lr=0.1"], "lr must be a config key; got lr=0.1. Did you mean base_lr?"),
+        (["trainer={max_epochs: 3}"],
+         "trainer.max_epochs must be a config key; got trainer={max_epochs: 3}. Did you mean "
+         "epochs?"),
+        (["recipe=goyal2017"], "recipe must be a config key; got recipe=goyal2017. Write "
+                               "+recipe=goyal2017, which adds it."),
+        (["recipes=goyal2017"],
+         "recipes must be a config key; got recipes=goyal2017. Did you mean +recipe?"),
+        (["+recipe=goyal2017", "+recipe=lamb2019"],
+         "recipe must be chosen once; got +recipe=goyal2017 +recipe=lamb2019. For a run with "
+         "each: +recipe=A,B."),
+        (["+batch=256"], "batch must be set without +; got +batch=256. Write batch=256."),
+        (["+schedule=cosine"],
+         "schedule must be set without +; got +schedule=cosine. Write schedule=cosine."),
+        (["batch=256,512"],
+         "batch must have one value in a single run; got batch=256,512. For a run at each: "
+         "sweeper -m; sweeper plan lists them."),
+        (["seed=range(0,3)"],
+         "seed must have one value in a single run; got seed=range(0,3). For a run at each: "
+         "sweeper -m; sweeper plan lists them."),
+    ],
+)  # fmt: skip
+def test_what_hydra_says_of_a_key_is_said_in_our_words(loader, words, said):
+    with pytest.raises(Exception, match=r".") as refused:  # of Hydra's, and of OmegaConf's
+        loader.load_configuration("config", words, run_mode=RunMode.RUN)
+
+    assert sentence(refused.value, words) == said
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("lr_rule=[none,linear]", "lr_rule must be one option; got lr_rule=[none,linear]. For a "
+                                  "run with each, write lr_rule=none,linear."),
+        ("hydra.launcher=slurm", "hydra.launcher must be a group with its settings; got "
+                                 "hydra.launcher=slurm. Write hydra/launcher=slurm."),
+        ("optimizer.name=adam", "optimizer.name must be the name of the class that is chosen; got "
+                                "optimizer.name=adam. Write optimizer=adam."),
+    ],
+)  # fmt: skip
+def test_what_hydra_would_take_for_something_else_is_refused(word, said):
+    with pytest.raises(ValueError, match=r"^.*$") as refused:
+        parse([word])
+
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("--batch=256", "Write batch=256."),
+        ("--seed", "Write seed=VALUE."),
+        ("--learning-rate=0.1", "Did you mean base_lr?"),
+        ("--optimizer.momentum=0.9", "Did you mean optimizer.momentum?"),
+    ],
+)
+def test_a_key_that_is_given_as_a_flag_is_named(word, remedy, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["seed=1", word])
+
+    assert ended.value.code == 2
+    said = f"An override must be KEY=VALUE, without dashes; got {word}. {remedy}"
+    assert capsys.readouterr().err == f"Nothing was started.\n{said}\n"
+
+
+def test_flags_of_hydras_are_no_keys():
+    check_dashes(["-m", "--multirun", "--cfg", "job", "--config-dir=x", "--resolve", "-c", "--run"])
+
+
+def test_a_setting_that_a_recipe_has_made_impossible_can_be_taken_away(monkeypatch, capsys):
+    words = ["+recipe=nado2021_nesterov", "optimizer=adam"]
+    monkeypatch.setattr(sys, "argv", ["sweeper", "plan", *words])
+
+    assert main(words) == 2
+
+    said = "It is from +recipe=nado2021_nesterov: add ~optimizer.momentum, which takes it away.\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert main([*words, "~optimizer.momentum"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [("+lr=1", "Did you mean base_lr?"), ("+recipies=x", "Did you mean +recipe?"),
+     ("+foo=1", "See them all with --cfg job.")],
+)  # fmt: skip
+def test_a_key_that_was_added_and_is_none_gets_the_same_hint(typed, hint, grid, capsys):
+    with pytest.raises(ValueError, match="must be a config key") as refused:
+        run_spec(*grid(typed))
+
+    refuse(refused.value)
+
+    assert capsys.readouterr().err.splitlines()[1].endswith(f". {hint}")
