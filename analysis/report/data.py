@@ -1,6 +1,5 @@
-"""What the report page shows, as plain data: columns, curves, verdicts, estimates."""
+"""What the report page shows, as plain data: runs, curves, verdicts, estimates."""
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
+from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, lines
 from analysis.papers.validity import check_validity
 from analysis.report.estimates import estimate_all
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import stored_configs
 from analysis.tables.files import Unread
 from analysis.tables.load import read_curves, read_runs
@@ -27,9 +29,12 @@ from analysis.tables.metric import (
 from sweeper.store.schema import RUNS
 
 #: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
-#: many runs only the first measures, so that the page opens fast.
+#: many runs only the first measures, so that the page stays small.
 MEASURES = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "distance_from_start", "lr")
-MAX_NUMBERS = 3_000_000
+MAX_NUMBERS = 1_500_000
+
+#: Significant digits of a run's numbers, and of its curves'.
+_DIGITS, _CURVE_DIGITS = 7, 5
 
 #: Characters of the end of a log that the page carries, and of how many runs at most.
 LOG_TAIL, MAX_LOGS = 1500, 400
@@ -37,11 +42,14 @@ LOG_TAIL, MAX_LOGS = 1500, 400
 #: Columns that the page shows in other ways, or that say nothing in a plot.
 _APART = ("config_json", "versions", "log_path", "data_about")
 
-#: Columns that the page leaves out where no run has a value.
-_MEASURED = ("val_accuracy", "best_val_accuracy", "train_accuracy", "val_loss", "best_val_loss")
+#: Columns that no file has.
+_ABOUT = {
+    "compared": "number of the group; runs of one differ only in batch, warmup, lr rule and seed",
+    "results": "the results folder",
+}
 
-#: Draws of the bootstraps on the page; fewer than elsewhere, so that it opens soon.
-_DRAWS = 1000
+#: Upper 97.5 % points of Student's t with 1, 2, ... degrees of freedom.
+_STUDENT = [round(float(t), 4) for t in stdtrit(np.arange(1, 201), 0.975)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,29 +117,47 @@ def _as_typed(rows: pd.DataFrame, like: pd.DataFrame, metric: Metric) -> pd.Data
 
 
 def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str, Any]:
-    """The runs and curves as the page takes them, without conclusions."""
-    runs = tables.runs
+    """The runs and curves as the page takes them, without conclusions.
+
+    `runs` has of each run its values in the order of `columns`; its epochs and what it had after
+    them, in the order of `measures`; and the end of its log.
+    """
+    metric = tables.metric
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     data: dict[str, Any] = {
         "made": {"command": command, "at": now, "results": [str(r) for r in results]},
         "unread": [str(u) for u in tables.unread],
-        "columns": [],
-        "num_runs": len(runs),
-        "metric": {"name": tables.metric.name, "mode": tables.metric.mode},
-        "curves": _curves(runs, tables.curves, tables.metric),
-        "config": {},
-        "logs": {},
-    }
-    if not len(runs):
+        "metric": {"name": metric.name, "mode": metric.mode},
+        "student": _STUDENT,
+        "columns": [], "measures": [], "groups": [], "summary": [], "config": {}, "runs": {},
+    }  # fmt: skip
+    if not len(tables.runs):
         return data
+    groups = group_comparable(tables.runs)
+    numbered = [group.runs.assign(compared=i) for i, group in enumerate(groups, 1)]
+    runs = pd.concat(numbered).sort_index()
     common, own = _configs(runs)
-    unmeasured = {name for name in _MEASURED if runs[name].isna().all()} - {tables.metric.name}
-    shown = pd.concat([runs.drop(columns=[*_APART, *unmeasured]), own], axis=1)
-    data["columns"] = [_column(name, shown[name]) for name in shown.columns]
+    shown = pd.concat([runs.drop(columns=[*_APART]), own], axis=1)
+    empty = [name for name in shown if shown[name].isna().all() and name != metric.name]
+    shown = shown.drop(columns=empty)
+    data["columns"] = [_column(str(name), shown[name]) for name in shown]
+    data["groups"] = [_group(group, metric) for group in groups]
     data["config"] = {name: str(value) for name, value in common.items()}
-    data["logs"] = _logs(runs)
     data["summary"] = _summary(runs)
+    data["measures"], curves = _curves(tables.curves, metric)
+    logs = _logs(runs)
+    rows = zip(*(_values(shown[name]) for name in shown), strict=True)
+    data["runs"] = {
+        run_id: [row, curves.get(run_id, []), logs.get(run_id, "")]
+        for run_id, row in zip(runs["run_id"], rows, strict=True)
+    }
     return data
+
+
+def _group(group: ComparableRuns, metric: Metric) -> dict[str, str]:
+    """What tells comparable runs from others, and how the figure of them is to be read."""
+    note = reading_note(points(group.runs, metric.name))
+    return {"title": group.title, "about": group.about, "note": note}
 
 
 def conclusions(tables: Tables) -> dict[str, Any]:
@@ -147,7 +173,7 @@ def conclusions(tables: Tables) -> dict[str, Any]:
             {"heading": j.heading, "verdicts": [list(line) for line in lines(j)]} for j in judged
         ],
         "findings": sorted(found),  # refusals before remarks
-        "estimates": [[e.question, e.words] for e in estimate_all(measured, draws=_DRAWS)],
+        "estimates": [[e.question, e.words] for e in estimate_all(measured)],
     }
 
 
@@ -186,23 +212,29 @@ def _cost(runs: pd.DataFrame) -> str:
 
 
 def _column(name: str, values: pd.Series) -> dict[str, Any]:
-    about = RUNS[name][1] if name in RUNS else "from the config"
-    if pd.api.types.is_numeric_dtype(values) and not isinstance(values.dtype, pd.CategoricalDtype):
-        numbers = values.astype(float).replace([np.inf, -np.inf], np.nan).tolist()
-        return {"name": name, "about": about, "values": [_plain(v) for v in numbers]}
-    codes, levels = pd.factorize(values.astype("object").where(values.notna(), ""), sort=False)
-    return {
-        "name": name,
-        "about": about,
-        "levels": [str(level) for level in levels],
-        "codes": codes.tolist(),
-    }
+    about = RUNS[name][1] if name in RUNS else _ABOUT.get(name, "from the config")
+    unit = "%" if name.endswith("accuracy") else ""
+    return {"name": name, "about": about, "unit": unit, "number": _is_number(values)}
 
 
-def _plain(value: float) -> float | int | None:
-    if np.isnan(value):
+def _is_number(values: pd.Series) -> bool:
+    kind = values.dtype
+    return pd.api.types.is_numeric_dtype(kind) and not isinstance(kind, pd.CategoricalDtype)
+
+
+def _values(values: pd.Series, digits: int = _DIGITS) -> list[Any]:
+    """Values as JSON has them: numbers to so many digits, else text; null for what is not known."""
+    if not _is_number(values):
+        return [None if pd.isna(value) else str(value) for value in values]
+    return [_plain(value, digits) for value in values.astype(float).tolist()]
+
+
+def _plain(value: float, digits: int) -> float | int | None:
+    if not np.isfinite(value):
         return None
-    return int(value) if value == int(value) and abs(value) < 2**53 else value
+    if value == int(value) and abs(value) < 2**53:
+        return int(value)
+    return float(f"{value:.{digits}g}")
 
 
 def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -223,33 +255,30 @@ def _logs(runs: pd.DataFrame) -> dict[str, str]:
     """Ends of logs, of the runs that did not finish first."""
     order = runs.assign(fine=runs["outcome"] == "finished").sort_values("fine", kind="stable")
     tails: dict[str, str] = {}
-    for i, row in order.head(MAX_LOGS).iterrows():
+    for _, row in order.head(MAX_LOGS).iterrows():
         folder = Path(str(row["results"])).resolve()
         path = (folder / str(row["log_path"] or "")).resolve()
         if path.is_relative_to(folder) and path.is_file():  # a row may name any file
             text = path.read_text(encoding="utf-8", errors="replace")
-            tails[str(i)] = text[-LOG_TAIL:]
+            tails[row["run_id"]] = text[-LOG_TAIL:]
     return tails
 
 
-def _curves(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> dict[str, Any]:
-    """Curves as arrays, run after run; `start[i]` to `start[i + 1]` are run i's."""
-    place = pd.Series(np.arange(len(runs)), index=runs["run_id"])
-    order = curves.assign(place=curves["run_id"].map(place)).sort_values(["place", "epoch"])
-    counts = order["place"].value_counts().reindex(range(len(runs)), fill_value=0).sort_index()
-    start = np.concatenate([[0], counts.cumsum()]).astype(int).tolist()
+def _curves(curves: pd.DataFrame, metric: Metric) -> tuple[list[str], dict[str, list[Any]]]:
+    """The measures that are drawn, and of each run its epochs and their values."""
     names = dict.fromkeys([metric.name, *MEASURES])
-    there = [n for n in names if n in order and order[n].notna().any()] or [MEASURES[0]]
-    most = MAX_NUMBERS // max(1, len(order))
-    return {
-        "start": start,
-        "epoch": _packed(order["epoch"]),
-        "measures": {name: _packed(order[name]) for name in there[: max(1, most)]},
+    there = [name for name in names if name in curves and curves[name].notna().any()]
+    measures = there[: max(1, MAX_NUMBERS // max(1, len(curves)))]
+    if not len(curves):
+        return measures, {}
+    drawn = curves.sort_values(["run_id", "epoch"])
+    numbers = [_values(drawn[name], _CURVE_DIGITS) for name in ("epoch", *measures)]
+    ids, starts = np.unique(drawn["run_id"].to_numpy(dtype=str), return_index=True)
+    ends = [*starts[1:], len(drawn)]
+    return measures, {
+        str(run_id): [column[start:end] for column in numbers]
+        for run_id, start, end in zip(ids, starts, ends, strict=True)
     }
-
-
-def _packed(values: pd.Series) -> str:
-    return base64.b64encode(values.to_numpy(dtype="<f4").tobytes()).decode()
 
 
 def _is_shared(leaves: list[dict[str, Any]], name: str) -> bool:

@@ -1,287 +1,338 @@
 "use strict";
-// The page: controls, two plots, the picked run, the words and the table.
+// The page: its state, which is in the address; controls, figures, compared runs and the table.
 
 const PAGE_ROWS = 100;
-const state = {
-  x: "global_batch", y: "", color: "warmup_epochs", facet: "", xlog: true, ylog: false,
-  query: "", hidden: new Set(), measure: "", curveLog: false,
-  sort: "", descending: true, first: 0, picked: null, metric: "",
+const START = {
+  group: 1, x: "global_batch", y: "", color: "", facet: "lr_rule", kind: "means", xlog: true, ylog: false,
+  query: "", hidden: [], range: [], zoom: true, measure: "", curvelog: false, sort: "", first: 0, picks: [], theme: "",
 };
-const byId = (id) => document.getElementById(id);
-let runs = null, rows = [], colors = new Map(), dots = [], traces = [], curves = null;
-let scatter = null, lines = null;
+const FIRST = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
+const state = { ...START };
+let data = null, runs = [], columns = new Map(), figures = {}, inView = [], built = "";
 
-function choice(label, key, options, redraw) {
-  const select = element("select", null, { id: `choose-${key}` });
-  for (const option of options) select.append(element("option", option || "none", { value: option }));
-  select.value = options.includes(state[key]) ? state[key] : (state[key] = options[0]);
-  select.onchange = () => { state[key] = select.value; redraw(); };
-  return labelled(label, select);
-}
-
-function tick(label, key, redraw) {
-  const box = element("input", null, { type: "checkbox", checked: state[key], id: `tick-${key}` });
-  box.onchange = () => { state[key] = box.checked; redraw(); };
-  return labelled(label, box);
-}
-
-function labelled(text, control) {
-  const label = element("label", text);
-  label.append(control);
-  return label;
-}
-
-function controls() {
-  const names = [...runs.columns.keys()];
-  const few = names.filter((name) => runs.levels(name).length <= 12);
-  const search = element("input", null, {
-    type: "search", id: "query", value: state.query, placeholder: "filter: words, or lr_rule=linear seed<3",
-  });
-  let later = 0;
-  const narrow = () => { state.query = search.value; state.first = 0; refresh(); };
-  search.oninput = () => { // many runs take a moment to draw: not at every key
-    clearTimeout(later);
-    if (runs.count <= 2000) narrow(); else later = setTimeout(narrow, 200);
-  };
-  const redraw = () => { state.hidden.clear(); refresh(); };
-  fill("controls", [
-    choice("x", "x", names, refresh), tick("log", "xlog", refresh),
-    choice("y", "y", names, refresh), tick("log", "ylog", refresh),
-    choice("colour", "color", names, redraw), choice("panels", "facet", ["", ...few], refresh),
-    labelled("", search),
-  ]);
-  fill("curve-controls", [
-    choice("measure", "measure", Object.keys(curves.measures), refresh), tick("log", "curveLog", refresh),
-  ]);
-}
-
-function load(data) {
-  if (data.metric.name !== state.metric) {
-    state.metric = state.y = state.measure = state.sort = data.metric.name;
-    state.descending = data.metric.mode === "max";
+function fromAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  for (const [key, value] of Object.entries(START)) {
+    state[key] = value;
+    try {
+      if (given.has(key)) state[key] = typeof value === "string" ? given.get(key) : JSON.parse(given.get(key));
+    } catch { /* cut short: as at the start */ }
+    if (Array.isArray(value) !== Array.isArray(state[key])) state[key] = value;
   }
-  runs = new Runs(data);
-  curves = { start: data.curves.start, epoch: floats(data.curves.epoch), measures: {} };
-  for (const [name, packed] of Object.entries(data.curves.measures)) curves.measures[name] = floats(packed);
-  byId("made").textContent = `${data.made.results.join(", ")}; ${data.made.at}; made by: ${data.made.command}`;
+}
+
+function toAddress() {
+  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  const differing = Object.keys(START).filter((key) => text(state[key]) !== text(START[key]));
+  const address = new URLSearchParams(differing.map((key) => [key, text(state[key])]));
+  if (`#${address}` !== (location.hash || "#")) history.replaceState(null, "", `#${address}`);
+}
+
+// What is asked for, or what the page begins with where these runs do not have it.
+function column(key, otherwise) { return columns.get(state[key]) ?? columns.get(otherwise) ?? [...columns.values()][0]; }
+function color() {
+  const varied = ["warmup_epochs", "optimizer", "compared"].find((name) => new Set(runs.map((run) => run[name])).size > 1);
+  return column("color", varied);
+}
+function measure() { return state.measure && data.measures.includes(state.measure) ? state.measure : data.measures[0]; }
+function theme() {
+  const isDark = state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return isDark ? "dark" : "light";
+}
+
+function load(changed) {
+  const whole = changed.whole ?? true;
+  data = whole ? changed.data : { ...data, ...changed.data, runs: { ...data.runs, ...changed.data.runs } };
+  for (const run_id of changed.gone ?? []) delete data.runs[run_id];
+  runs = runsOf(data);
+  columns = new Map(data.columns.map((one) => [one.name, one]));
+  const { made } = data;
+  byId("made").textContent = `${made.results.join(", ")}; ${made.at}; made by: ${made.command}${runs.length ? "" : ". No runs yet."}`;
   fill("unread", data.unread.map((text) => element("li", `left out: ${text}`)));
-  if (!runs.count) { byId("made").textContent += ". No runs yet."; return; }
+  byId("main").hidden = !runs.length;
+  if (!runs.length) return;
   fill("summary", pairs(data.summary));
   fill("findings", data.findings.map((text) => element("li", text)));
-  fill("claims", data.claims.flatMap(({ heading, verdicts }) => [element("p", heading), verdictTable(verdicts)]));
+  fill("claims", data.claims.flatMap(({ heading, verdicts }) => [element("h3", heading), verdictTable(verdicts)]));
   fill("estimates", pairs(data.estimates));
-  controls();
   refresh();
 }
 
 function verdictTable(verdicts) {
-  const table = element("table");
-  table.append(...verdicts.map(([verdict, text]) => {
-    const row = element("tr");
-    row.append(element("td", verdict, { className: verdict.split(" ")[0] }), element("td", text));
-    return row;
-  }));
-  return table;
+  return element("table", null, {}, verdicts.map(([verdict, text]) => element("tr", null, {}, [
+    element("th", verdict, { className: verdict.split(" ")[0], scope: "row" }), element("td", text),
+  ])));
 }
 
 function pairs(list) { return list.flatMap(([name, text]) => [element("dt", name), element("dd", text)]); }
 
-function refresh() {
-  const levels = runs.levels(state.color);
-  colors = colorOf(levels, runs.isNumber(state.color));
-  rows = runs.matching(state.query).filter((i) => !state.hidden.has(runs.value(state.color, i)));
-  legend(levels);
-  drawScatter();
-  drawLines();
-  drawTable();
+function set(changes) {
+  Object.assign(state, changes);
+  refresh();
 }
 
-function legend(levels) {
-  const entries = levels.slice(0, 40).map((level) => {
-    const button = element("button", null, { className: state.hidden.has(level) ? "off" : "" });
-    const spot = element("i");
-    spot.style.background = colors.get(level);
-    button.append(spot, element("span", typeof level === "number" ? FORMAT.format(level) : level));
-    button.onclick = () => {
-      if (!state.hidden.delete(level)) state.hidden.add(level);
-      refresh();
-    };
+function choice(label, key, chosen, options) {
+  const list = options.map(([value, text]) => element("option", text, { value, selected: value === chosen }));
+  const select = element("select", null, { id: `choose-${key}` }, list);
+  const isNumber = typeof START[key] === "number";
+  select.onchange = () => set({ [key]: isNumber ? Number(select.value) : select.value, range: [], hidden: [] });
+  return element("label", label, {}, [select]);
+}
+
+function tick(label, key) {
+  const box = element("input", null, { type: "checkbox", checked: state[key], id: `tick-${key}` });
+  box.onchange = () => set({ [key]: box.checked });
+  return element("label", label, {}, [box]);
+}
+
+// Built only if what they offer or show changed, so that a refresh disturbs nobody's hand.
+function controls() {
+  const names = [...columns.keys()].map((name) => [name, name]);
+  const numbers = names.filter(([name]) => columns.get(name).number);
+  const groups = data.groups.map(({ title, about }, i) => [String(i + 1), `${i + 1}: ${[title, about].filter(Boolean).join("; ")}`]);
+  const now = JSON.stringify([names, numbers, groups, data.measures, { ...state, query: "" }]);
+  if (now === built) return;
+  built = now;
+  fill("answer-controls", groups.length > 1 ? [choice("runs", "group", String(state.group), groups)] : []);
+  fill("controls", [
+    choice("figure", "kind", state.kind, [["means", "means"], ["runs", "runs"], ["heat map", "heat map"]]),
+    choice("x", "x", column("x").name, names), tick("log", "xlog"),
+    choice("y", "y", column("y", data.metric.name).name, numbers), tick("log", "ylog"),
+    choice("colour", "color", color().name, names),
+    choice("panels", "facet", state.facet, [["", "one"], ...names]), tick("zoom to what is marked", "zoom"),
+  ]);
+  fill("curve-controls", [choice("measure", "measure", measure(), data.measures.map((name) => [name, name])), tick("log", "curvelog")]);
+}
+
+function refresh() {
+  const focused = document.activeElement?.id;
+  document.documentElement.style.colorScheme = state.theme || "light dark";
+  byId("choose-theme").value = state.theme;
+  if (byId("query").value !== state.query) byId("query").value = state.query;
+  controls();
+  const picked = state.picks.filter((run_id) => run_id in data.runs);
+  const view = {
+    student: data.student, theme: theme(), width: byId("explore").clientWidth, about, picked,
+    x: column("x"), y: column("y", data.metric.name), kind: state.kind, facet: columns.has(state.facet) ? state.facet : "",
+    xlog: state.xlog, ylog: state.ylog, range: state.range, isZoomed: state.zoom, runs: runs.filter(matcher(state.query, columns)),
+  };
+  draw("explore", withKeys(view, color(), state.hidden));
+  legend("legend", view, state.hidden);
+  inView = view.runs.filter(within(state.range, view.x, view.y));
+  const drawn = figures.explore;
+  say(drawn.numDots || state.kind === "heat map" || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter, or drag over the figure`);
+  drawAnswer(view);
+  const name = measure(), unit = name.endsWith("accuracy") ? "%" : "";
+  draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, label: `${name} against the epoch` });
+  compared(picked);
+  drawTable();
+  toAddress();
+  if (focused && document.activeElement?.id !== focused) byId(focused)?.focus({ preventScroll: true });
+}
+
+function say(more) {
+  byId("count").textContent = `${NUMBER.format(inView.length)} of ${NUMBER.format(runs.length)} runs${more}`;
+}
+
+// Colour, panels and places of a view, and without the runs whose colour is hidden.
+function withKeys(view, color, hidden) {
+  const facet = columns.get(view.facet);
+  const colors = { name: color.name, ...keysOf(view.runs, color, MOST_KEYS) };
+  const shown = hidden.length ? view.runs.filter((run) => !hidden.includes(String(colors.of(run)))) : view.runs;
+  const facets = keysOf(view.runs, facet, MOST_KEYS), places = keysOf(view.runs, view.x, 24);
+  const palette = colorsOf(colors.levels, color.number, view.theme);
+  const label = `${view.y.name} against ${view.x.name} by ${color.name}: ${shown.length} runs; its numbers are in the table below it`;
+  return Object.assign(view, { runs: shown, colors, facets, places, palette, label });
+}
+
+function drawAnswer(view) {
+  const number = String(Math.min(Math.max(1, state.group), data.groups.length)), group = data.groups[number - 1];
+  const main = {
+    ...view, kind: "means", runs: runs.filter((run) => String(run.compared) === number), x: columns.get("global_batch"), xlog: true, ylog: false,
+    y: columns.get(data.metric.name), range: [], facet: "lr_rule", picked: [],
+  };
+  draw("answer", withKeys(main, columns.get("warmup_epochs"), []));
+  legend("answer-legend", main);
+  byId("answer-title").textContent = `${data.metric.name} after the last epoch: ${group.title}`;
+  byId("answer-note").textContent = [group.about, group.note].filter(Boolean).join(". ");
+}
+
+function draw(id, view) {
+  const make = id === "curves" ? curves : view.kind === "heat map" ? heatMap : means;
+  const drawn = make(view);
+  figures[id] = { ...drawn, view };
+  drawn.svg.addEventListener("click", () => {
+    const run = drawn.svg.value?.run ?? drawn.svg.value;
+    if (run?.run_id) pick(run.run_id);
+  });
+  byId(id).replaceChildren(drawn.svg);
+  byId(id).setAttribute("aria-label", view.label);
+  if (!drawn.groups) return;
+  const { x, y, colors, facet } = view;
+  const heads = [x.name, colors.name, ...(facet ? [facet] : []), "mean", "finished", "diverged"];
+  byId(`${id}-numbers`).replaceChildren(tableOf(heads, drawn.groups.map((group) =>
+    [words(group.x), words(group.level), ...(facet ? [words(group.facet)] : []), ...cells(asText(group, y.unit))])));
+}
+
+function cells([mean, finished, diverged = ""]) { return [mean, finished, diverged]; }
+
+function legend(id, { colors, palette }, hidden) {
+  const entries = colors.levels.map((level, i) => {
+    const isOff = hidden?.includes(String(level)), spot = element("i");
+    spot.style.background = palette.get(level);
+    if (!hidden) return element("span", null, {}, [spot, words(level)]);
+    const button = element("button", null, { id: `level-${i}`, "aria-pressed": String(!isOff) }, [spot, words(level)]);
+    button.onclick = () => set({ hidden: isOff ? hidden.filter((one) => one !== String(level)) : [...hidden, String(level)] });
     return button;
   });
-  fill("legend", [element("b", state.color), ...entries]);
+  fill(id, [element("b", colors.name), ...entries]);
 }
 
-function drawScatter() {
-  scatter.clear();
-  dots = [];
-  const groups = state.facet ? runs.levels(state.facet).slice(0, 12) : [null];
-  const boxes = panels(groups.length, scatter.width, scatter.height);
-  const names = (key) => (runs.isNumber(state[key]) ? null : runs.levels(state[key]));
-  const value = (key, list, i) => {
-    const v = runs.value(state[key], i);
-    return list ? list.indexOf(v) : v;
-  };
-  const [xs, ys] = [names("x"), names("y")];
-  const ticks = xs ? [] : distinct(rows.map((i) => runs.value(state.x, i)), 10);
-  groups.forEach((group, g) => {
-    const box = boxes[g];
-    const x = new Scale(rows.map((i) => value("x", xs, i)), state.xlog, box.left, box.right, xs, ticks);
-    const y = new Scale(rows.map((i) => value("y", ys, i)), state.ylog, box.bottom, box.top, ys);
-    scatter.axes(x, y, state.x, state.y, group === null ? "" : `${state.facet} ${group}`, box);
-    for (const i of rows) {
-      if (group !== null && runs.value(state.facet, i) !== group) continue;
-      const px = x.pixel(value("x", xs, i));
-      let py = y.pixel(value("y", ys, i));
-      if (Number.isNaN(py) && runs.value("outcome", i) === "diverged") py = box.bottom - 6;
-      if (Number.isNaN(px) || Number.isNaN(py)) continue;
-      scatter.mark(px, py, colors.get(runs.value(state.color, i)) || "#999", runs.value("outcome", i));
-      dots.push([px, py, i]);
-    }
-  });
-  byId("scatter").dataset.marks = dots.length;
+function about(run) {
+  const own = data.columns.filter((one) => one.about === "from the config").map((one) => one.name);
+  const named = [...new Set([...FIRST, data.metric.name, "val_loss", "epochs_completed", "wall_s", ...own])];
+  const lines = named.filter((name) => run[name] !== null && columns.has(name)).map((name) => `${name}: ${words(run[name], columns.get(name).unit)}`);
+  return [...lines, ...run[LOG].trim().split("\n").slice(-3)].map((line) => line.slice(0, 90)).join("\n").trim();
 }
 
-// The values in order if there are at most so many, for ticks where the runs are; else none.
-function distinct(values, most) {
-  const seen = new Set(values.filter((v) => v !== null));
-  return seen.size <= most ? [...seen].sort((a, b) => a - b) : [];
+function pick(run_id) {
+  const others = state.picks.filter((one) => one !== run_id);
+  set({ picks: others.length < state.picks.length ? others : [...others.slice(-1), run_id] });
 }
 
-function drawLines() {
-  lines.clear();
-  traces = [];
-  const [box] = panels(1, lines.width, lines.height);
-  const values = curves.measures[state.measure];
-  const used = rows.filter((i) => curves.start[i + 1] > curves.start[i]);
-  const each = function* (source) { for (const i of used) for (let k = curves.start[i]; k < curves.start[i + 1]; k++) yield source[k]; };
-  const x = new Scale(each(curves.epoch), false, box.left, box.right);
-  const y = new Scale(each(values), state.curveLog, box.bottom, box.top);
-  lines.axes(x, y, "epoch", state.measure, "", box);
-  const pen = lines.pen;
-  pen.lineWidth = 1.2;
-  pen.globalAlpha = Math.max(0.08, Math.min(0.9, 60 / used.length));
-  for (const i of used) {
-    pen.strokeStyle = colors.get(runs.value(state.color, i)) || "#999";
-    pen.beginPath();
-    let down = false;
-    for (let k = curves.start[i]; k < curves.start[i + 1]; k++) {
-      const py = y.pixel(values[k]);
-      if (Number.isNaN(py)) { down = false; continue; }
-      if (down) pen.lineTo(x.pixel(curves.epoch[k]), py); else pen.moveTo(x.pixel(curves.epoch[k]), py);
-      down = true;
-    }
-    pen.stroke();
-  }
-  pen.globalAlpha = 1;
-  traces = used.map((i) => ({ i, x, y }));
-  byId("lines").dataset.lines = used.length;
-}
-
-function nearestDot(mx, my) {
-  let best = null, least = 12 ** 2;
-  for (const [x, y, i] of dots) {
-    const far = (x - mx) ** 2 + (y - my) ** 2;
-    if (far < least) [least, best] = [far, i];
-  }
-  return best;
-}
-
-function nearestLine(mx, my) {
-  let best = null, least = 12;
-  const values = curves.measures[state.measure];
-  for (const { i, x, y } of traces) {
-    const epoch = Math.round(x.a + ((mx - x.low) / (x.high - x.low)) * (x.b - x.a));
-    const k = curves.start[i] + epoch - curves.epoch[curves.start[i]];
-    if (k < curves.start[i] || k >= curves.start[i + 1]) continue;
-    const far = Math.abs(y.pixel(values[k]) - my);
-    if (far < least) [least, best] = [far, i];
-  }
-  return best;
-}
-
-const TIP = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
-const TIP_END = ["val_loss", "epochs_completed", "wall_s"];
-
-function hover(id, nearest) {
-  const canvas = byId(id), tip = byId("tip");
-  const at = (event) => nearest(event.offsetX, event.offsetY);
-  canvas.onmousemove = (event) => {
-    const i = runs && runs.count ? at(event) : null;
-    tip.hidden = i === null;
-    if (i === null) return;
-    const own = [...runs.columns.values()].filter((c) => c.about === "from the config").map((c) => c.name);
-    const told = [...new Set([...TIP, state.metric, ...TIP_END, ...own])].filter((name) => runs.columns.has(name));
-    const log = (runs.data.logs[i] || "").trim().split("\n").slice(-3).join("\n");
-    tip.textContent = told.map((name) => `${name}: ${runs.shown(name, i)}`).join("\n") + (log ? `\n\n${log}` : "");
-    tip.style.left = `${Math.min(event.clientX + 14, window.innerWidth - 430)}px`;
-    tip.style.top = `${Math.min(event.clientY + 14, window.innerHeight - tip.offsetHeight - 8)}px`;
-  };
-  canvas.onmouseleave = () => { tip.hidden = true; };
-  canvas.onclick = (event) => { const i = at(event); if (i !== null) pick(i); };
-}
-
-function pick(i) {
-  state.picked = i;
-  const facts = [...runs.columns.keys()].map((name) => [name, runs.shown(name, i)]);
-  const list = element("dl"), common = element("dl");
-  list.append(...pairs(facts.filter(([, text]) => text !== "")));
-  common.append(...pairs(Object.entries(runs.data.config)));
+// One run, or two side by side: what differs first.
+function compared(picked) {
+  byId("picked-section").hidden = !picked.length;
+  if (!picked.length) return fill("picked", []);
+  const chosen = picked.map((run_id) => runs.find((run) => run.run_id === run_id));
+  const rows = data.columns.map(({ name, unit, about }) => [name, ...chosen.map((run) => words(run[name], unit)), about]);
+  const differing = picked.length > 1 ? rows.filter(([, a, b]) => a !== b) : rows.filter(([, a]) => a !== "");
+  const alike = picked.length > 1 ? rows.filter(([, a, b]) => a === b && a !== "") : [];
+  const heads = ["", ...picked, "meaning"];
+  const shared = [...alike.map(([name, text]) => [name, text]), ...Object.entries(data.config)];
   fill("picked", [
-    list, element("h3", "Config shared by all runs"), common,
-    element("h3", "End of the log"), element("pre", runs.data.logs[i] || "not carried by this page"),
+    tableOf(heads, differing),
+    element("details", null, {}, [element("summary", "What they share with each other and all runs' configs"), tableOf(["", "value"], shared)]),
+    ...chosen.flatMap((run) => [element("h3", `End of the log of ${run.run_id}`), element("pre", run[LOG] || "not carried by this page")]),
   ]);
-  byId("picked-section").hidden = false;
-  drawTable();
 }
 
 function drawTable() {
-  const names = [...new Set([...TIP, ...runs.columns.keys()])].filter((name) => runs.columns.has(name));
-  const order = runs.sorted(rows, state.sort, state.descending);
-  byId("count").textContent = `${FORMAT.format(rows.length)} of ${FORMAT.format(runs.count)} runs`;
-  const head = element("tr");
-  for (const name of names) {
-    const arrow = name === state.sort ? (state.descending ? " \u2193" : " \u2191") : "";
-    const cell = element("th", name + arrow, { title: runs.columns.get(name).about });
-    cell.onclick = () => {
-      state.descending = name === state.sort ? !state.descending : true;
-      state.sort = name;
-      drawTable();
-    };
-    head.append(cell);
-  }
-  const shown = order.slice(state.first, state.first + PAGE_ROWS);
-  fill("table", [head, ...shown.map((i) => {
-    const row = element("tr", null, { className: i === state.picked ? "pick" : "" });
-    row.append(...names.map((name) => element("td", runs.shown(name, i))));
-    row.onclick = () => pick(i);
-    return row;
+  const names = [...new Set([...FIRST, ...columns.keys()])].filter((name) => columns.has(name));
+  const metric = `${data.metric.mode === "max" ? "-" : ""}${data.metric.name}`;
+  const isDown = (state.sort || metric).startsWith("-"), by = (state.sort || metric).replace("-", "");
+  const order = d3.sort(inView, (a, b) => (isDown ? d3.descending : d3.ascending)(a[by], b[by]) || 0);
+  const known = [...order.filter((run) => run[by] !== null), ...order.filter((run) => run[by] === null)];
+  const heads = names.map((name) => {
+    const arrow = name === by ? (isDown ? " \u2193" : " \u2191") : "";
+    const button = element("button", name + arrow, { id: `sort-${name}`, title: columns.get(name).about });
+    button.onclick = () => set({ sort: name === by && isDown ? name : `-${name}`, first: 0 });
+    return element("th", null, { scope: "col", "aria-sort": name !== by ? "none" : isDown ? "descending" : "ascending" }, [button]);
+  });
+  state.first = Math.max(0, Math.min(state.first, PAGE_ROWS * Math.floor((known.length - 1) / PAGE_ROWS)));
+  const shown = known.slice(state.first, state.first + PAGE_ROWS);
+  fill("table", [element("tr", null, {}, [element("th", "compare", { scope: "col" }), ...heads]), ...shown.map((run) => {
+    const isPicked = state.picks.includes(run.run_id);
+    const box = element("input", null, { type: "checkbox", checked: isPicked, id: `pick-${run.run_id}`, "aria-label": `compare ${run.run_id}` });
+    box.onchange = () => pick(run.run_id);
+    const values = names.map((name) => element("td", words(run[name], columns.get(name).unit)));
+    return element("tr", null, { className: isPicked ? "pick" : "" }, [element("td", null, {}, [box]), ...values]);
   })]);
-  byId("place").textContent = `${state.first + 1} to ${state.first + shown.length}`;
+  byId("place").textContent = `${state.first + 1} to ${state.first + shown.length} of ${known.length}`;
 }
 
-function turn(step) {
-  const next = state.first + step;
-  if (next >= 0 && next < rows.length) { state.first = next; drawTable(); }
+// A rectangle of the explored figure in pixels of one panel, as the range of both columns.
+function narrow([left, right, top, bottom]) {
+  const { svg, view } = figures.explore, [x, y] = ["x", "y"].map((name) => svg.scale(name));
+  const scaled = view.y.unit === "%" ? 100 : 1;
+  const across = x.invert ? [x.invert(left), x.invert(right)] : [null, null];
+  set({ range: [...across, y.invert(bottom) / scaled, y.invert(top) / scaled], first: 0 });
 }
 
-async function watch(version) {
-  try {
-    const now = await (await fetch("version")).text();
-    if (now !== version) load(await (await fetch("data.json")).json());
-    setTimeout(watch, 3000, now);
-  } catch {
-    setTimeout(watch, 3000, version);
+// Where a point of the figure lies within its panel.
+function inPanel(event) {
+  const { svg } = figures.explore, box = svg.getBoundingClientRect();
+  const at = { x: event.clientX - box.left, y: event.clientY - box.top };
+  for (const [name, key, margin] of [["fx", "x", LEFT], ["fy", "y", 26]]) {
+    const panels = svg.scale(name);
+    const starts = panels ? panels.domain.map((level) => panels.apply(level)).filter((start) => start <= at[key]) : [];
+    if (starts.length) at[key] -= d3.max(starts) - margin;
   }
+  return at;
 }
 
-scatter = new Canvas("scatter");
-lines = new Canvas("lines");
-hover("scatter", nearestDot);
-hover("lines", nearestLine);
-byId("before").onclick = () => turn(-PAGE_ROWS);
-byId("after").onclick = () => turn(PAGE_ROWS);
-window.onresize = () => { if (runs && runs.count) { drawScatter(); drawLines(); } };
-const given = JSON.parse(byId("data").textContent);
-if (given.data) load(given.data);
-if (given.live) watch("");
-document.body.dataset.ready = "yes";
+function brush(event) {
+  if (event.pointerType === "touch" || event.button || state.kind === "heat map") return;
+  const from = inPanel(event), start = [event.offsetX, event.offsetY];
+  const marked = d3.select(figures.explore.svg).append("rect").attr("class", "brush");
+  const move = (now) => {
+    const box = figures.explore.svg.getBoundingClientRect(), [x, y] = [now.clientX - box.left, now.clientY - box.top];
+    marked.attr("x", Math.min(x, start[0])).attr("y", Math.min(y, start[1]))
+      .attr("width", Math.abs(x - start[0])).attr("height", Math.abs(y - start[1]));
+  };
+  const end = (now) => {
+    removeEventListener("pointermove", move);
+    marked.remove();
+    const [dx, dy] = [now.clientX - event.clientX, now.clientY - event.clientY];
+    if (Math.abs(dx) < 6 || Math.abs(dy) < 6) return;
+    narrow([...d3.sort([from.x, from.x + dx]), ...d3.sort([from.y, from.y + dy])]);
+  };
+  addEventListener("pointermove", move);
+  addEventListener("pointerup", end, { once: true });
+}
+
+const STEPS = { ArrowLeft: [-0.2, 0], ArrowRight: [0.2, 0], ArrowUp: [0, -0.2], ArrowDown: [0, 0.2], "+": [0, 0, -0.2], "-": [0, 0, 0.3] };
+
+function keys(event) {
+  if (event.key === "Escape") return set({ range: [] });
+  if (!(event.key in STEPS) || state.kind === "heat map") return undefined;
+  event.preventDefault();
+  const [dx, dy, grow = 0] = STEPS[event.key], { svg } = figures.explore;
+  const [x, y] = ["x", "y"].map((name) => svg.scale(name).range), [w, h] = [x[1] - x[0], y[0] - y[1]];
+  return narrow([x[0] + (dx - grow) * w, x[1] + (dx + grow) * w, y[1] + (dy - grow) * h, y[0] + (dy + grow) * h]);
+}
+
+function picture(id) {
+  const { svg, view } = figures[id];
+  const legend = view.colors.levels.map((level) => [words(level), view.palette.get(level)]);
+  save(`${id}.svg`, "image/svg+xml", asFile(svg, `${view.label.split(";")[0]} (${view.colors.name} by colour)`, legend));
+}
+
+async function watch(mark) {
+  let now = mark;
+  try {
+    const changed = await (await fetch(`data.json?since=${mark}`)).json();
+    if (changed.mark !== mark) load(changed);
+    now = changed.mark;
+  } catch { /* the server is away: asked again */ }
+  setTimeout(watch, 3000, now);
+}
+
+async function begin() {
+  const bytes = Uint8Array.from(atob(byId("data").textContent), (c) => c.charCodeAt(0));
+  const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const given = await new Response(unpacked).json();
+  fromAddress();
+  let later = 0;
+  byId("query").oninput = () => { // many runs take a moment to draw: not at every key
+    clearTimeout(later);
+    later = setTimeout(() => set({ query: byId("query").value, first: 0, range: [] }), runs.length > 500 ? 250 : 0);
+  };
+  byId("choose-theme").onchange = () => set({ theme: byId("choose-theme").value });
+  byId("explore").onpointerdown = brush;
+  byId("explore").onkeydown = keys;
+  byId("all").onclick = () => set({ range: [], hidden: [], query: "" });
+  for (const id of ["answer", "explore", "curves"]) byId(`${id}-picture`).onclick = () => picture(id);
+  byId("csv").onclick = () => save("runs.csv", "text/csv", d3.csvFormat(inView, [...columns.keys()]));
+  byId("before").onclick = () => set({ first: state.first - PAGE_ROWS });
+  byId("after").onclick = () => set({ first: state.first + PAGE_ROWS });
+  const again = () => { if (runs.length) refresh(); };
+  addEventListener("resize", again);
+  addEventListener("hashchange", () => { fromAddress(); again(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  if (given.data) load({ data: given.data });
+  if (given.live) watch("");
+  document.body.dataset.ready = "yes";
+}
+
+begin();

@@ -1,15 +1,19 @@
 """The report page served while a sweep runs. Reads results, writes nothing."""
 
+import gzip
 import hashlib
 import sys
+import time
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pandas as pd
 
+from analysis.report.changes import Changes
 from analysis.report.data import (
     Tables,
     conclusions,
@@ -17,7 +21,7 @@ from analysis.report.data import (
     shown_data,
     with_running,
 )
-from analysis.report.page import as_json, page
+from analysis.report.page import page
 from analysis.report.running import progress_stamps, running_runs
 from analysis.tables.files import listing
 from analysis.tables.load import folders
@@ -26,12 +30,15 @@ from analysis.tables.metric import AskedMetric
 #: How long a client may take to say what it wants [seconds].
 _PATIENCE_S = 30
 
+#: Conclusions are drawn again after this many times as long as they took: they may take a tenth.
+_REST = 9
+
 
 class Watcher:
     """Results folders, read again only when something in them changed.
 
     What runs and waits is read again at each tenth of an epoch; claims and estimates, which take
-    longer and rest on runs that have ended, only when one more has.
+    longer and rest on runs that have ended, only when one more has, and not all the time.
 
     The metric of the first runs stays the page's, also if later ones name another.
     """
@@ -41,22 +48,24 @@ class Watcher:
     ) -> None:
         folders(results)
         self._results, self._command, self._asked = list(results), command, asked
-        self._lock, self._version, self._json = Lock(), "", ""
+        self._lock, self._version, self._changes = Lock(), "", Changes()
         self._ended, self._tables = "", Tables(pd.DataFrame(), pd.DataFrame(), [])
+        self._concluded, self._due_s = "", 0.0
         self._conclusions: dict[str, Any] = {}
 
     def version(self) -> str:
         """A text that changes when a run starts, ends a tenth of an epoch, or ends."""
         return _digest([self._files(), *progress_stamps(self._results)])
 
-    def data_json(self) -> str:
-        """The data of the page now."""
+    def data_json(self, since: str = "") -> str:
+        """What changed on the page since it was told so; all of it if that was not by us."""
         with self._lock:
             version = self.version()
-            if version != self._version:
-                self._json = as_json(self._data())
+            is_due = self._concluded != self._ended and time.monotonic() >= self._due_s
+            if version != self._version or is_due:
+                self._changes.take(self._data())
                 self._version = version
-            return self._json
+            return self._changes.since(since)
 
     def _data(self) -> dict[str, Any]:
         ended = self._files()
@@ -65,8 +74,12 @@ class Watcher:
             metric = self._tables.metric
             if metric.name in set(self._tables.runs.get("metric_name", ())):
                 self._asked = AskedMetric(metric.name, metric.mode)
-            self._conclusions = conclusions(self._tables)
             self._ended = ended
+        if ended != self._concluded and time.monotonic() >= self._due_s:
+            began_s = time.monotonic()
+            self._conclusions = conclusions(self._tables)
+            self._due_s = time.monotonic() + _REST * (time.monotonic() - began_s)
+            self._concluded = ended
         tables = with_running(self._tables, *running_runs(self._results))
         return shown_data(tables, self._results, self._command) | self._conclusions
 
@@ -110,12 +123,13 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
                     403, "text/plain", "this server only accepts requests to its own address"
                 )
                 return
+            asked = urlsplit(self.path)
+            since = parse_qs(asked.query).get("since", [""])[0]
             pages = {
                 "/": ("text/html", lambda: page(None, live=True)),
-                "/version": ("text/plain", watcher.version),
-                "/data.json": ("application/json", watcher.data_json),
+                "/data.json": ("application/json", lambda: watcher.data_json(since)),
             }
-            kind, body = pages.get(self.path, ("text/plain", None))
+            kind, body = pages.get(asked.path, ("text/plain", None))
             if body is None:
                 self._answer(404, kind, "not here")
             else:
@@ -124,6 +138,9 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
         def _answer(self, code: int, kind: str, text: str) -> None:
             body = text.encode()
             self.send_response(code)
+            if "gzip" in self.headers.get("Accept-Encoding", ""):
+                body = gzip.compress(body, 6)
+                self.send_header("Content-Encoding", "gzip")
             self.send_header("Content-Type", f"{kind}; charset=utf-8")
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")

@@ -1,18 +1,28 @@
-"""The report page in a real Chromium: opened, hovered, filtered, and safe against its data."""
+"""The report page in a real Chromium: answered, explored, compared, and safe against its data."""
 
+import base64
+import gzip
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
+import zlib
+from contextlib import contextmanager
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
-from analysis.report.data import report_data
-from analysis.report.page import as_json, page
+from analysis.figures.points import points
+from analysis.figures.style import CONTRAST, contrast
+from analysis.report import data
+from analysis.report.data import Tables, conclusions, report_data, shown_data
+from analysis.report.page import page
 from analysis.report.watch import Watcher, make_server
 
 EVIL = '</script><script>document.title="owned"</script><img src=x onerror=document.title="owned">'
@@ -29,10 +39,16 @@ def some_runs():
     )
 
 
-def write_some(folder: Path) -> Path:
-    """Twelve runs, the first of which diverged and left a log."""
+def some_results():
+    """Twelve runs, the first of which diverged."""
     runs = some_runs()
     runs.loc[0, ["outcome", "val_accuracy"]] = ["diverged", np.nan]
+    return runs
+
+
+def write_some(folder: Path) -> Path:
+    """Those, with the diverged one's log."""
+    runs = some_results()
     runs["log_path"] = [f"attempts/log-{i}.txt" for i in range(len(runs))]
     write_results(folder, runs, simulated_curves(runs, 4))
     (folder / "attempts").mkdir()
@@ -66,13 +82,52 @@ def opened(browser, report):
 
 
 def open_page(browser, path: Path) -> None:
+    browser.get("about:blank")  # or another state in the address would be the same document
     browser.get_log("performance")
     browser.get_log("browser")
     browser.get(path.as_uri())
+    wait(browser, "return document.body.dataset.ready")
+
+
+def wait(browser, script: str):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, 60).until(lambda b: b.execute_script(script))
 
 
 def find(browser, selector: str):
     return browser.find_element("css selector", selector)
+
+
+def all_of(browser, selector: str):
+    return browser.find_elements("css selector", selector)
+
+
+def search(browser, text: str) -> None:
+    """Type into the filter, and wait until the address has it."""
+    box = find(browser, "#query")
+    box.clear()
+    box.send_keys(text)
+    wait(browser, "return state.query === byId('query').value")
+
+
+def choose(browser, **choices: str) -> None:
+    for key, value in choices.items():
+        find(browser, f"#choose-{key} option[value='{value}']").click()
+
+
+def press(browser, selector: str, *keys: str) -> None:
+    find(browser, selector).send_keys(*keys)
+
+
+def drag(browser, selector: str, start: tuple[int, int], end: tuple[int, int]) -> None:
+    """The pointer from one point to another, from the middle of an element."""
+    from selenium.webdriver import ActionChains
+
+    element = find(browser, selector)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    moved = ActionChains(browser, duration=0).move_to_element_with_offset(element, *start)
+    moved.click_and_hold().move_by_offset(end[0] - start[0], end[1] - start[1]).release().perform()
 
 
 def requests(browser) -> list[str]:
@@ -82,60 +137,243 @@ def requests(browser) -> list[str]:
 
 
 def test_the_page_opens_offline_without_errors_or_requests(opened):
-    assert find(opened, "body").get_attribute("data-ready") == "yes"
     assert find(opened, "#count").text == "12 of 12 runs"
-    assert find(opened, "#scatter").get_attribute("data-marks") == "12"
-    assert find(opened, "#lines").get_attribute("data-lines") == "12"
+    assert opened.execute_script("return figures.explore.numDots") == 12
+    assert opened.execute_script("return figures.curves.numLines") == 12
     assert [entry for entry in opened.get_log("browser") if entry["level"] == "SEVERE"] == []
-    assert [url for url in requests(opened) if not url.startswith("file://")] == []
+    others = [url for url in requests(opened) if not url.startswith(("file://", "about:"))]
+    assert others == []
+
+
+def test_the_answer_comes_first_and_is_that_of_the_printed_figures(opened):
+    """Means, t intervals and shares of what diverged are those of analysis.figures.points."""
+    expected = points(some_results())
+    order = [element.get_attribute("id") for element in all_of(opened, "main [id]")]
+
+    shown = opened.execute_script("return figures.answer.groups")
+
+    assert order.index("answer") < order.index("claims") < order.index("explore")
     assert "1 diverged" in find(opened, "#summary").text
-
-
-def test_hovering_a_run_shows_its_config_and_log(opened):
-    """Narrowed to the diverged run, its mark is the only one; the pointer goes there."""
-    find(opened, "#query").send_keys("outcome=diverged")
-    x, y, _ = opened.execute_script("return dots[0]")
-
-    place = "const r = document.getElementById('scatter').getBoundingClientRect();"
-    opened.execute_script(
-        place + "document.getElementById('scatter').dispatchEvent(new MouseEvent('mousemove',"
-        "{clientX: r.left + arguments[0], clientY: r.top + arguments[1], bubbles: true}));",
-        x,
-        y,
+    frame = pd.DataFrame(shown).astype({"mean": float}).sort_values(["x", "level"])
+    assert frame["count"].tolist() == expected["num_finished"].tolist()
+    for name in ("mean", "low", "high"):
+        theirs, ours = frame[name].astype(float), expected[name]
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5)
+    first = expected.iloc[0]
+    np.testing.assert_allclose(
+        frame.iloc[0]["share"], first[["diverged_low", "diverged_high"]].astype(float), atol=1e-5
+    )
+    assert "not in the means: batch 256, warmup 0, lr linear: 1 of 2" in (
+        find(opened, "#answer-note").text
     )
 
-    assert find(opened, "#tip").is_displayed()
-    assert "outcome: diverged" in find(opened, "#tip").text
-    assert "global_batch: 256" in find(opened, "#tip").text
-    assert "loss nan at step 8" in find(opened, "#tip").text
+
+def test_the_pointer_shows_a_run_and_a_click_compares_it_with_another(opened):
+    from selenium.webdriver import ActionChains
+
+    choose(opened, kind="runs")
+    search(opened, "global_batch=1024 seed=1 warmup_epochs=5")
+    dot = find(opened, "#explore g[fill-opacity] circle, #explore circle")
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", dot)
+
+    ActionChains(opened, duration=0).move_to_element(dot).click().perform()
+
+    assert "global_batch: 1,024warmup_epochs: 5" in find(opened, "#explore [aria-label=tip]").text
+    first = opened.execute_script("return state.picks[0]")
+    search(opened, "outcome=diverged")
+    press(opened, "#table input", " ")
+    rows = [row.text for row in all_of(opened, "#picked > table tr")]
+    assert rows[0].split() == [
+        first,
+        *opened.execute_script("return state.picks.slice(1)"),
+        "meaning",
+    ]
+    assert any(row.startswith("global_batch 1,024 256 ") for row in rows)
+    assert not any(row.startswith("model") for row in rows)
+    assert "loss nan at step 8" in find(opened, "#picked").text
 
 
-def test_a_filter_narrows_plots_and_table(opened):
-    find(opened, "#query").send_keys("global_batch>300 warmup_epochs=5")
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("global_batch>=1024 warmup_epochs=5", 4),
+        ("seed<=0", 6),
+        ("outcome!=finished", 1),
+        ("-diverged", 11),
+        ('"trained to the end" seed=1', 6),
+        ("seed=7", 0),
+    ],
+)
+def test_a_filter_narrows_figures_and_table(opened, query, count):
+    search(opened, query)
 
-    assert find(opened, "#count").text == "4 of 12 runs"
-    assert find(opened, "#scatter").get_attribute("data-marks") == "4"
-    assert len(opened.find_elements("css selector", "#table tr")) == 1 + 4
+    assert find(opened, "#count").text == f"{count} of 12 runs"
+    assert opened.execute_script("return figures.explore.view.runs.length") == count
+    assert len(all_of(opened, "#table tr")) == 1 + count
 
 
-def test_a_click_on_a_heading_sorts_the_table(opened):
-    heads = [head.text for head in opened.find_elements("css selector", "#table th")]
-    column = heads.index("global_batch")
+def test_what_is_marked_is_zoomed_to_and_stands_in_the_address(opened):
+    drag(opened, "#explore", (-540, -130), (-100, 130))
+    wait(opened, "return state.range.length")
 
-    for _ in range(2):
-        opened.find_elements("css selector", "#table th")[column].click()
+    few = find(opened, "#count").text
+    assert few == "4 of 12 runs"
+    assert opened.execute_script("return figures.curves.numLines") == 4
+    assert opened.execute_script("return figures.explore.svg.scale('x').domain[1]") < 1024
+    address = opened.current_url
+    press(opened, "#explore", "\ue00c")  # Escape
+    assert find(opened, "#count").text == "12 of 12 runs"
 
-    rows = opened.find_elements("css selector", "#table tr")[1:]
-    shown = [row.find_elements("css selector", "td")[column].text for row in rows]
-    assert shown == ["256"] * 4 + ["1,024"] * 4 + ["4,096"] * 4
+    opened.get("about:blank")
+    opened.get(address)
+    wait(opened, "return document.body.dataset.ready")
+    assert find(opened, "#count").text == few
 
 
-def test_axes_colour_and_panels_can_be_chosen(opened):
-    for key, value in (("x", "peak_lr"), ("color", "outcome"), ("facet", "warmup_epochs")):
-        find(opened, f"#choose-{key} option[value='{value}']").click()
+def test_keys_zoom_and_move_and_without_zoom_the_mark_is_drawn(opened):
+    press(opened, "#explore", "+", "\ue014")  # an arrow to the right
+    domain = opened.execute_script("return figures.explore.svg.scale('x').domain")
+    assert 256 < domain[0] < domain[1]
 
-    assert find(opened, "#scatter").get_attribute("data-marks") == "12"
+    press(opened, "#tick-zoom", " ")
+
+    assert opened.execute_script("return figures.explore.svg.scale('x').domain[0]") == 256
+    assert len(all_of(opened, "#explore g[aria-label=rect] rect")) == 1
+
+
+def test_figures_have_panels_and_a_heat_map_with_values(opened):
+    choose(opened, facet="seed", color="outcome")
+    assert "seed 0" in find(opened, "#explore").text
+    assert "seed 1" in find(opened, "#explore").text
     assert find(opened, "#legend").text.split() == ["outcome", "diverged", "finished"]
+
+    choose(opened, facet="", color="warmup_epochs", kind="heat map")
+
+    means = some_results().query("outcome == 'finished'")
+    expected = means.groupby(["global_batch", "warmup_epochs"])["val_accuracy"].mean()
+    texts = [text.text for text in all_of(opened, "#explore g[aria-label=text] text")]
+    assert len(all_of(opened, "#explore g[aria-label=cell] rect")) == 6
+    assert sorted(texts) == sorted(f"{100 * mean:.3g}" for mean in expected)
+
+
+def test_a_legend_entry_hides_what_it_names(opened):
+    press(opened, "#legend button", " ")
+
+    assert find(opened, "#count").text == "6 of 12 runs"
+    assert find(opened, "#legend button").get_attribute("aria-pressed") == "false"
+
+
+def test_a_heading_sorts_the_table(opened):
+    heads = [head.text for head in all_of(opened, "#table th")]
+    column = heads.index("global_batch")
+    for _ in range(2):
+        press(opened, "#sort-global_batch", " ")
+
+    rows = all_of(opened, "#table tr")[1:]
+    shown = [row.find_elements("css selector", "td, th")[column].text for row in rows]
+    assert shown == ["256"] * 4 + ["1,024"] * 4 + ["4,096"] * 4
+    assert all_of(opened, "#table th")[column].get_attribute("aria-sort") == "ascending"
+
+
+def test_pictures_and_the_table_can_be_saved(opened, tmp_path):
+    behaviour = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    opened.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+    search(opened, "global_batch=256")
+    for button in ("answer-picture", "explore-picture", "curves-picture", "csv"):
+        find(opened, f"#{button}").click()
+    names = {"answer.svg", "explore.svg", "curves.svg", "runs.csv"}
+    wait_for(lambda: {path.name for path in tmp_path.iterdir()} == names)
+
+    table = pd.read_csv(tmp_path / "runs.csv")
+    picture = ElementTree.parse(tmp_path / "answer.svg").getroot()
+
+    assert table["global_batch"].tolist() == [256] * 4
+    assert {"outcome", "val_accuracy", "seed"} <= set(table)
+    words = "".join(picture.itertext())
+    assert "val_accuracy against global_batch by warmup_epochs" in words
+    assert len(picture.findall(".//{*}circle")) >= 6
+
+
+def wait_for(is_so) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(None, 60).until(lambda _: is_so())
+
+
+@pytest.mark.parametrize(("theme", "paper"), [("light", "#ffffff"), ("dark", "#16181c")])
+def test_colours_can_be_told_from_the_paper_in_light_and_dark(opened, theme, paper):
+    choose(opened, theme=theme)
+
+    color = opened.execute_script("return getComputedStyle(document.body).backgroundColor")
+    inks = opened.execute_script(
+        "return [...ORDERED[theme()], ...NAMED[theme()], DIVERGED[theme()]]"
+    )
+    drawn = opened.execute_script("return [...figures.answer.view.palette.values()]")
+
+    assert opened.execute_script("return d3.color(arguments[0]).formatHex()", color) == paper
+    assert min(contrast(ink, paper) for ink in [*inks, *drawn]) >= CONTRAST
+
+
+def test_all_that_is_used_has_a_name_for_a_screen_reader(opened):
+    nodes = opened.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    roles = {"button", "checkbox", "combobox", "searchbox", "region", "img"}
+    used = [n for n in nodes if n.get("role", {}).get("value") in roles and not n["ignored"]]
+
+    nameless = [n["role"]["value"] for n in used if not n.get("name", {}).get("value")]
+
+    assert len(used) > 20
+    assert nameless == []
+    assert (
+        find(opened, "#explore")
+        .get_attribute("aria-label")
+        .startswith("val_accuracy against global_batch by warmup_epochs: 12 runs; its numbers")
+    )
+    assert "mean " in find(opened, "#answer-numbers").get_attribute("textContent")
+
+
+@pytest.fixture(scope="module")
+def many() -> str:
+    """The page of 1,600 runs of 90 epochs, without conclusions."""
+    rng = np.random.default_rng(0)
+    batches = [64 * 2**k for k in range(8)]
+    runs = simulated_runs(
+        batches, [0, 1, 2, 5], 50, accuracy=lambda b, w: 0.7 - b / 1e5, noise=0.02, rng=rng
+    )
+    curves = simulated_curves(runs, 90)
+    for name in ("train_loss", "train_accuracy", "val_loss", "val_accuracy"):
+        curves[name] *= rng.uniform(0.98, 1, len(curves))
+    runs[["wall_s", "train_s", "examples_per_s"]] = rng.random((len(runs), 3)) * 1000
+    runs["results"] = curves["results"] = "results"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "MAX_NUMBERS", int(data.MAX_NUMBERS * len(runs) / 10_000))
+        shown = shown_data(Tables(runs, curves, []), ["results"], "many")
+    return page(shown | conclusions(Tables(runs[:0], curves, [])))
+
+
+def test_many_runs_are_means_until_few_are_in_view(browser, tmp_path, many):
+    (tmp_path / "many.html").write_text(many, encoding="utf-8")
+    open_page(browser, tmp_path / "many.html")
+
+    assert browser.execute_script("return [figures.explore.numDots, figures.curves.isMean]") == [
+        0,
+        True,
+    ]
+    assert "means are drawn until 1,500 runs" in find(browser, "#count").text
+
+    search(browser, "global_batch<100")
+
+    assert find(browser, "#count").text == "200 of 1,600 runs"
+    assert browser.execute_script("return [figures.explore.numDots, figures.curves.isMean]") == [
+        200,
+        False,
+    ]
+
+
+def test_a_page_of_ten_thousand_runs_is_below_eight_megabytes(many):
+    """Of 1,600 runs with as many measures as 10,000 would have."""
+    shared = len(page(None))
+
+    assert shared + (len(many) - shared) * 10_000 / 1600 < 8e6
 
 
 def test_markup_in_a_config_is_text(browser, tmp_path):
@@ -150,73 +388,121 @@ def test_markup_in_a_config_is_text(browser, tmp_path):
     assert EVIL in find(browser, "#summary").text
 
 
-def test_a_live_page_shows_runs_that_end_while_it_is_open(browser, results):
+@contextmanager
+def served(results: Path):
+    """The address of a live page."""
     server = make_server(Watcher([str(results)], "watch"), "127.0.0.1", 0)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    browser.get(f"http://127.0.0.1:{server.server_address[1]}/")
-    wait(browser, "12 of 12 runs")
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
 
+
+def one_more(results: Path) -> None:
+    """A thirteenth run ends."""
     more = some_runs().iloc[:1].assign(run_id="ffffffffffff", seed=9)
     write_results(results, more, simulated_curves(more, 2))
 
-    wait(browser, "13 of 13 runs")
-    server.shutdown()
-    server.server_close()
+
+def test_a_live_page_keeps_focus_and_selection_when_a_run_ends(browser, results):
+    with served(results) as address:
+        browser.get(address)
+        wait(browser, "return byId('count').textContent.startsWith('12 of 12')")
+        drag(browser, "#explore", (-540, -130), (-100, 130))
+        before = wait(browser, "return state.range")
+        press(browser, "#table tr:nth-child(3) input", " ")
+        picked = browser.execute_script("return state.picks")
+
+        one_more(results)
+
+        wait(browser, "return byId('count').textContent.includes('of 13 runs')")
+        assert browser.switch_to.active_element.get_attribute("id") == f"pick-{picked[0]}"
+        assert browser.execute_script("return [state.picks, state.range]") == [picked, before]
+        assert find(browser, "tr.pick").text.split()[0] == picked[0]
 
 
-def wait(browser, text: str) -> None:
-    from selenium.webdriver.support.ui import WebDriverWait
+def test_only_what_changed_is_sent_and_compressed(results):
+    def answered(address: str, since: str):
+        request = urllib.request.Request(f"{address}/data.json?since={since}")
+        request.add_header("Accept-Encoding", "gzip")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            return json.loads(gzip.decompress(answer.read()))
 
-    WebDriverWait(browser, 60).until(lambda b: find(b, "#count").text == text)
+    with served(results) as address:
+        first = answered(address, "")
+        same = answered(address, first["mark"])
+        one_more(results)
+        later = answered(address, first["mark"])
+        removed = next((results / "runs").glob("ffffffffffff-*"))
+        removed.unlink()
+        fewer = answered(address, later["mark"])
+        stranger = answered(address, "another.1")
+
+    assert (first["whole"], len(first["data"]["runs"])) == (True, 12)
+    assert same == {**first, "whole": False, "data": {"runs": {}}}
+    assert list(later["data"]["runs"]) == ["ffffffffffff"]
+    assert {"student", "unread"}.isdisjoint(later["data"])
+    assert (fewer["gone"], fewer["data"]["runs"]) == (["ffffffffffff"], {})
+    assert (stranger["whole"], len(stranger["data"]["runs"])) == (True, 12)
 
 
 def test_the_server_refuses_other_hosts_names_and_other_paths(results):
-    server = make_server(Watcher([str(results)], "watch"), "127.0.0.1", 0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    base = f"http://127.0.0.1:{server.server_address[1]}"
-
     codes = []
-    for path, host in (("/", "evil.example"), ("/../etc/passwd", "127.0.0.1"), ("/", "localhost")):
-        request = urllib.request.Request(base + path, headers={"Host": host})
-        try:
-            with urllib.request.urlopen(request) as answer:
-                codes.append(answer.status)
-        except urllib.error.HTTPError as error:
-            codes.append(error.code)
-            error.close()
-    server.shutdown()
-    server.server_close()
+    with served(results) as base:
+        asked = (("/", "evil.example"), ("/../etc/passwd", "127.0.0.1"), ("/", "localhost"))
+        for path, host in asked:
+            request = urllib.request.Request(base + path, headers={"Host": host})
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    codes.append(answer.status)
+            except urllib.error.HTTPError as error:
+                codes.append(error.code)
+                error.close()
 
     assert codes == [403, 404, 200]
 
 
-def test_no_text_of_the_data_can_end_its_element():
-    text = as_json({"x": EVIL + "\u2028&"})
+def test_no_character_of_the_data_is_in_the_page():
+    """It is compressed, so nothing of it can end its element."""
+    (text,) = re.findall('id="data">(.*)</script>', page({"runs": EVIL}).split("\n<script>")[0])
 
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text)["x"] == EVIL + "\u2028&"
+    assert re.fullmatch("[A-Za-z0-9+/=]+", text)
+    assert json.loads(zlib.decompress(base64.b64decode(text)))["data"]["runs"] == EVIL
 
 
 def test_the_page_names_no_other_place():
+    """But the name spaces of XML, and who wrote a library."""
     text = page(None)
 
     assert "default-src 'none'" in text
     assert "connect-src 'none'" in text
-    assert "http://" not in text
-    assert "https://" not in text
+    places = set(re.findall(r"https?://([\w.]+)", text))
+    assert places == {"www.w3.org", "d3js.org"}
+
+
+def test_the_licences_of_the_libraries_stand_beside_them():
+    folder = Path(data.__file__).parent / "vendor"
+    licences = (folder / "LICENSES.txt").read_text()
+
+    for script in folder.glob("*.js"):
+        version = re.search(r"v(\d+\.\d+\.\d+) Copyright", script.read_text())
+        assert version
+        assert f"{version[1]}. Copyright" in licences
+        assert f"{script.name}: " in licences
 
 
 def test_an_empty_folder_makes_a_page_that_says_so(tmp_path):
-    data = report_data([str(tmp_path)], "command")
+    shown = report_data([str(tmp_path)], "command")
 
-    assert data["num_runs"] == 0
-    assert "No runs yet." in page(data)
+    assert shown["runs"] == {}
+    assert "No runs yet." in page(shown)
 
 
 def test_the_data_names_files_that_could_not_be_read(results):
     next((results / "runs").iterdir()).write_bytes(b"")
 
-    data = report_data([str(results)], "command")
+    shown = report_data([str(results)], "command")
 
-    assert data["num_runs"] == 11
-    assert data["unread"][0].endswith("the file is empty (0 bytes)")
+    assert len(shown["runs"]) == 11
+    assert shown["unread"][0].endswith("the file is empty (0 bytes)")

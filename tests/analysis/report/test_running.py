@@ -142,7 +142,7 @@ def test_the_page_of_a_first_run_is_about_the_metric_that_it_names(ledger, confi
 
     assert data["metric"] == {"name": "val/rmse", "mode": "min"}
     assert tables.runs["val/rmse"].tolist() == tables.curves["val/rmse"].tolist() == [1.25]
-    assert "val/rmse" in data["curves"]["measures"]
+    assert "val/rmse" in data["measures"]
 
 
 def test_the_page_counts_runs_that_have_not_ended(ledger, spec):
@@ -152,7 +152,7 @@ def test_the_page_counts_runs_that_have_not_ended(ledger, spec):
     data = shown_data(tables, [str(ledger.results)], "watch")
 
     assert dict(data["summary"])["Runs"] == "1: 1 running"
-    assert data["curves"]["start"] == [0, 1]
+    assert [curve[0] for _, curve, _ in data["runs"].values()] == [[1]]
 
 
 def test_the_page_is_new_when_a_tenth_of_an_epoch_ends_and_only_then(ledger, spec):

@@ -221,7 +221,7 @@ def test_the_page_shows_the_metric_and_no_empty_accuracy(tmp_path):
     data = report_data([str(tmp_path)], "command")
 
     assert data["metric"] == {"name": "val/rmse", "mode": "min"}
-    assert next(iter(data["curves"]["measures"])) == "val/rmse"
+    assert data["measures"][0] == "val/rmse"
     names = [column["name"] for column in data["columns"]]
     assert "val/rmse" in names
     assert not {"val_accuracy", "best_val_accuracy", "train_accuracy"} & {*names}

@@ -1,0 +1,220 @@
+"use strict";
+// Figures by Observable Plot. What is drawn comes in; nothing here knows the page's controls.
+
+// So many runs, or curves, are drawn one by one; of more, means until fewer are in view.
+const MOST_DOTS = 1500, MOST_LINES = 200, MOST_KEYS = 12, LEFT = 62;
+
+// Dark to light as in print (analysis/figures/style.py), and for a dark page; names.
+const ORDERED = {
+  light: ["#120a32", "#4a2a9c", "#1f70c0", "#12867c", "#5f8a33", "#988a12", "#f06414"],
+  dark: ["#a98bff", "#7fa2ff", "#4fb8ea", "#3fc9ae", "#9ccf5c", "#dcc94c", "#ff9d5c"],
+};
+const NAMED = {
+  light: ["#0072b2", "#d55e00", "#007f5f", "#a0307a", "#000000", "#8c6d00", "#5b4fcf", "#7a3b1d", "#e0529c", "#777777", "#b5301f", "#2e4a1f"],
+  dark: ["#5ab4f0", "#ff9a4d", "#3fcf9f", "#e07cc0", "#f2f2f2", "#d9b830", "#a79cff", "#d79a74", "#ff8fc6", "#a8a8a8", "#ff8274", "#9fcf7a"],
+};
+const DIVERGED = { light: "#c1272d", dark: "#ff7a70" };
+
+function colorsOf(levels, isNumber, theme) {
+  const ordered = d3.piecewise(d3.interpolateRgb, ORDERED[theme]);
+  const at = (i) => d3.color(ordered(levels.length > 1 ? i / (levels.length - 1) : 0.4)).formatHex();
+  return new Map(levels.map((level, i) => [level, isNumber ? at(i) : NAMED[theme][i % NAMED[theme].length]]));
+}
+
+// How a column lies on an axis; logarithmic with room for 0.
+function axis(column, values, isLog) {
+  if (!column.number) return { type: "point", label: column.name, domain: d3.sort(new Set(values)) };
+  const scale = { label: column.name + (column.unit ? ` [${column.unit}]` : ""), percent: column.unit === "%" };
+  const lowest = d3.min(values), above = d3.min(values, (value) => (value > 0 ? value : undefined)) ?? 1;
+  return isLog ? { ...scale, ...(lowest > 0 ? { type: "log" } : { type: "symlog", constant: above }) } : scale;
+}
+
+// Labels where the runs are, if that is at few places, slanted if they are close.
+function ticksAt(column, values, width) {
+  const levels = d3.sort(new Set(values));
+  if (!column.number || levels.length > MOST_KEYS) return [];
+  const scaled = levels.map((value) => (column.unit === "%" ? 100 * value : value));
+  const isTight = d3.max(scaled, (value) => NUMBER.format(value).length) * 8 > width / levels.length;
+  const look = isTight ? { tickRotate: -40, labelOffset: 56 } : {};
+  return [Plot.axisX(scaled, { text: (value) => NUMBER.format(value), label: column.name, ...look })];
+}
+
+// What was seen fills at least a third of the height; longer bars are cut.
+function heights(seen, ends) {
+  const [low, high] = d3.extent(seen);
+  if (low === undefined) return [0, 1];
+  const room = high - low || 0.05 * Math.abs(high) || 1;
+  const bottom = Math.max(d3.min([low, ...ends]), low - room), top = Math.min(d3.max([high, ...ends]), high + room);
+  return [bottom - 0.04 * room, top + 0.04 * room];
+}
+
+// Panels in rows of four, each with its name; `of` says of a mark's data which panel it is in.
+function panelsOf({ facets, facet }) {
+  const { levels } = facets, columns = Math.min(levels.length, 4);
+  if (levels.length < 2) return { columns: 1, rows: 1, titles: [], of: () => ({}) };
+  const place = new Map(levels.map((level, i) => [level, i]));
+  const of = (key) => ({ fx: (d) => place.get(key(d)) % columns, fy: (d) => Math.floor(place.get(key(d)) / columns) });
+  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facet} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold" })];
+  return { columns, rows: Math.ceil(levels.length / columns), titles, of };
+}
+
+function plotted(view, panels, options) {
+  return Plot.plot({
+    width: view.width, height: 90 + panels.rows * (panels.rows > 1 ? 230 : 310), marginLeft: LEFT, marginTop: 26, marginBottom: 60,
+    fx: { axis: null, paddingInner: 0.1, paddingOuter: 0 }, fy: { axis: null, paddingInner: 0.16, paddingOuter: 0 }, ariaLabel: view.label, style: { fontSize: "12px" }, ...options,
+  });
+}
+
+function groupsOf(view) {
+  const { runs, facets, colors, places, y } = view;
+  const grouped = d3.flatGroup(runs, facets.of, colors.of, places.of);
+  return grouped.filter((keys) => !keys.includes(null)).map(([facet, level, x, members]) =>
+    ({ facet, level, x, ...summary(members, y.name, view.student) }));
+}
+
+// Means with 95 % intervals, the seeds as small dots, crosses at the foot for what diverged.
+function means(view) {
+  const { runs, x, y, facets, colors, palette, theme, range } = view;
+  const groups = groupsOf(view), drawn = groups.filter((group) => group.count);
+  const panels = panelsOf(view);
+  const faint = view.isZoomed ? () => 1 : within(range, x, y);
+  const near = view.isZoomed ? runs.filter(within(range, x, y)) : runs;
+  const dots = near.length <= MOST_DOTS ? near.filter((run) => run[x.name] !== null) : [];
+  const finished = (run) => run.outcome === "finished" && run[y.name] !== null;
+  const across = runs.map((run) => run[x.name]).filter((value) => value !== null);
+  const up = runs.filter((run) => run.outcome !== "diverged" && run[y.name] !== null).map((run) => run[y.name]);
+  const xs = axis(x, across, view.xlog), domain = heights(up, drawn.flatMap((group) => (group.count > 1 ? [group.low, group.high] : [])));
+  const ys = { ...axis(y, [], view.ylog && domain[0] > 0), domain: domain.map((v) => (y.unit === "%" ? 100 * v : v)), grid: true, nice: false };
+  if (view.isZoomed && range.length) {
+    if (range[0] !== null) xs.domain = range.slice(0, 2);
+    ys.domain = range.slice(2).map((v) => (y.unit === "%" ? 100 * v : v));
+  }
+  if (xs.type === "point") xs.domain = d3.sort(new Set(runs.map((run) => run[x.name])));
+  const marks = colors.levels.flatMap((level, k) => {
+    const color = palette.get(level), own = drawn.filter((group) => group.level === level);
+    const seeds = dots.filter((run) => colors.of(run) === level);
+    const shift = places(view) ? (k - (colors.levels.length - 1) / 2) * Math.min(7, 60 / colors.levels.length) : 0;
+    const of = { dx: shift, clip: true, x: "x", ...panels.of((group) => group.facet) };
+    const one = { ...of, x: x.name, ...panels.of(facets.of) };
+    const means = view.kind === "runs" && dots.length ? [] : own;
+    return [
+      Plot.dot(seeds.filter(finished), { ...one, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: (run) => (faint(run) ? 0.6 : 0.12) }),
+      Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...one, y: y.name, r: 3, stroke: color }),
+      Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...one, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
+      Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: "low", y2: "high", stroke: color, strokeWidth: 1.6 }),
+      Plot.line(means, { ...of, y: "mean", stroke: color, strokeOpacity: 0.45, sort: "x" }),
+      Plot.dot(means, { ...of, y: "mean", r: 4, fill: color, stroke: "var(--paper)" }),
+    ];
+  });
+  const pointed = [...dots.filter(finished), ...(view.kind === "runs" && dots.length ? [] : drawn)];
+  const isRun = (d) => d.run_id !== undefined;
+  const svg = plotted(view, panels, {
+    x: xs, y: ys, insetLeft: 30, insetRight: 30,
+    marks: [
+      Plot.frame({ strokeOpacity: 0.25 }), ...panels.titles, ...ticksAt(x, across, view.width / panels.columns), ...marks,
+      ...(!view.isZoomed && range.length ? [Plot.rect([range], { x1: "0", x2: "1", y1: "2", y2: "3", fill: DIVERGED[theme], fillOpacity: 0.08, stroke: DIVERGED[theme] })] : []),
+      Plot.tip(pointed, Plot.pointer({
+        x: (d) => (isRun(d) ? d[x.name] : d.x), y: (d) => (isRun(d) ? d[y.name] : d.mean), maxRadius: 14,
+        ...panels.of((d) => (isRun(d) ? facets.of(d) : d.facet)), title: (d) => (isRun(d) ? view.about(d) : ofGroup(d, view)),
+      })),
+    ],
+  });
+  return { svg, groups, numDots: dots.length };
+}
+
+// Seeds at few places are moved apart, so that groups do not hide each other.
+function places(view) { return view.places.levels.length <= MOST_KEYS && view.colors.levels.length > 1; }
+
+// Whether a run is in the range of both columns; what diverged has no height.
+function within([left, right, bottom, top], x, y) {
+  const inside = (value, low, high) => (low ?? null) === null || (value !== null && value >= low && value <= high);
+  return (run) => inside(run[x.name], left, right) && (run.outcome === "diverged" || inside(run[y.name], bottom, top));
+}
+
+function ofGroup(group, { x, y, colors, facet }) {
+  const named = [[x.name, group.x], [colors.name, group.level], [facet, group.facet]].filter(([name]) => name);
+  return [...named.map(([name, key]) => `${name}: ${words(key)}`), ...asText(group, y.unit)].join("\n");
+}
+
+function asText(group, unit) {
+  const { mean, low, high, count, diverged, share } = group;
+  const interval = count > 1 ? ` (95 %: ${words(low, unit)} to ${words(high, unit)})` : "";
+  const lost = diverged ? [`${diverged} diverged (95 %: ${words(share[0], "%")} to ${words(share[1], "%")})`] : [];
+  return [count ? `mean ${words(mean, unit)}${interval}` : "no run finished", `${count} finished`, ...lost];
+}
+
+// Means as cells, with their values.
+function heatMap(view) {
+  const groups = groupsOf(view), { x, y, theme } = view, panels = panelsOf(view);
+  const ink = d3.scaleSequential(d3.extent(groups, (group) => group.mean), theme === "light" ? d3.interpolateViridis : d3.interpolateCividis);
+  const at = { x: "x", y: "level", ...panels.of((group) => group.facet) };
+  const text = (group) => (group.count ? d3.format(".3~s")(y.unit === "%" ? 100 * group.mean : group.mean) : group.diverged ? "\u00d7" : "");
+  const svg = plotted(view, panels, {
+    x: { type: "band", label: x.name, tickFormat: (v) => words(v) }, y: { type: "band", label: view.colors.name, tickFormat: (v) => words(v), reverse: true },
+    marks: [
+      ...panels.titles,
+      Plot.cell(groups, { ...at, fill: (group) => (group.count ? ink(group.mean) : "none"), inset: 0.5 }),
+      Plot.text(groups, { ...at, text, fill: (group) => (!group.count ? "currentColor" : d3.lab(ink(group.mean)).l > 55 ? "black" : "white") }),
+      Plot.tip(groups, Plot.pointer({ ...at, title: (group) => ofGroup(group, view) })),
+    ],
+  });
+  return { svg, groups, numDots: 0 };
+}
+
+// Curves one by one, or of many runs the mean of each colour with the middle 90 % as a band.
+function curves(view) {
+  const { runs, palette, colors, measure, picked, theme } = view;
+  const k = view.measures.indexOf(measure.name) + 1;
+  const used = runs.filter((run) => run[CURVE].length), few = used.length <= MOST_LINES;
+  const pointsOf = (run) => run[CURVE][0].map((epoch, i) => ({ run, epoch, value: run[CURVE][k][i] }));
+  const shown = few ? used.flatMap(pointsOf) : [], chosen = used.filter((run) => picked.includes(run.run_id)).flatMap(pointsOf);
+  const bands = few ? [] : d3.groups(used, colors.of).flatMap(([level, members]) => bandsOf(members, k).map((band) => ({ level, ...band })));
+  const ofRun = { x: "epoch", y: "value", z: (point) => point.run.run_id };
+  const ends = few ? shown.map((point) => point.value) : bands.map((band) => band.low);
+  const svg = plotted(view, { rows: 1 }, {
+    x: { label: "epoch", tickFormat: (epoch) => (Number.isInteger(epoch) ? epoch : "") }, y: { ...axis(measure, ends, view.log), grid: true },
+    marks: [
+      Plot.frame({ strokeOpacity: 0.25 }),
+      Plot.areaY(bands, { x: "epoch", y1: "low", y2: "high", z: "level", fill: (band) => palette.get(band.level), fillOpacity: 0.15 }),
+      Plot.line(bands, { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2 }),
+      Plot.line(shown, { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2 }),
+      Plot.line(chosen, { ...ofRun, stroke: (point) => [DIVERGED[theme], "currentColor"][picked.indexOf(point.run.run_id)], strokeWidth: 2.5 }),
+      Plot.tip([...shown, ...chosen], Plot.pointer({ x: "epoch", y: "value", maxRadius: 14, title: (point) => `epoch ${point.epoch}: ${words(point.value, measure.unit)}\n${view.about(point.run)}` })),
+    ],
+  });
+  return { svg, numLines: few ? used.length : new Set(bands.map((band) => band.level)).size, isMean: !few };
+}
+
+// Mean and middle 90 % at each epoch of runs that did not diverge.
+function bandsOf(members, k) {
+  const at = new Map();
+  for (const run of members) {
+    if (run.outcome === "diverged") continue;
+    run[CURVE][0].forEach((epoch, i) => {
+      if (!at.has(epoch)) at.set(epoch, []);
+      if (run[CURVE][k][i] !== null) at.get(epoch).push(run[CURVE][k][i]);
+    });
+  }
+  return d3.sort(at, ([epoch]) => epoch).map(([epoch, values]) => {
+    const sorted = Float64Array.from(values).sort();
+    return { epoch, mean: d3.mean(sorted), low: d3.quantileSorted(sorted, 0.05), high: d3.quantileSorted(sorted, 0.95) };
+  });
+}
+
+// The picture as a file of its own: title and legend in it, colours of the page.
+function asFile(svg, title, legend) {
+  const copy = svg.cloneNode(true), look = getComputedStyle(svg);
+  const width = Number(svg.getAttribute("width")), height = Number(svg.getAttribute("height"));
+  const rows = Math.ceil(legend.length / 8), paper = getComputedStyle(document.body).backgroundColor;
+  copy.setAttribute("height", height + 24 + 18 * rows);
+  copy.setAttribute("viewBox", `0 0 ${width} ${height + 24 + 18 * rows}`);
+  copy.setAttribute("style", `background: ${paper}; color: ${look.color}; --paper: ${paper}; font: 12px system-ui, sans-serif`);
+  const add = (tag, x, y) => d3.select(copy).append(tag).attr("transform", `translate(${x}, ${height + y})`).attr("fill", "currentColor");
+  add("text", 12, 14).text(title);
+  legend.forEach(([name, color], i) => {
+    const x = 12 + ((width - 24) / 8) * (i % 8), y = 34 + 18 * Math.floor(i / 8);
+    add("circle", x + 5, y - 4).attr("r", 4).attr("fill", color);
+    add("text", x + 14, y).text(name);
+  });
+  return new XMLSerializer().serializeToString(copy);
+}
