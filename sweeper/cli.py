@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -59,8 +60,18 @@ def main() -> NoReturn:
     try:
         sys.exit(_run(sys.argv[1:]))
     except KeyboardInterrupt:
+        _have_stopped()
         note("Stopped.")
         sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            _have_stopped()
+        raise
+
+
+def _have_stopped() -> None:
+    """One more Ctrl-C finds nothing left to stop, only an exit to interrupt with a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(arguments: Sequence[str]) -> int | None:

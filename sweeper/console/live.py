@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from sweeper.console.differences import Differences
 from sweeper.console.runs import RunLine, counted, duration, rate_text, runs_table
 from sweeper.console.text import text_console
+from sweeper.launch.local.interrupts import undivided
 from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -294,4 +295,5 @@ def live_table(
         table.live = None
     else:
         yield table
-    table.print_summary()
+    with undivided():  # an impatient Ctrl-C comes after the table, not within it
+        table.print_summary()

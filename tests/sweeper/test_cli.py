@@ -3,12 +3,14 @@
 import importlib.metadata
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from sweeper import cli
 from sweeper.cli import COMMANDS, main
 from sweeper.commands import sweep
 
@@ -204,3 +206,19 @@ def test_a_command_whose_output_is_closed_works():
     command = shlex.join([sys.executable, "-m", "sweeper", "--version"]) + " >&-"
 
     assert subprocess.run(command, shell=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(130)], ids=repr)
+def test_ctrl_c_while_a_stopped_command_leaves_prints_no_traceback(end, monkeypatch):
+    before = signal.getsignal(signal.SIGINT)
+
+    def stopped(_):
+        raise end
+
+    monkeypatch.setattr(cli, "_run", stopped)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            main()
+        signal.raise_signal(signal.SIGINT)  # ignored
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,6 +1,7 @@
 """How far running runs are: in the table, in the lines of a file, and what is left."""
 
 import re
+import signal
 from io import StringIO
 
 import pytest
@@ -13,6 +14,7 @@ from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
+from sweeper.store.ledger import Ledger
 from sweeper.store.step_progress import StepProgress, write_step_progress
 
 
@@ -155,4 +157,13 @@ def test_the_summary_of_a_stopped_sweep_has_no_run_that_is_running(specs, ledger
 
     assert "running" not in summary
     assert "step" not in summary.splitlines()[1].split()
-    assert summary.splitlines()[-1].startswith("1 not started, 1 preempted in ")
+    assert summary.splitlines()[-1].startswith("1 preempted, 1 not started in ")
+
+
+def test_ctrl_c_while_the_last_table_is_drawn_comes_after_it(specs, ledger, capsys, monkeypatch):
+    monkeypatch.setattr(Ledger, "measured", lambda *_: signal.raise_signal(signal.SIGINT) or {})
+
+    with pytest.raises(KeyboardInterrupt), live_table(specs, ledger):
+        pass
+
+    assert "2 not started in 0s. Results: " in capsys.readouterr().out
