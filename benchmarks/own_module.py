@@ -2,10 +2,12 @@
 
     python benchmarks/own_module.py [--repeats 5] [--epochs 4] [--project photos]
 
-Alternates in one call, each in fresh processes with one thread per rank: (A) the project of
-examples/ through the sweep's own launcher, with its own optimizer; (B) the same module and
-DataModule under a plain Trainer, which checkpoints each epoch as it does by default. Both are
-timed by one callback, from the first step to the last checkpoint, so imports are left out.
+Trains pairs at the same time on one core, in fresh processes with one thread each: (A) the project
+of examples/ through the sweep's own launcher, with its own optimizer; (B) the same module and
+DataModule under a plain Trainer, which checkpoints each epoch as it does by default. They take
+turns every few milliseconds, so whatever else the machine does slows both alike; processor time is
+compared. One callback measures it, from the first step, for which each waits for the other, to the
+last checkpoint, so imports are left out.
 """
 
 import argparse
@@ -34,23 +36,28 @@ PROJECTS = {
     "text": ("TextModule", "TextDataModule", 50),
     "boxes": ("BoxModule", "BoxDataModule", 16),
 }
+_SECONDS = "seconds.json"
 
 
 class Stopwatch(Callback):
-    """Leaves the seconds from the start of training to its end, and those of its processor."""
+    """Leaves the processor seconds from the start of training to its end.
 
-    def __init__(self, path):
-        self.path = Path(path)
+    Args:
+        path: of the file to leave.
+        other: of the one that the run beside it leaves; None if there is none.
+    """
+
+    def __init__(self, path, other=None):
+        self.path, self.other = Path(path), other
 
     def on_train_start(self, *_):
-        self.started = self.now()
+        self.path.with_suffix(".ready").touch()
+        while self.other and not Path(self.other).with_suffix(".ready").exists():
+            time.sleep(0.01)
+        self.started = time.process_time()
 
     def on_train_end(self, *_):
-        spent = [end - start for start, end in zip(self.started, self.now(), strict=True)]
-        self.path.write_text(json.dumps(spent))
-
-    def now(self):
-        return time.perf_counter(), time.process_time()
+        self.path.write_text(json.dumps(time.process_time() - self.started))
 
 
 def main() -> None:
@@ -62,26 +69,33 @@ def main() -> None:
     folders = [str(ROOT / "examples"), str(ROOT / "benchmarks")]
     os.environ["PYTHONPATH"] = os.pathsep.join(folders)  # of the workers
     sys.path[:0] = folders
-    context = multiprocessing.get_context("forkserver")
-    ours, plain = [], []
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of the workers too
+    pairs = []
     with tempfile.TemporaryDirectory() as folder:
-        _in_sweep(given.project, 1, Path(folder, "warm"))  # warms the fork server
+        _in_sweep(given.project, 1, Path(folder, "warm"), other=None)  # warms the fork server
         for repeat in range(given.repeats):
-            ours.append(_in_sweep(given.project, given.epochs, Path(folder, str(repeat))))
-            plain.append(_plain(context, given.project, given.epochs, Path(folder)))
-    for index, clock in enumerate(("wall", "processor")):
-        for name, runs in {"through a sweep": ours, "plain Trainer": plain}.items():
-            seconds = [run[index] for run in runs]
-            shown = ", ".join(f"{one:.2f}" for one in seconds)
-            print(f"{clock:9} {name:16} {statistics.median(seconds):7.2f} s (of {shown})")
-        ratios = [a[index] / b[index] for a, b in zip(ours, plain, strict=True)]
-        print(f"{clock:9} ratio of neighbours in time: median {statistics.median(ratios):.3f}")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+            pairs.append(_pair(given.project, given.epochs, Path(folder, str(repeat))))
+            print("sweep {:6.2f} s, plain {:6.2f} s".format(*pairs[-1]))
+    ratios = sorted(ours / plain for ours, plain in pairs)
+    print(f"ratios {', '.join(f'{one:.3f}' for one in ratios)}")
+    print(f"median {statistics.median(ratios):.3f}; load {os.getloadavg()[0]:.1f}")
 
 
-def _in_sweep(project: str, epochs: int, folder: Path) -> list[float]:
+def _pair(project: str, epochs: int, folder: Path) -> tuple[float, float]:
+    """Processor seconds through a sweep and under a plain Trainer."""
+    context = multiprocessing.get_context("forkserver")
+    sweep, plain = folder / "sweep", folder / "plain"
+    process = context.Process(target=fit, args=(project, epochs, plain, sweep))
+    process.start()
+    _in_sweep(project, epochs, sweep, other=plain)
+    process.join()
+    return tuple(json.loads((one / _SECONDS).read_text()) for one in (sweep, plain))
+
+
+def _in_sweep(project: str, epochs: int, folder: Path, *, other: Path | None) -> None:
     module, data, batch = PROJECTS[project]
-    seconds = folder / "seconds.json"
+    waits_for = "null" if other is None else other / _SECONDS
+    files = f"path: {folder / _SECONDS}, other: {waits_for}"
     words = [
         f"module._target_={project}.{module}",
         f"data._target_={project}.{data}",
@@ -91,23 +105,16 @@ def _in_sweep(project: str, epochs: int, folder: Path) -> list[float]:
         "metric=train_loss",
         "metric_mode=min",
         f"results={folder}",
-        f"+trainer.callbacks=[{{_target_: own_module.Stopwatch, path: {seconds}}}]",
+        f"+trainer.callbacks=[{{_target_: own_module.Stopwatch, {files}}}]",
     ]
     planned, ledger = plan_grid(with_own_classes(words), config_dir=None)
     ledger.prepare()
     for _ in run_here(tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=1)):
         pass
-    return json.loads(seconds.read_text())
 
 
-def _plain(context, project: str, epochs: int, folder: Path) -> list[float]:
-    process = context.Process(target=fit, args=(project, epochs, str(folder)))
-    process.start()
-    process.join()
-    return json.loads((folder / "seconds.json").read_text())
-
-
-def fit(project: str, epochs: int, folder: str) -> None:
+def fit(project: str, epochs: int, folder: Path, other: Path) -> None:
+    folder.mkdir(parents=True)
     import torch
 
     from lightning_modules.process.one_lightning import unite
@@ -123,7 +130,7 @@ def fit(project: str, epochs: int, folder: str) -> None:
     package = importlib.import_module(project)
     trainer = pl.Trainer(
         max_epochs=epochs,
-        callbacks=[Stopwatch(f"{folder}/seconds.json")],
+        callbacks=[Stopwatch(folder / _SECONDS, other / _SECONDS)],
         default_root_dir=folder,
         accelerator="cpu",
         logger=False,

@@ -1,6 +1,6 @@
 """Questions of callbacks about the current micro-batch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.data import extract_batch_size
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -78,20 +79,42 @@ def took_step(trainer: Trainer, batch_idx: int) -> bool:
 
 
 def examples_in(batch: Any, expected: int | None = None) -> int:
-    """Examples of a micro-batch: the length of its tensors or lists [examples].
+    """Examples of a micro-batch: the length of its tensors or lists, or what it says [examples].
 
     Args:
         batch: as a loader gives it.
         expected: taken where one part of the batch is so long: of images of many sizes only the
             list is as long as there are examples.
+
+    Raises:
+        ValueError: if that cannot be seen.
     """
-    parts = list(batch.values()) if isinstance(batch, Mapping) else batch
+    said = len(batch) if isinstance(batch, Tensor) else getattr(batch, "batch_size", None)
+    if isinstance(said, int):  # of a batch of graphs
+        return said
+    parts = parts_of(batch)
     sizes = [len(part) for part in parts if _has_length(part)]
     if expected in sizes:
         return expected
     if not sizes and isinstance(batch, list):
         return len(batch)  # of examples that were not collated
-    return extract_batch_size(batch)
+    try:
+        return extract_batch_size(parts)
+    except MisconfigurationException as error:
+        msg = (
+            "a batch must show its examples, by a tensor or list with an entry for each or by its "
+            f'number "batch_size"; got a {type(batch).__name__} with neither. Give it one of them.'
+        )
+        raise ValueError(msg) from error
+
+
+def parts_of(batch: Any) -> list[Any]:
+    """What a batch is made of: its values, its items, or the attributes of an object."""
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    if isinstance(batch, Sequence):
+        return [] if isinstance(batch, str | bytes) else list(batch)
+    return list(getattr(batch, "__dict__", {}).values())
 
 
 def _has_length(part: Any) -> bool:

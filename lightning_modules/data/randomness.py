@@ -8,14 +8,16 @@ Source:
     Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
 _WORD = 2**64 - 1
 
 
@@ -29,31 +31,34 @@ def example_uniforms(
 ) -> npt.NDArray[np.float64]:
     """Uniform draws in [0, 1) for n examples of a 0-based epoch, shape (n, num_draws)."""
     with np.errstate(over="ignore"):
-        stream = _mix(_mix(np.uint64(seed) + _GOLDEN) + np.uint64(epoch))
+        golden = np.uint64(_GOLDEN)
+        stream = _mix(_mix(np.uint64(seed) + golden) + np.uint64(epoch))
         counters = examples.astype(np.uint64)[:, None] * np.uint64(num_draws)
         counters = counters + np.arange(num_draws, dtype=np.uint64)[None, :]
-        bits = _mix(stream + (counters + np.uint64(1)) * _GOLDEN)
+        bits = _mix(stream + (counters + np.uint64(1)) * golden)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def stream_of(*key: int) -> int:
     """Where the counters of a key begin, from 0 to below 2**64; the order of the parts matters."""
-    stream = 0
-    for part in key:
-        stream = _mixed(stream + part + int(_GOLDEN))
-    return stream
+    return _mixed(_stream_of(key[:-1]) + key[-1] + _GOLDEN)
+
+
+@lru_cache(maxsize=64)  # keys of the examples of an epoch differ in their last part
+def _stream_of(key: tuple[int, ...]) -> int:
+    return stream_of(*key) if key else 0
 
 
 def counter_bits(stream: int, first: int, num: int, device: torch.device) -> Tensor:
     """Random 64-bit words of consecutive counters of a `stream_of`: int64, shape (num,)."""
-    bits = torch.arange(num, device=device).mul_(_signed(int(_GOLDEN)))
-    bits.add_(_signed(stream + (first + 1) * int(_GOLDEN)))
+    bits = torch.arange(num, device=device).mul_(_signed(_GOLDEN))
+    bits.add_(_signed(stream + (first + 1) * _GOLDEN))
     shifted = torch.empty_like(bits)
     for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, None)):
         torch.bitwise_right_shift(bits, shift, out=shifted)
         bits.bitwise_xor_(shifted.bitwise_and_(2 ** (64 - shift) - 1))  # the sign was shifted in
         if factor is not None:
-            bits.mul_(_signed(int(factor)))
+            bits.mul_(_signed(factor))
     return bits
 
 
@@ -66,13 +71,13 @@ def _signed(word: int) -> int:
 def _mixed(word: int) -> int:
     """The finaliser of a single word: much faster than that of an array."""
     word &= _WORD
-    word = (word ^ (word >> 30)) * int(_MIX_1) & _WORD
-    word = (word ^ (word >> 27)) * int(_MIX_2) & _WORD
+    word = (word ^ (word >> 30)) * _MIX_1 & _WORD
+    word = (word ^ (word >> 27)) * _MIX_2 & _WORD
     return word ^ (word >> 31)
 
 
 def _mix(bits: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
     mixed = np.asarray(bits, dtype=np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX_1)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX_2)
     return mixed ^ (mixed >> np.uint64(31))

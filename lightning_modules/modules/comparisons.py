@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from lightning_modules.callbacks.steps import parts_of
+
 
 def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:
     """Bytes that are the same for the same content; None if they cannot be had.
@@ -68,10 +70,10 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
     }
 
 
-def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool:
+def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool | None:
     """Whether an example is the same in a batch of many as in a batch of its own.
 
-    Padding does not count. What has no entry for each example is not compared.
+    Padding does not count. What has no entry for each example is not compared; None if nothing has.
 
     Args:
         many: batch of `size` examples.
@@ -79,15 +81,15 @@ def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool:
         index: of the example in the larger batch.
         size: examples of the larger batch [examples].
     """
-    if isinstance(many, Mapping) and isinstance(alone, Mapping):
-        shared = [key for key in many if key in alone]
-        return all(example_in_both(many[key], alone[key], index, size) for key in shared)
     if _has_entries(many, size) and _has_entries(alone, 1):
         return _same(many[index], alone[0])
-    if _is_list(many) and _is_list(alone):
-        pairs = zip(many, alone, strict=False)
-        return all(example_in_both(*pair, index, size) for pair in pairs)
-    return True
+    if isinstance(many, Mapping) and isinstance(alone, Mapping):
+        pairs = [(many[key], alone[key]) for key in many if key in alone]
+    else:
+        pairs = list(zip(parts_of(many), parts_of(alone), strict=False))
+    found = [example_in_both(*pair, index, size) for pair in pairs]
+    known = [one for one in found if one is not None]
+    return all(known) if known else None
 
 
 def _has_entries(part: Any, size: int) -> bool:

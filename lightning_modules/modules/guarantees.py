@@ -95,8 +95,9 @@ def _of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Find
         alone = [batch_of(loader.dataset, loader.collate_fn, [key], seed=0) for key in keys]
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
         return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), _raised("an example", error))
-    same = all(example_in_both(many, own, i, len(order)) for i, own in enumerate(alone))
-    return {KEYED_ITEMS: _KEYED, SEPARATE_ITEMS: _SEPARATE if same else _MIXED}
+    same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
+    separate = _NOT_COMPARED if None in same else _MIXED if False in same else _SEPARATE
+    return {KEYED_ITEMS: _KEYED, SEPARATE_ITEMS: separate}
 
 
 def _additive(steps: TrialSteps) -> Finding:
@@ -219,6 +220,9 @@ _OWN_GENERATORS = Finding(
     do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
 )
 _ITEMS_DIFFER = Finding(holds=None, said="not found out: the items differ anyway")
+_NOT_COMPARED = Finding(
+    holds=None, said="not found out: no part of a batch has an entry for each example"
+)
 _SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
 _MIXED = Finding(
     holds=False,

@@ -208,6 +208,22 @@ def test_neighbours_may_pad_an_example_but_not_change_it():
     assert held(look(collate=mixed)) == {**ALL, "separate items": False, "additive loss": None}
 
 
+def test_batches_of_a_class_of_their_own_are_compared_by_what_is_in_them():
+    """Of graphs, say; a sum over all nodes has no entries that are an example's."""
+
+    class Graphs:
+        def __init__(self, items, make):
+            self.kind, self.nodes = "graphs", make(torch.stack(items))
+
+    def separate(make):
+        found = look(collate=lambda items: Graphs(items, make), module=Raising)
+        return held(found)["separate items"]
+
+    assert separate(lambda nodes: nodes)
+    assert separate(lambda nodes: nodes - nodes.mean()) is False
+    assert separate(lambda nodes: nodes.sum()) is None
+
+
 def test_a_module_of_32_bits_is_looked_at_in_32_bits():
     assert held(look(Single)) == ALL
 
