@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import optuna
@@ -17,6 +18,8 @@ from sweeper.planning.plan import Event, plan
 from sweeper.spec import exit_codes
 from sweeper.spec.config import targets
 from sweeper.spec.identity import scientific_part
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 from sweeper.store.standing import tidy
@@ -52,6 +55,8 @@ def run_tuning(
         with live_table([], ledger, _shown_keys(points, settings)) as table:
             for warning in warnings:
                 table.say(f"Warning: {warning}")
+            for spec, outcome in _made(studies, ledger):
+                table.add(spec, outcome)
             tuner = Tuner(
                 studies=studies,
                 n_trials=options["n_trials"],
@@ -99,6 +104,15 @@ def _studies(
             f"{cause_of(error)}. Repair it, or remove the setting to use a journal file."
         )
         raise ValueError(msg) from error
+
+
+def _made(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple[RunSpec, Outcome]]:
+    """The runs of the trials so far that have ended; without those of another version of this."""
+    run_ids = {run_id for study in studies for run_id in study.run_ids}
+    rows = ledger.rows(run_ids, ["config_json", "outcome"]) if run_ids else {}
+    for row in rows.values():
+        with suppress(ValueError):
+            yield stored_run_spec(json.loads(row["config_json"])), Outcome(row["outcome"])
 
 
 def _follow(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:

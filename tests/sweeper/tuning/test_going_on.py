@@ -43,7 +43,7 @@ def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     assert [len(study.trials) for study in studies()] == [2, 2, 2]
 
 
-def test_a_pruned_trial_stays_pruned(tune, studies, rows):
+def test_a_pruned_trial_stays_pruned_and_in_the_table(tune, studies, rows, capsys):
     """The trial at base_lr=0.001 learns too slowly to keep up with the one at 0.3."""
     words = [
         "base_lr=tag(tune, choice(0.3, 0.001))", "epochs=300", "n_trials=2", LOSS,
@@ -52,12 +52,18 @@ def test_a_pruned_trial_stays_pruned(tune, studies, rows):
     ]  # fmt: skip
     code = tune(*words, jobs=1)
     first, last = studies()[0].trials
+    capsys.readouterr()
     again = tune(*words, jobs=1)
+    table = capsys.readouterr().out.partition("Runs\n")[2].splitlines()
 
     assert (code, again) == (0, 0)
     assert first.state.name == "COMPLETE"
     assert len(first.intermediate_values) == 300
     assert last.state.name == "PRUNED"
+    assert {tuple(line.split()[:2]) for line in table[2:4]} == {
+        ("0.3", "finished"),
+        ("0.001", "preempted"),
+    }
     assert last.user_attrs["outcome"] == "pruned"
     run = rows().loc[last.user_attrs["run_ids"][0]]
     assert run.outcome == "preempted"
