@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.refusals import check_group, sentence, unknown_key, unreadable
+from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unknown_key, unreadable
 from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
 
@@ -193,7 +193,7 @@ def _copied(node: Config) -> Config:
 def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     try:
         return loader.load_configuration(CONFIG_NAME, list(overrides), run_mode=RunMode.RUN)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except NOT_COMPOSED as error:
         raise ValueError(sentence(error, overrides)) from error
 
 

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hydra.core.override_parser.types import Override
-from hydra.errors import OverrideParseException
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import BAD_INPUT
 from sweeper.spec.sentences import did_you_mean, listed, printable
 
+#: What Hydra and the config files of users raise.
+NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 #: A line that is longer than this loses its middle, where the value is [characters].
 _LONGEST = 1000
 #: How plain ValueErrors of Hydra begin.
@@ -88,6 +92,8 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
         return _unknown_option(unknown_option["group"], unknown_option["option"], text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
+    if isinstance(error, YAMLError | UnicodeDecodeError):
+        joined = f"A config file must be YAML in UTF-8; got {joined}. Correct it."
     rest = joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
     return _wrong_number(text, given) or rest
 

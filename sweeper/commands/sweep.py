@@ -12,15 +12,13 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import CONFIG_NAME, check_config_dir, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import check_dashes, refuse
+from sweeper.commands.refusals import NOT_COMPOSED, check_dashes, refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
 from sweeper.planning.code_changes import of_code
@@ -61,7 +59,7 @@ def _run_hydra() -> None:
         check_dashes(sys.argv[1:])
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except NOT_COMPOSED as error:
         sys.exit(refuse(error))
     except OSError as error:
         sys.exit(refuse(ValueError(of_os_error(error)), "The command ended early."))

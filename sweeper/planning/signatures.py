@@ -54,8 +54,7 @@ def _mistakes(key: str, group: Component) -> list[str]:
         if name in settings.required and name not in group.settings
     ]
     for name, value in group.settings.items():
-        listed = f"Its settings: {', '.join(known)}. Take out what a recipe set: ~{key}.{name}."
-        hint = did_you_mean(name, known, f"{key}.") or listed
+        hint = did_you_mean(name, known, f"{key}.") or f"Its settings: {', '.join(known)}."
         got = f"got {key}.{name}={as_typed(value)}"
         if name not in names and not settings.takes_more:
             found.append(f"{key}.{name} must be a setting of {what}; {got}. {hint}")

@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 from sweeper import CONFIG_FOLDER
-from sweeper.planning.plan import plan
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.ledger import Ledger
 
 # Those named for a paper; limit2020's are parts of an experiment, which sets their epochs.
 RECIPES = sorted(
@@ -45,18 +43,6 @@ def test_a_recipe_is_planned_with_any_schedule(planned, recipe, schedule):
     spec = planned(recipe, f"schedule={schedule}")
 
     assert spec.config.schedule.name == schedule.replace("goyal2017", "periodic_decay")
-
-
-def test_a_setting_that_another_optimizer_lacks_is_taken_out_as_the_refusal_says(grid, results):
-    def planned(*words):
-        return plan(
-            grid("+recipe=mlperf_rn50", *IMAGENET, "optimizer=adam", *words), Ledger(results)
-        )
-
-    with pytest.raises(ValueError, match=r"^optimizer.momentum .* ~optimizer.momentum\.$"):
-        planned()
-
-    assert planned("~optimizer.momentum").specs[0].config.optimizer.name == "adam"
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -130,3 +130,23 @@ def test_a_key_that_was_added_and_is_none_gets_the_same_hint(typed, hint, grid, 
     refuse(refused.value)
 
     assert capsys.readouterr().err.splitlines()[1].endswith(f". {hint}")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (b"batch: 512\nbatch: 256\n", "found duplicate key batch"),
+        (b"\tbatch: 512\n", "cannot start any token"),
+        (b"warmup: !!python/object:os.system x\n", "could not determine a constructor"),
+        (b"tags: \xfc\n", "'utf-8' codec can't decode"),
+    ],
+)
+def test_a_config_file_that_cannot_be_read_is_refused(text, wrong, tmp_path, capsys):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_bytes(b"# @package _global_\n" + text)
+
+    assert main(["--config-dir", str(tmp_path), "+experiment=mine"]) == 2
+
+    refusal = capsys.readouterr().err.splitlines()[-1]
+    assert refusal.startswith("A config file must be YAML in UTF-8; got ")
+    assert wrong in refusal
