@@ -18,7 +18,7 @@ COMMANDS = {
     "plan": ("sweeper.commands.plan", "list every run of a grid with its numbers; start nothing"),
     "status": (
         "sweeper.commands.status",
-        "show which runs are finished, running or failed, and why",
+        "show results, what is running, waiting or failed, and why; --watch",
     ),
     "doctor": ("sweeper.commands.doctor", "find what would go wrong on this machine"),
     "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),

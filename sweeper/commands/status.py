@@ -1,10 +1,12 @@
-"""`sweeper status`: show which runs are finished, running or failed, and why; at any time."""
+"""`sweeper status`: the results so far, what is running, waiting or failed, and why."""
 
 import argparse
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,15 @@ from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt
 from sweeper.store.damaged import find_damaged
 from sweeper.store.ledger import Ledger, RowFile
+from sweeper.store.pending_runs import pending_runs
 from sweeper.store.row import metric_columns
 from sweeper.store.standing import Open, Standing, standing
 from sweeper.store.step_progress import read_step_progress
 
-_FAILURES_SHOWN = 20
 _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
+_LINES_BESIDE_TABLE = 8  # on a terminal that is watched
+_LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,14 +48,46 @@ def main(arguments: Sequence[str]) -> int:
             f"Name a folder, or a run id of --results {options.results}.\n"
         )
         return BAD_INPUT
-    found = one_run(ledger, run_id) if run_id else overview(ledger)
     if options.json:
+        found = one_run(ledger, run_id) if run_id else overview(ledger)
         say(json.dumps(found, default=str))
-    elif run_id:
-        _show_run(found, console)
+    elif not options.watch:
+        _show(ledger, run_id, console, _STATES_SHOWN)
+    elif not console.is_terminal:
+        sys.stderr.write("--watch must have a terminal; got a file or a pipe. Leave it out.\n")
+        return BAD_INPUT
     else:
-        _show_overview(found, ledger, console)
+        with suppress(KeyboardInterrupt):
+            watch(ledger, run_id, console)
     return DONE
+
+
+def watch(ledger: Ledger, run_id: str, console: Console) -> None:
+    """Show the state anew until nothing is running or waiting; of many runs, those that fit."""
+    is_open = True
+    while is_open:
+        began = time.monotonic()
+        room = max(1, (console.height - _LINES_BESIDE_TABLE) * 3 // 5)  # a failure has two lines
+        with console.capture() as captured:  # first, so that the terminal is not empty meanwhile
+            is_open = _show(ledger, run_id, console, min(room, _STATES_SHOWN))
+        console.clear()
+        console.file.write(captured.get())
+        console.file.flush()
+        if is_open:
+            time.sleep(max(_LOOK_EVERY_S, 4 * (time.monotonic() - began)))
+
+
+def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
+    """Print the state of a run, or of a folder; whether it is still to change."""
+    if run_id:
+        found = one_run(ledger, run_id)
+        _show_run(found, console)
+        return any(attempt["end"] == Open.HELD for attempt in found["attempts"][-1:])
+    found = overview(ledger)
+    _show_overview(found, ledger, console, at_most)
+    is_running = any(run["state"] == Open.HELD for run in found["running"])
+    in_queue = [line for line in found["waiting"] if line["state"] in {"queued", "submitted"}]
+    return bool(is_running or in_queue or found["pending"])
 
 
 def overview(ledger: Ledger) -> dict[str, Any]:
@@ -65,9 +101,17 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "counts": dict(Counter(str(row.outcome) for row in ended.values())),
         "running": [found for found in running if found],
         "waiting": waiting(ledger),
+        "pending": _pending(ledger),
         "damaged": [str(path) for path in find_damaged(ledger.results)],
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
+
+
+def _pending(ledger: Ledger) -> list[str]:
+    """The runs that sweeps on any machine have still to start."""
+    begun = {run_id: row.attempt for run_id, row in ledger.ended().items()} | dict(ledger.active())
+    rows = [row for listed in pending_runs(ledger.results) for row in listed.runs]
+    return [row["run_id"] for row in rows if row["attempt"] > begun.get(row["run_id"], 0)]
 
 
 def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
@@ -126,7 +170,7 @@ def _find(ledger: Ledger, prefix: str) -> str:
     return found[0] if len(found) == 1 else ""
 
 
-def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> None:
+def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_most: int) -> None:
     num_running = len(found["running"])
     lines = [line for run in found["running"] if (line := _line_under_way(ledger, run))]
     waiting_lines = found["waiting"]
@@ -135,8 +179,8 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
     lines += [RunState(spec, status=state).line for spec, state in specs]
     under_way = {run["run_id"] for run in found["running"]}
     ended = [row for run_id, row in ledger.ended().items() if run_id not in under_way]
-    room = max(0, _STATES_SHOWN - len(lines))
-    shown = [*lines[:_STATES_SHOWN], *_ended_lines(ledger, ended, at_most=room)]
+    room = max(0, at_most - len(lines))
+    shown = [*lines[:at_most], *_ended_lines(ledger, ended, at_most=room)]
     if shown:
         differences = Differences(line.words for line in shown)
         console.print(runs_table(shown, differences, title="Runs"), soft_wrap=False)
@@ -144,16 +188,17 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console) -> N
         console.print(f"... and {several(more, 'run')} more: pandas.read_parquet lists all")
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
-    for row in found["without_result"][:_FAILURES_SHOWN]:
+    for row in found["without_result"][: at_most // 3]:
         log = ledger.results / row["log_path"]
         console.print(printable(f"{row['outcome']}: {row['run_id']} {row['reason']}"))
         console.print(printable(f"    log: {log}"))
-    if (more := len(found["without_result"]) - _FAILURES_SHOWN) > 0:
+    if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
         console.print(f"{path} was cut short: the next sweep makes its runs again")
     counts = counted(found["counts"]) or "no run has finished yet"
-    console.print(f"{counts}, {num_running} running. Results: {ledger.results}")
+    pending = f", {len(found['pending'])} waiting" if found["pending"] else ""
+    console.print(f"{counts}, {num_running} running{pending}. Results: {ledger.results}")
 
 
 def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:
@@ -207,4 +252,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("what", nargs="?", default="results", help="results folder, or a run id")
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
     parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument(
+        "-w", "--watch", action="store_true", help="show it anew until all runs have ended"
+    )
     return parser

@@ -8,12 +8,13 @@ import pytest
 from rich.console import Console
 
 from sweeper.commands.plan import plan_grid, plan_lines, show
-from sweeper.commands.status import main
+from sweeper.commands.status import main, watch
 from sweeper.console.live import live_table
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
+from sweeper.store.pending_runs import list_pending
 
 
 def ended(results, config, logged, **measured):
@@ -107,3 +108,49 @@ def test_status_shows_the_results_of_the_runs_and_what_tells_them_apart(
     first, second = (line.split() for line in lines if "finished" in line.split())
     assert first[:2] + second[:2] == ["0", "finished", "1", "finished"]
     assert ("0.9313" in first, "0.7500" in second) == (True, True)
+
+
+def test_status_is_watched_until_no_run_is_running_or_waiting(results, config, monkeypatch):
+    specs = [run_spec(config(batch=3840, warmup=warmup)) for warmup in (0, 1)]
+    ledger = Ledger(results)
+    ledger.prepare()
+    pages: list[str] = []
+    screen = StringIO()
+    console = Console(width=120, height=30, file=screen, force_terminal=True, color_system=None)
+
+    def next_page(_: float) -> None:
+        """Between two looks a run ends, whatever the clock says."""
+        pages.append(screen.getvalue())
+        config = specs[len(pages) - 1].config.resolved
+        ended(results, config, {}, val_accuracy=0.9)
+
+    monkeypatch.setattr("sweeper.commands.status.time.sleep", next_page)
+
+    with list_pending([(spec, 1) for spec in specs], results):
+        watch(ledger, "", console)
+
+    assert "no run has finished yet, 0 running, 2 waiting." in pages[0]
+    assert "1 finished, 0 running, 1 waiting." in pages[1]
+    assert screen.getvalue().rstrip().endswith(f"2 finished, 0 running. Results: {results}")
+    assert screen.getvalue().count("0.9000") == 1 + 2
+
+
+def test_a_watched_table_fits_its_terminal_and_says_what_is_left_out(results, config):
+    for seed in range(8):
+        ended(results, config(batch=3840, warmup=0, seed=seed), {}, val_accuracy=0.9)
+    screen = StringIO()
+    console = Console(width=120, height=13, file=screen, force_terminal=True, color_system=None)
+
+    watch(Ledger(results), "", console)
+
+    assert screen.getvalue().count("0.9000") == 3
+    assert "... and 5 runs more" in screen.getvalue()
+
+
+def test_only_a_terminal_is_watched(results, config, capsys):
+    ended(results, config(batch=3840, warmup=0), {}, val_accuracy=0.9)
+
+    assert main([str(results), "--watch"]) == 2
+
+    said = capsys.readouterr()
+    assert (said.out, said.err.partition(";")[0]) == ("", "--watch must have a terminal")
