@@ -16,10 +16,11 @@ from analysis.tables.metric import ACCURACY, Metric
 ARM = ["global_batch", "warmup_epochs", "lr_rule", "base_lr"]
 
 #: Columns in which arms that are compared must be alike, and what they say.
-_ALIKE = {
+ALIKE = {
     "bn_span": "BatchNorm span",
     "world_size": "ranks",
     "code_hash": "code",
+    "resumed_code": "code at the start",
     "git_commit": "commit",
     "data": "data",
     "num_train_examples": "training examples",
@@ -126,7 +127,7 @@ def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
         (", ".join(map(_shown, key)), group) for key, group in runs.groupby(varied, dropna=False)
     ]
     found: list[str] = []
-    for column, word in _ALIKE.items():
+    for column, word in ALIKE.items():
         first: dict[str, str] = {}  # of each set of values, the arm that has it
         for name, group in arms:
             values = sorted({"none" if pd.isna(v) else _shown(v) for v in group[column].unique()})

@@ -1,5 +1,6 @@
 """Runs that may be compared: they differ only in batch, warmup, lr rule and seed."""
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,6 +19,10 @@ COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
     "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
 )  # fmt: skip
+
+
+#: Characters of a name; a longer one is cut and ends with a hash of what it stood for.
+_LONGEST, _HASH = 80, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +61,36 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
     by_key = dict(zip(keys, settings, strict=True))
     differing = _differing(list(by_key.values()))
     groups = sorted(runs.groupby(keys, sort=False), key=lambda pair: -len(pair[1]))
-    found = [
-        _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
+    found = {
+        str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
-    ]
-    times = Counter(group.name for group in found)
+    }
+    times = Counter(group.name for group in found.values())
     return [
-        replace(group, name=f"{group.name}-{i}") if times[group.name] > 1 else group
-        for i, group in enumerate(found)
+        group
+        if len(group.name) <= _LONGEST and times[group.name] == 1
+        else replace(group, name=_hashed(group.name, key))
+        for key, group in found.items()
     ]
+
+
+def _hashed(name: str, key: str) -> str:
+    digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH]
+    return f"{name[: _LONGEST - _HASH - 1]}-{digest}".lstrip("-")
 
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Keys in which settings differ; not the class of what is told apart by its name."""
     names = dict.fromkeys(name for setting in settings for name in setting)
-    return [n for n in names if len({repr(s.get(n)) for s in settings}) > 1]
+
+    def count(*of: str) -> int:
+        return len({repr([setting.get(name) for name in of]) for setting in settings})
+
+    def is_named(target: str) -> bool:
+        name = f"{target.rpartition('.')[0]}.name"
+        return name in names and count(name) == count(name, target)
+
+    return [n for n in names if count(n) > 1 and not (n.endswith("._target_") and is_named(n))]
 
 
 def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
@@ -79,8 +100,9 @@ def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
     parts = [about, *(f"{n}={v}" for n, v in shown.items()), _of_sources(runs)]
     about = "; ".join(filter(None, parts))
-    name = "-".join(f"{n.rpartition('.')[2]}={v}" for n, v in shown.items())
-    name = "".join(c if c.isalnum() or c in "=.-_" else "_" for c in name)[:80]
+    keys = [name.removesuffix(".name").rpartition(".")[2] for name in shown]
+    name = "-".join(f"{key}={v}" for key, v in zip(keys, shown.values(), strict=True))
+    name = "".join(c if c.isalnum() or c in "=.-_" else "_" for c in name)
     return ComparableRuns(runs=runs, title=title, about=about, name=name)
 
 

@@ -12,6 +12,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
+from analysis.papers.validity import ALIKE
 from analysis.stats.target import first_reached
 from analysis.tables.load import load_runs
 from analysis.tables.metric import AskedMetric, Metric
@@ -131,7 +132,7 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     return sorted(tuned, key=lambda one: -len(one.trials))
 
 
-_FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed"]
+_FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed", *ALIKE]
 
 
 def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:

@@ -9,6 +9,7 @@ from scipy import stats
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import DRAWS, LEVEL, Array, percentile_interval, student_factor
 from analysis.stats.rules import BENT, FIXED, compare_rules
+from analysis.stats.shares import diverged_in_words
 from analysis.tuning.load import Tuned, best_trials, finished
 from analysis.tuning.parabola import (
     FEWEST_SEEDS,
@@ -64,6 +65,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     batches, best, low, high, counts = np.array(fits, dtype=float).reshape(-1, 5).T
     is_single = (counts < FEWEST_SEEDS).any()
     notes = ["intervals over trials, not over seeds"] if is_single else []
+    notes += filter(None, [diverged_in_words(tuned.trials)])
     if (done.groupby(["global_batch", "study"]).size() < 1.5 * fewest_trials(numbers)).any():
         notes.append(
             "few trials: the parabola goes through most of them, not through those near the best"

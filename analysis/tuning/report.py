@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from analysis.papers.validity import ALIKE, confounds
 from analysis.stats.replicates import Estimate
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
@@ -35,13 +36,16 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
             title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once."
             title = f"{title} {optima.note}".strip()
             yield _table(title, joint_table(optima, log=tuned.is_log(key)))
-    if tuned.rate:
+    compared = tuned.trials.reindex(columns=[*tuned.trials.columns.union([*ALIKE])])
+    if found := confounds(compared[compared["run_id"].notna()], ["global_batch"]):
+        yield f"Refused: batches differ in more than the question: {'; '.join(found)}."
+    elif tuned.rate:
         yield from _rules(tuned, rng)
     shares = importance(tuned)
     if len(tuned.space) > 1 and len(shares):
         mean = shares.groupby("key", as_index=False)["importance"].agg(["mean", "min", "max"])
         yield _table("Importance over the studies (fANOVA)", mean)
-    if target is not None:
+    if target is not None and not found:
         yield from _steps(tuned, curves, target, rng)
 
 

@@ -96,6 +96,21 @@ def test_runs_that_differ_in_weight_decay_are_two_groups(runs):
     assert "optimizer.weight_decay=0.0005" in found[1].about
 
 
+def test_names_of_files_tell_long_settings_apart(runs):
+    """Two that begin with the same 80 characters; the class goes without saying."""
+    texts = [
+        {"optimizer": {"name": n, "_target_": f"torch.optim.{n}", "note": "x" * 90 + end}}
+        for n, end in (("sgd", ""), ("adam", ""), ("adam", "y"))
+    ]
+    parts = [runs.assign(config_json=json.dumps(text)) for text in texts]
+
+    names = [group.name for group in group_comparable(pd.concat(parts, ignore_index=True))]
+
+    assert len(set(names)) == 3
+    assert {len(name) for name in names} == {80}
+    assert {name.partition("-")[0] for name in names} == {"optimizer=sgd", "optimizer=adam"}
+
+
 def test_runs_of_several_versions_of_a_project_say_so(runs):
     """Of a run that was resumed with other sources too."""
     one = runs.assign(code_hash="a", resumed_code=None)

@@ -112,6 +112,13 @@ def test_a_claim_about_75_3_percent_is_for_imagenet_alone():
     [
         ("bn_span", lambda r: r["global_batch"] // 240, "BatchNorm span 16 at 3,840"),
         ("world_size", lambda r: 1 + (r["global_batch"] == 3840), "ranks 2 at 3,840"),
+        ("code_hash", lambda r: r["global_batch"].map("h{}".format), "code h3840 at 3,840"),
+        (
+            "resumed_code",
+            lambda r: np.where(r["global_batch"] == 3840, "old", None),
+            "code at the start old at 3,840",
+        ),
+        ("data", lambda r: r["global_batch"].map("d{}".format), "data d3840 at 3,840"),
         ("git_commit", lambda r: r["global_batch"].map("c{}".format), "commit c3840 at 3,840"),
         ("num_train_examples", lambda r: r["global_batch"] + 10**6, "training examples 1,003,840"),
     ],

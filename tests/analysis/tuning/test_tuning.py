@@ -18,6 +18,7 @@ from analysis.stats.rules import compare_rules
 from analysis.tuning.figures import draw_rates, draw_space, draw_trials
 from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.rates import regret, tuned_optima
+from analysis.tuning.report import in_words
 from sweeper.store.parquet import write_rows
 from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
@@ -159,7 +160,21 @@ def test_one_study_a_batch_says_that_its_interval_is_over_trials(rng):
     optima = tuned_optima(single, "base_lr", rng, draws=200)
 
     assert optima.num_seeds == 1
-    assert optima.note == "intervals over trials, not over seeds"
+    assert optima.note == (
+        "intervals over trials, not over seeds; runs that diverged are not in the fit: "
+        "2 of 32 (2 to 20 %)"
+    )
+
+
+@pytest.mark.parametrize("column", ["world_size", "code_hash", "resumed_code", "git_commit"])
+def test_batches_that_differ_in_more_than_the_question_have_no_rule(tuned, column):
+    trials = tuned.trials.assign(**{column: tuned.trials["global_batch"].map("x{}".format)})
+    other = replace(tuned, trials=trials.assign(run_id="a"))
+
+    said = [*in_words(other, pd.DataFrame(), None)]
+
+    assert any(text.startswith("Refused: batches differ in more than") for text in said)
+    assert not any(text.startswith("Rules fitted") for text in said)
 
 
 def test_diverged_trials_are_counted_and_not_best(tuned):
