@@ -151,7 +151,7 @@ class Tickets:
             return []
         names = os.listdir(self._queued)  # noqa: PTH208  names alone
         parts = (name.removesuffix(".json").partition("-") for name in names if name[0] != ".")
-        return [(run_id, int(number)) for run_id, _, number in parts]
+        return [(run_id, int(number)) for run_id, _, number in parts if number.isdecimal()]
 
     def _path(self, run_id: str, number: int) -> Path:
         return self._queued / f"{run_id}-{number:03d}.json"

@@ -35,6 +35,16 @@ def test_status_shows_a_ticket_that_it_does_not_understand(default_config, resul
     assert "Repeat the command with this version" in line["why"]
 
 
+def test_what_is_no_ticket_is_left_alone(default_config, results):
+    tickets = Tickets(Ledger(results))
+    made = ticket(default_config)
+    tickets.claim(made, instead_of=None)
+    for name in ("notes", "abc-x.json", "abc-.json"):
+        (results / "slurm/queued" / name).touch()
+
+    assert tickets.latest() == {made.run_id: 1}
+
+
 def test_a_ticket_that_cannot_be_read_is_refused_in_words(default_config, results):
     tickets = Tickets(Ledger(results))
     made = ticket(default_config)
