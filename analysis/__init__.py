@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from analysis.figures.points import by_rule, points
     from analysis.figures.save import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
+    from analysis.report.table import PaperTable, paper_table
     from analysis.stats.breaking import breaking_batch
     from analysis.stats.diffusion import constant_rate, diffusion
     from analysis.stats.equivalence import compare, seeds_to_see
@@ -33,6 +34,7 @@ __all__ = [
     "Drawing",
     "Estimate",
     "Metric",
+    "PaperTable",
     "UnreadFile",
     "best_lrs",
     "best_reached",
@@ -59,6 +61,7 @@ __all__ = [
     "load_curves",
     "load_runs",
     "lost_per_doubling",
+    "paper_table",
     "points",
     "save",
     "seeds_to_see",
@@ -96,6 +99,10 @@ _LATER = {
     "analysis.figures.target": (
         "best_reached",
         "draw_steps_to_target",
+    ),
+    "analysis.report.table": (
+        "PaperTable",
+        "paper_table",
     ),
     "analysis.stats.breaking": ("breaking_batch",),
     "analysis.stats.diffusion": (

@@ -13,6 +13,7 @@ from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, curve_columns, with_metric
 from sweeper.console.text import of_os_error, say, whole_number
+from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
 #: Columns that place runs in a paper's grid and beside its published points.
@@ -79,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     estimates.add_argument(
         "--target", type=float, help="metric that counts as trained; an accuracy from 0 to 1"
     )
+    table = add(
+        _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
+    )
+    table.add_argument("--out", type=Path, default=Path("tables"), help="output folder")
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
         "results", nargs="?", default="results", help="results folder of the studies"
@@ -149,6 +154,20 @@ def _estimates(options: argparse.Namespace) -> int:
         say(f"{found.question}\n  {found.words}")
         if len(found.table):
             say(textwrap.indent(found.table.to_string(index=False), "  "))
+    return 0
+
+
+def _table(options: argparse.Namespace) -> int:
+    from analysis.report.table import tables
+
+    runs = _read_runs(options)
+    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
+    if others := len(measured.runs) - len(measured.runs_with_metric):
+        say(f"left out: {several(others, 'run')} with another metric than {measured.metric.name}")
+    for table, paths in tables(measured, options.out):
+        say(table.markdown())
+        for path in paths:
+            say(f"wrote {path}")
     return 0
 
 

@@ -34,6 +34,7 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "sweeper doctor": [["doctor"]],
     "sweeper compact [results]": [["compact"], ["compact", "results"]],
     "sweeper analysis figures": [["analysis", "figures"]],
+    "table": [["analysis", "table"]],
     "paper": [["analysis", "paper", "mccord2021"]],
     "claims": [["analysis", "claims"]],
     "estimates": [["analysis", "estimates"]],

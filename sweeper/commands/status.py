@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def watch(ledger: Ledger, run_id: str, console: Console) -> None:
-    """Show the state anew until nothing is running or waiting; of many runs, those that fit."""
+    """Refresh the state until nothing is running or waiting; of many runs, those that fit."""
     is_open = True
     while is_open:
         began = time.monotonic()
@@ -253,6 +253,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
     parser.add_argument("--json", action="store_true", help="for scripts")
     parser.add_argument(
-        "-w", "--watch", action="store_true", help="show it anew until all runs have ended"
+        "-w", "--watch", action="store_true", help="refresh it until all runs have ended"
     )
     return parser

@@ -110,7 +110,7 @@ BAD_COMMANDS = [
     ["equivalence", "--layouts"], ["equivalence", "--config-dir", "nosuch"],
     ["analysis"], ["analysis", "nosuch"], ["analysis", "--nosuch"],
     *(["analysis", command, "nosuch"] for command in
-      ("figures", "claims", "estimates", "report", "watch", "tuning")),
+      ("figures", "table", "claims", "estimates", "report", "watch", "tuning")),
     *(["analysis", command, "."] for command in ("figures", "claims", "estimates", "tuning")),
     *(["analysis", command, _LONG] for command in ("figures", "report", "watch", "tuning")),
     *(["analysis", command, "/dev/null"] for command in ("figures", "report", "watch", "tuning")),
@@ -123,6 +123,7 @@ BAD_COMMANDS = [
 BAD_OUTPUTS = [
     ["figures", "--out", "/dev/null/x"], ["figures", "--metric", "nosuch"],
     ["figures", "--out", _LONG], ["paper", "mccord2021", "--out", "/dev/null/x"],
+    ["table", "--out", "/dev/null/x"], ["table", "--metric", "nosuch"],
     ["claims", "--out", "/dev/null/x"], ["claims", "--out", "."], ["claims", "--out", "nosuch/x"],
     ["report", "--out", "/dev/null/x"], ["report", "--out", "."], ["report", "--out", "nosuch/x"],
     ["report", "--out", _LONG], ["report", "--metric", "nosuch"],

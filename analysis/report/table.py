@@ -1,0 +1,175 @@
+"""The metric at every point as a table for a paper: LaTeX, Markdown and CSV, with a caption."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.figures import style
+from analysis.figures.points import POINT, points
+from analysis.papers.validity import check_validity
+from analysis.stats.shares import share_in_words
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+from analysis.tables.metric import ACCURACY, Measured, Metric
+from sweeper.spec.identity import words
+
+#: What validity has to say about the points themselves, as against estimates from them.
+_OF_POINTS = {"confounded", "same_arms"}
+
+#: From here on a LaTeX table is broken over pages, which one column of two cannot be [rows].
+_MOST_ROWS = 45
+
+_TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+        "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+        "[": "{[}", "]": "{]}", **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """A table with its numbers and words; a notebook shows it.
+
+    Attributes:
+        frame: one row per point, as of `points`, in the units of the columns.
+        cells: the same as text: heads, then rows.
+        caption: what is in it, what was held fixed, and how to read it.
+    """
+
+    frame: pd.DataFrame
+    cells: Sequence[Sequence[str]]
+    caption: str
+
+    def markdown(self) -> str:
+        """A table of GitHub's Markdown; numbers stand on the right."""
+        heads, *rows = [[_in_markdown(cell) for cell in row] for row in self.cells]
+        lines = [heads, ["---:"] * len(heads), *rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"{_in_markdown(self.caption)}\n\n{table}\n"
+
+    def latex(self) -> str:
+        """A table for the package booktabs; a long one is broken over pages by longtable."""
+        heads, *rows = [" & ".join(map(_in_latex, row)) + r" \\" for row in self.cells]
+        caption = rf"\caption{{{_in_latex(self.caption)}}}"
+        columns = f"{{@{{}}{'r' * len(self.cells[0])}@{{}}}}"
+        head, foot = ["\\toprule", heads, "\\midrule"], "\\bottomrule"
+        if len(rows) > _MOST_ROWS:
+            lines = [rf"\begin{{longtable}}{columns}", rf"{caption} \\", *head, r"\endfirsthead",
+                     *head, r"\endhead", foot, r"\endfoot", *rows, r"\end{longtable}"]  # fmt: skip
+            return "\n".join(["% \\usepackage{booktabs,longtable}", *lines, ""])
+        lines = [r"\begin{table}", r"\centering", caption, rf"\begin{{tabular}}{columns}",
+                 *head, *rows, foot, r"\end{tabular}", r"\end{table}"]  # fmt: skip
+        return "\n".join(["% \\usepackage{booktabs}", *lines, ""])
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
+
+    def save(self, folder: Path, name: str) -> list[Path]:
+        """Write it as LaTeX, Markdown and CSV; the folder is made if absent."""
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = {"tex": self.latex(), "md": self.markdown(), "csv": self.frame.to_csv(index=False)}
+        paths = {folder / f"{name}.{ending}": text for ending, text in texts.items()}
+        for path, text in paths.items():
+            path.write_text(text, encoding="utf-8")
+        return [*paths]
+
+
+def tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable, list[Path]]]:
+    """A table of every group of comparable runs, and its files."""
+    word = style.file_word(measured.metric)
+    for compared in group_comparable(measured.runs_with_metric):
+        table = paper_table(compared, measured.metric)
+        ending = f"-{compared.name}" if compared.name else ""
+        yield table, table.save(folder, f"{word}_table{ending}")
+
+
+def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTable:
+    """The metric after the last epoch at every batch, warmup and lr rule.
+
+    Settings that all points share are in the caption, not in columns.
+    """
+    frame = points(compared.runs, metric.name).sort_values(["lr_rule", *POINT[:2]])
+    frame["num_missing"] = frame["num_other"] + frame["num_finished"] - frame["values"].map(len)
+    columns = _columns(frame, metric)
+    has_varied = {"lr rule": frame["lr_rule"], "warmup": frame["warmup_epochs"]}
+    has_any = {"diverged": "num_diverged", "no result": "num_missing", "95 % interval": "low"}
+    hidden = {head for head, values in has_varied.items() if len(set(values)) < 2}
+    hidden |= {head for head, name in has_any.items() if not frame[name].fillna(0).any()}
+    shown = {head: cells for head, cells in columns.items() if head not in hidden}
+    cells = [[*shown], *map(list, zip(*shown.values(), strict=True))]
+    about = f" ({compared.about})" if compared.about else ""
+    title = f"{style.title_word(metric)} after the last epoch: {compared.title}{about}."
+    parts = [title, _reading(frame), _held_fixed(compared.runs), _doubts(compared.runs, metric)]
+    return PaperTable(frame, cells, " ".join(filter(None, parts)))
+
+
+def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
+    scale = 100 if metric.unit == "%" else 1
+    digits = _digits(scale * frame["mean"])
+
+    def number(value: float) -> str:
+        return "" if pd.isna(value) else f"{scale * value:.{digits}f}"
+
+    lost = zip(frame["num_diverged"], frame["num_finished"], strict=True)
+    ends = zip(frame["low"], frame["high"], strict=True)
+    return {
+        "lr rule": list(frame["lr_rule"]),
+        "batch": [f"{batch:,}" for batch in frame["global_batch"]],
+        "warmup": [f"{warmup:g}" for warmup in frame["warmup_epochs"]],
+        "n": [f"{len(values)}" for values in frame["values"]],
+        style.value_label(metric): [number(mean) for mean in frame["mean"]],
+        "95 % interval": [
+            "" if pd.isna(low) else f"{number(low)} to {number(high)}" for low, high in ends
+        ],
+        "diverged": [share_in_words(gone, gone + left) if gone else "0" for gone, left in lost],
+        "no result": [f"{count}" for count in frame["num_missing"]],
+    }
+
+
+def _digits(means: pd.Series) -> int:
+    """After the point, so that the largest mean has four."""
+    largest = means.abs().max()
+    return max(0, 3 - floor(log10(largest))) if largest > 0 else 4
+
+
+def _reading(frame: pd.DataFrame) -> str:
+    """How the columns are to be read."""
+    seeds = "n: finished seeds, over which are mean and t interval"
+    parts = ["batch in examples per step", "warmup in epochs", seeds]
+    if frame["low"].isna().all():
+        parts[-1] = "n: finished seeds; one seed has no interval"
+    if frame["num_diverged"].any():
+        parts.append("diverged: share of the runs that ended, with Wilson's 95 % interval; not in "
+                     "the mean")  # fmt: skip
+    if frame["num_missing"].any():
+        parts.append("no result: out of memory, timed out, preempted, failed, or metric not logged")
+    return f"Columns: {'; '.join(parts)}."
+
+
+def _held_fixed(runs: pd.DataFrame) -> str:
+    """The settings that all runs share, as one would type them."""
+    first, *others = [words(json.loads(text)) for text in runs["config_json"].fillna("{}").unique()]
+    shared = {
+        key: value
+        for key, (value, _) in first.items()
+        if value != "null" and all(other.get(key, ("",))[0] == value for other in others)
+    }
+    own = {f"{group}._target_": name for group, name in shared.items()}  # said by the group
+    said = [f"{key}={value}" for key, value in shared.items() if own.get(key) != value]
+    return f"Held fixed: {', '.join(said)}."
+
+
+def _doubts(runs: pd.DataFrame, metric: Metric) -> str:
+    """Why points of the table may not be compared; empty if they may."""
+    found = [doubt.text for doubt in check_validity(runs, metric) if doubt.kind in _OF_POINTS]
+    return " ".join(f"Not to be compared: {text}" for text in found)
+
+
+def _in_latex(text: str) -> str:
+    return "".join(_TEX.get(sign, sign) for sign in text)
+
+
+def _in_markdown(text: str) -> str:
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)

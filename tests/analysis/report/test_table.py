@@ -1,0 +1,119 @@
+"""The table of a sweep for a paper: its numbers, its caption, and its two languages."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from simulated_studies import simulated_runs, write_results
+
+from analysis.cli import main
+from analysis.report.table import PaperTable, paper_table
+from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.metric import Metric
+
+
+@pytest.fixture
+def runs() -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    return simulated_runs(
+        [256, 1024], [0, 5], 4, accuracy=lambda b, w: 0.7 - b / 1e5, noise=0.01, rng=rng
+    )
+
+
+def table_of(runs: pd.DataFrame, **settings) -> PaperTable:
+    (compared,) = group_comparable(runs)
+    return paper_table(compared, **settings)
+
+
+def test_a_point_is_its_mean_with_the_t_interval_and_the_number_of_seeds(runs):
+    values = 100 * runs.query("global_batch == 1024 and warmup_epochs == 5")["val_accuracy"]
+    low, high = stats.t.interval(0.95, 3, values.mean(), stats.sem(values))
+
+    heads, *rows = table_of(runs).cells
+
+    assert heads == ["batch", "warmup", "n", "validation accuracy [%]", "95 % interval"]
+    assert [row[:3] for row in rows] == [
+        ["256", "0", "4"], ["256", "5", "4"], ["1,024", "0", "4"], ["1,024", "5", "4"],
+    ]  # fmt: skip
+    assert rows[3][3:] == [f"{values.mean():.2f}", f"{low:.2f} to {high:.2f}"]
+
+
+def test_what_diverged_or_has_no_result_is_counted_and_not_in_the_mean(runs):
+    at = runs.index[(runs["global_batch"] == 256) & (runs["warmup_epochs"] == 0)]
+    runs.loc[at[0], ["outcome", "val_accuracy"]] = ["diverged", 0.1]
+    runs.loc[at[1], ["outcome", "val_accuracy"]] = ["failed", np.nan]
+
+    table = table_of(runs)
+
+    assert table.cells[0][-2:] == ["diverged", "no result"]
+    assert table.cells[1][2] == "2"
+    assert table.cells[1][3] == f"{100 * runs.loc[at[2:], 'val_accuracy'].mean():.2f}"
+    assert table.cells[1][-2:] == ["1 of 3 (6 to 79 %)", "1"]
+    assert table.cells[2][-2:] == ["0", "0"]
+    assert "diverged: share of the runs that ended, with Wilson's 95 % interval" in table.caption
+
+
+def test_the_caption_says_what_was_held_fixed_and_nothing_that_varied(runs):
+    fixed = re.search(r"Held fixed: (.*)\.$", table_of(runs).caption)
+
+    assert fixed is not None
+    said = dict(word.split("=", 1) for word in re.split(r", (?=[\w.]+=)", fixed[1]))
+    assert said == {
+        "base_lr": "0.1", "bn_span": "256", "lr_rule": "linear", "model": "Simulated",
+    }  # fmt: skip
+
+
+def test_arms_that_differ_in_more_than_the_question_are_not_to_be_compared(runs):
+    runs["world_size"] = np.where(runs["global_batch"] == 256, 1, 2)
+
+    caption = table_of(runs).caption
+
+    said = "Not to be compared: Arms differ in more than the question: ranks 1 at 256"
+    assert said in caption
+
+
+def test_one_seed_has_no_interval(runs):
+    table = table_of(runs[runs["seed"] == 0])
+
+    assert "95 % interval" not in table.cells[0]
+    assert "n: finished seeds; one seed has no interval" in table.caption
+
+
+def test_names_are_escaped_for_latex_and_for_markdown(runs):
+    name = r"val/top_1 & $x$ #2 {a} 50% \b <c> |d|"
+    table = table_of(runs.assign(**{name: runs["val_accuracy"]}), metric=Metric(name, "max"))
+
+    escaped = r"val/top\_1 \& \$x\$ \#2 \{a\} 50\% \textbackslash{}b \textless{}c\textgreater{} "
+    assert rf"{escaped}\textbar{{}}d\textbar{{}} (higher is better) &" in table.latex()
+    assert not re.search(r"(?<!\\)[$#]", table.latex())
+    row = table.markdown().splitlines()[2]
+    assert r"val/top\_1 & $x$ #2 {a} 50% \\b \<c\> \|d\|" in row
+    assert len(re.findall(r"(?<!\\)\|", row)) == len(table.cells[0]) + 1
+
+
+@pytest.mark.parametrize(("batches", "kind"), [(2, "tabular"), (50, "longtable")])
+def test_latex_has_a_line_for_each_point_and_breaks_a_long_table_over_pages(batches, kind):
+    runs = simulated_runs(
+        [256 * n for n in range(1, batches + 1)], [0], 2, accuracy=lambda b, w: 0.7, noise=0.01,
+        rng=np.random.default_rng(2),
+    )  # fmt: skip
+
+    text = table_of(runs).latex()
+
+    assert text.count(rf"\begin{{{kind}}}") == text.count(rf"\end{{{kind}}}") == 1
+    body = text.partition("\\endfoot" if kind == "longtable" else "\\midrule")[2]
+    assert len(re.findall(r"^[\d,]+ & .* \\\\$", body, re.MULTILINE)) == batches
+
+
+def test_the_command_writes_three_files_and_shows_the_table(runs, tmp_path, capsys):
+    write_results(tmp_path / "results", runs)
+
+    assert main(["table", str(tmp_path / "results"), "--out", str(tmp_path / "out")]) == 0
+
+    written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert sorted(written) == [f"accuracy_table.{kind}" for kind in ("csv", "md", "tex")]
+    assert written["accuracy_table.md"] in capsys.readouterr().out
+    frame = pd.read_csv(tmp_path / "out" / "accuracy_table.csv")
+    assert frame["num_finished"].tolist() == [4] * 4
