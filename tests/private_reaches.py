@@ -57,7 +57,7 @@ NAMES = (
     ),
     Reach(
         library="Hydra",
-        name="hydra.core.config_loader:ConfigLoader.get_group_options",
+        name="hydra.core.config_loader:ConfigLoader.get_sources",
         used_in="sweeper/commands/overrides.py",
         why="tells the choice of a group from a value",
     ),

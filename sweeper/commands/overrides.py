@@ -8,10 +8,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
 from hydra.errors import HydraException
@@ -66,12 +67,10 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     """
     axes = [_axis(override, loader) for override in parse(overrides, loader)]
     _check_size(axes)
-    templates: dict[tuple[str, ...], _Template] = {}
     for point in itertools.product(*axes):
         chosen = tuple(choice.text for choice in point if not choice.is_value)
-        if chosen not in templates:
-            templates[chosen] = _Template(loader, chosen)
-        yield templates[chosen].with_values([value for value in point if value.is_value])
+        template = _template(loader, chosen)
+        yield template.with_values([value for value in point if value.is_value])
 
 
 #: Points that a command takes: a thousand are looked at in a second.
@@ -113,13 +112,6 @@ def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str
     return with_own_classes([*left, *overrides])
 
 
-def check_config_dir(folder: str) -> None:
-    """ValueError if there is no such folder, of which Hydra would only warn."""
-    if not Path(folder).is_dir():
-        msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
-        raise ValueError(msg)
-
-
 #: Groups whose choice is a class and its settings: a class of one's own has other settings.
 _OF_CLASSES = ("module", "data", "model")
 
@@ -140,7 +132,7 @@ def with_own_classes(words: Sequence[str]) -> list[str]:
 
 
 def _axis(override: Override, loader: ConfigLoader) -> "list[_Single]":
-    is_value = _is_value(override, loader)  # 60 ms: once, not for each of its values
+    is_value = _is_value(override, loader)
     return [_Single(single, is_value=is_value) for single in values_of(override, loader)]
 
 
@@ -165,13 +157,13 @@ class _Template:
         ours = OmegaConf.masked_copy(self._composed, keys)
         self._has_interpolations = "${" in OmegaConf.to_yaml(ours)
         self._plain: Any = OmegaConf.to_container(ours)
-        self._known: set[int] = set()
+        self._known: set[str] = set()
 
     def with_values(self, values: Sequence[_Single]) -> Config:
         for value in values:
-            if id(value) not in self._known:
+            if (key := value.override.key_or_group) not in self._known:
                 _check_key(value.override, self._plain)
-                self._known.add(id(value))
+                self._known.add(key)
         if self._has_interpolations or any(value.interpolates for value in values):
             return plain(_compose(self._loader, [*self._chosen, *(v.text for v in values)]))
         config = _copied(self._plain)
@@ -183,6 +175,12 @@ class _Template:
             node[name] = value.value
         _check_complete(config)
         return config
+
+
+@cache
+def _template(loader: ConfigLoader, chosen: tuple[str, ...]) -> _Template:
+    """Composed once in a process: a tuner asks again for each trial."""
+    return _Template(loader, chosen)
 
 
 def _copied(node: Config) -> Config:
@@ -253,11 +251,14 @@ _OF_THE_COMMAND = ("results", "retry", "rerun", "code", "keep_going", "n_trials"
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:
     """Whether an override sets a plain value of an existing key, as against choosing a group."""
+    key = override.key_or_group
     return (
         override.type == OverrideType.CHANGE
         and override.package is None
         and not override.is_hydra_override()
-        and not loader.get_group_options(override.key_or_group)
+        and not any(
+            one.is_group(key) and one.list(key, ObjectType.CONFIG) for one in loader.get_sources()
+        )
     )
 
 

@@ -14,9 +14,9 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import check_config_dir, expand, preset_overrides, with_preset
+from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import CommandParser, refuse
+from sweeper.commands.refusals import CommandParser, check_config_dir, refuse
 from sweeper.console.differences import Differences
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hydra.core.override_parser.types import Override
@@ -23,6 +24,13 @@ NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 _LONGEST = 1000
 #: How plain ValueErrors of Hydra begin.
 _HYDRAS = ("Config group override must", "No config source", "Expecting one subcommand")
+
+
+def check_config_dir(folder: str) -> None:
+    """ValueError if there is no such folder, of which Hydra would only warn."""
+    if not Path(folder).is_dir():
+        msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
+        raise ValueError(msg)
 
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:

@@ -16,9 +16,9 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, check_config_dir, parse, plain, with_own_classes
+from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import NOT_COMPOSED, check_dashes, refuse
+from sweeper.commands.refusals import NOT_COMPOSED, check_config_dir, check_dashes, refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
 from sweeper.planning.code_changes import of_code
