@@ -34,8 +34,9 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     """Some columns of one file; a file that lacks one has it null."""
-    present = pq.read_schema(path).names
-    table = pq.read_table(path, columns=[name for name in columns if name in present])
+    with pq.ParquetFile(path) as file:  # read_table would import pandas first
+        present = file.schema_arrow.names
+        table = file.read(columns=[name for name in columns if name in present])
     for name in columns:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table)))
