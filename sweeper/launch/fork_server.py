@@ -54,7 +54,7 @@ def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
     """The fork server of this process: it imports once what its workers need."""
     context = multiprocessing.get_context("forkserver")
     os.environ[PRELOADED] = ",".join(modules)
-    context.set_forkserver_preload(["lightning_modules.worker", "sweeper.launch.preload"])
+    context.set_forkserver_preload(["sweeper.launch.preload"])
     return context
 
 

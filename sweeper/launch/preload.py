@@ -1,4 +1,4 @@
-"""Imported by the fork server: the user's modules, once for all runs.
+"""Imported by the fork server: torch and all that workers need, the user's modules included.
 
 One that cannot be imported must not end the fork server: each run that needs it says why.
 """
@@ -7,8 +7,12 @@ import contextlib
 import importlib
 import os
 
+from sweeper.launch.imports import importing
 from sweeper.spec.worker_args import PRELOADED
 
-for _name in filter(None, os.environ.get(PRELOADED, "").split(",")):
-    with contextlib.suppress(Exception, SystemExit):
-        importlib.import_module(_name)
+with importing():
+    with contextlib.suppress(ImportError):
+        importlib.import_module("lightning_modules.worker")
+    for _name in filter(None, os.environ.get(PRELOADED, "").split(",")):
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(_name)

@@ -9,12 +9,10 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterable, Sequence
-from multiprocessing import forkserver
 from pathlib import Path
 from types import FrameType
 
 from sweeper.launch.first_ends import SharedFirstEnds
-from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.launch.slurm import commands
@@ -67,9 +65,6 @@ class _Signals:
 
 def _note_signals() -> _Signals:
     """Note signals from here on; the ranks, which SLURM signals too, ignore SIGTERM."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    open_fork_server()
-    forkserver.ensure_running()  # the ranks are its children and ignore what it ignores
     noted = _Signals()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, noted.note)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from sweeper.launch.imports import importing
 from sweeper.launch.network import interface_towards
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str]) -> None:
         environment=interface_towards(master),
         master=master,
     )
-    from lightning_modules.worker import work  # imports torch
+    with importing():
+        from lightning_modules.worker import work  # imports torch
 
     work(rank)
 
