@@ -28,8 +28,7 @@ _REFRESH_S = 1.0  # reads the progress of each running run
 _LINE_EVERY_S = 5.0  # in a file; of a long sweep fewer
 _LINES_OF_ALL, _LONGEST_BETWEEN_LINES_S = 20, 600.0
 _RUNS_IN_LINES = 4
-_ROWS_SHOWN = 24
-_ROWS_IN_SUMMARY = 60
+_ROWS_SHOWN, _ROWS_IN_SUMMARY = 24, 60
 
 
 @dataclass(slots=True)
@@ -165,7 +164,9 @@ class LiveTable:
         """Print the runs, which failed and why, and where the results are."""
         states = list(self._states.values())
         for state in states:
-            state.status = "not started" if state.status == "waiting" else state.status
+            is_ours = state.attempt is not None and state.attempt.is_ours  # with a full disk
+            at_end = {"waiting": "not started"} | ({"running": "stopped"} if is_ours else {})
+            state.status = at_end.get(state.status, state.status)
         if 0 < len(states) <= _ROWS_IN_SUMMARY:
             self._fill_in_from_ledger()
             self._console.print(self._runs(states, title="Runs"), soft_wrap=False)

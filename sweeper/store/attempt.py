@@ -18,7 +18,7 @@ from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
-from sweeper.store.lease import claim, release
+from sweeper.store.lease import claim, holds, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import note_code, noted_code, own_code, resumed_code
 from sweeper.store.publish import publish_json, publish_text
@@ -109,6 +109,11 @@ class Attempt:
     def is_taken_over(self) -> bool:
         """Whether a later attempt was begun: its holder was presumed dead."""
         return self.folder.with_name(f"{self.number + 1:03d}").exists()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process holds it, and not another one."""
+        return holds(self.folder)
 
     @property
     def is_released(self) -> bool:

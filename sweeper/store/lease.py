@@ -83,6 +83,11 @@ def release(folder: Path) -> None:
     (folder / LEASE).unlink(missing_ok=True)
 
 
+def holds(folder: Path) -> bool:
+    """Whether this process holds a folder."""
+    return folder in _held
+
+
 def lock(folder: Path) -> bool:
     """Claim a folder, or take it over from a holder that is presumed dead; False if it is held."""
     return claim(folder) or (not is_held(folder) and _take_over(folder))

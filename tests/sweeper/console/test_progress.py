@@ -14,6 +14,7 @@ from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
+from sweeper.store.lease import release
 from sweeper.store.ledger import Ledger
 from sweeper.store.step_progress import StepProgress, write_step_progress
 
@@ -167,3 +168,17 @@ def test_ctrl_c_while_the_last_table_is_drawn_comes_after_it(specs, ledger, caps
         pass
 
     assert "2 not started in 0s. Results: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("is_ours", "state"), [(True, "stopped"), (False, "running")])
+def test_a_run_whose_end_could_not_be_written_is_stopped_if_this_command_had_it(
+    specs, ledger, begin, capsys, is_ours, state
+):
+    """With a full disk the launcher ends before it can say so; jobs of SLURM go on."""
+    attempt = begin(specs[0])
+    if not is_ours:
+        release(attempt.folder)
+    with live_table(specs, ledger) as table:
+        table.update(Event(began=[attempt]))
+
+    assert f"1 {state}, 1 not started in 0s." in capsys.readouterr().out
