@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--storage", help="storage of the studies, if not the journal in that folder"
     )
     tuning.add_argument("--target", type=float, help="objective that counts as trained")
+    add(_predictions, "how well the times of runs were predicted", results)
     report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
     watch = add(_watch, "serve the page while a sweep runs", results, metric)
@@ -200,6 +201,15 @@ def _tuning(options: argparse.Namespace) -> int:
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target, options.width):
         say(f"wrote {path}")
+    return 0
+
+
+def _predictions(options: argparse.Namespace) -> int:
+    from analysis.report.predictions import COLUMNS as PREDICTED
+    from analysis.report.predictions import prediction_errors
+
+    errors = prediction_errors(_read_runs(options, PREDICTED))
+    say(errors.to_string(index=False, float_format=lambda share: f"{share:.1%}"))
     return 0
 
 

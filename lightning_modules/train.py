@@ -127,6 +127,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         "outcome": outcome,
         "reason": reason,
         "wall_s": time.perf_counter() - started,
+        "start_s": callbacks.clock.began_at - started,
         "device_kind": device_kind(module.device),
         "peak_memory_gib": peak_memory_gib(module.device),
         "num_parameters": sum(p.numel() for p in module.parameters()),
@@ -274,8 +275,7 @@ def _callbacks(
 
 def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
     config = spec.config
-    clip = {"gradient_clip_val": config.gradient_clip}  # of the whole gradient
-    flags: dict[str, Any] = clip | config.trainer.flags
+    flags: dict[str, Any] = {"gradient_clip_val": config.gradient_clip, **config.trainer.flags}
     # A module of the user's may leave parameters out, as passes of several optimizers do.
     ddp = {"find_unused_parameters": config.has_own_module, **ddp_settings(config.comm_hook)}
     acts_on_gradients = config.reproducible or config.comm_hook.name != "all_reduce"

@@ -33,16 +33,18 @@ class Clock(AfterSteps):
     Attributes:
         train_s: time spent training [seconds].
         elapsed_s: training and validation, up to the last epoch's end [seconds].
+        began_at: when this attempt began to train, on the clock of its process [seconds].
     """
 
     def __init__(self) -> None:
         self.train_s = self.elapsed_s = 0.0
-        self._started = time.perf_counter()
+        self._started = self.began_at = time.perf_counter()
         self._seconds_before = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Resume in the middle of an epoch."""
-        self._started = time.perf_counter() - self._seconds_before
+        self.began_at = time.perf_counter()
+        self._started = self.began_at - self._seconds_before
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The epoch begins."""

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from hydra import initialize_config_dir
@@ -14,6 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
+from sweeper.commands.bill import account_of, bill
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, refuse
@@ -22,10 +22,11 @@ from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable
 from sweeper.console.text import say, text_console
 from sweeper.launch.local.readiness import check_ready
-from sweeper.launch.local.slots import this_machine
+from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.same_training import of_same
+from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.exit_codes import DONE
 from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
@@ -51,14 +52,51 @@ def main(arguments: Sequence[str]) -> int:
             draw_schedules(planned.specs, Path(options.schedule_plot))
         except ValueError as error:
             return refuse(error, "Nothing was drawn.")
-    lines = plan_lines(planned, ledger)
+    machine = this_machine(jobs="auto", runs_per_gpu=1)
+    try:
+        seconds = _seconds(planned.specs, ledger, machine)
+        unknown = [spec for spec in planned.without_result if not seconds[spec.run_id]]
+        if options.probe and unknown:
+            _probe(unknown, ledger, machine)
+            seconds = _seconds(planned.specs, ledger, machine)
+    except ValueError as error:
+        return refuse(error, "Nothing was timed.")
+    lines = plan_lines(planned, seconds)
+    billed = bill([(spec, seconds[spec.run_id]) for spec in planned.without_result], machine)
     if options.json:
-        say(json.dumps(lines))
+        say(json.dumps({"runs": lines, **billed.totals}))
     else:
         show(planned, lines, text_console())
+        say(billed.words(ledger.results))
+    _say_what_is_refused(planned, ledger)
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
         _say_what_is_missing(planned)
     return DONE
+
+
+def _seconds(
+    specs: Sequence[RunSpec], ledger: Ledger, machine: Machine
+) -> Mapping[str, Seconds | None]:
+    """What runs will take, by run id; None where it is not known."""
+    speeds = Speeds(ledger, machine.device)
+    return {spec.run_id: speeds.of(spec) for spec in specs}
+
+
+def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
+    """Time runs by their beginnings, and say so while nothing else is seen."""
+    from sweeper.launch.local.time_probe import probe_times
+
+    sys.stderr.write(f"Training the beginning of one of each kind of {len(specs)} runs...\n")
+    for text in probe_times(specs, ledger.results, machine):
+        sys.stderr.write(f"{text}\n")
+
+
+def _say_what_is_refused(planned: Plan, ledger: Ledger) -> None:
+    """Say what the budget would not allow."""
+    try:
+        account_of(planned, ledger)
+    except ValueError as error:
+        sys.stderr.write(f"A sweep would be refused: {error}\n")
 
 
 def _say_what_is_missing(planned: Plan) -> None:
@@ -92,18 +130,22 @@ def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line
         return list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
 
 
-def plan_lines(planned: Plan, ledger: Ledger) -> list[Line]:
-    """One mapping per run: the batch split, the rates, the steps, the cost, what is known."""
-    speeds = _known_speeds(ledger)
-    return [_line(spec, planned, speeds) for spec in planned.specs]
+def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Line]:
+    """One mapping per run: the batch split, the rates, the steps, the time, what is known.
+
+    Args:
+        planned: the runs.
+        seconds: what they will take, by run id, where it is known.
+    """
+    return [_line(spec, planned, seconds.get(spec.run_id)) for spec in planned.specs]
 
 
-def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
-    examples = spec.batch_plan.examples_before(spec.epochs)
-    speed = speeds.get(_model(spec.config.resolved))
+def _line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
     ended, changed = planned.ended.get(spec.run_id), planned.changes.get(spec.run_id)
     return {
         **planned_columns(spec),
+        **(seconds.predicted.columns if seconds else {}),
+        "predicted_parts_s": seconds.parts if seconds else None,
         "micro_batch_from": planned.fits[spec.run_id].source,
         "batches": [
             {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
@@ -115,33 +157,11 @@ def _line(spec: RunSpec, planned: Plan, speeds: Mapping[str, float]) -> Line:
         "most_epochs": spec.most_epochs,
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
-        "total_examples": examples,
-        "estimated_s": examples / speed if speed else None,
+        "total_examples": spec.batch_plan.examples_before(spec.epochs),
         "ledger": str(ended.outcome) if ended else "new",
         "changed_code": list(changed.files) if changed else [],
         "warnings": list(planned.warnings[spec.run_id]),
     }
-
-
-def _model(config: Mapping[str, Any]) -> str:
-    read = ("module", "model", "data", "precision")
-    return json.dumps([config.get(key) for key in read], sort_keys=True)
-
-
-def _known_speeds(ledger: Ledger) -> dict[str, float]:
-    """Median examples per second of the models that the ledger has trained."""
-    settled = [run_id for run_id, row in ledger.ended().items() if row.outcome.is_result]
-    rows = ledger.rows(set(settled[:_ROWS_FOR_SPEED]), ["config_json", "examples_per_s"])
-    seen: dict[str, list[float]] = {}
-    for row in rows.values():
-        if row["examples_per_s"]:
-            seen.setdefault(_model(json.loads(row["config_json"])), []).append(
-                row["examples_per_s"]
-            )
-    return {model: median(speeds) for model, speeds in seen.items()}
-
-
-_ROWS_FOR_SPEED = 50
 
 
 def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
@@ -171,7 +191,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
 def _columns(lines: Sequence[Line]) -> list[Column]:
     """Rates, steps, cost, and what the ledger has."""
     warmups = [f"{line['warmup_steps']:g}" for line in lines]
-    times = [duration(line["estimated_s"]) if line["estimated_s"] else "" for line in lines]
+    times = [duration(line["predicted_s"]) if line["predicted_s"] else "" for line in lines]
     return [
         Column(head="peak lr", cells=[_peak(line) for line in lines]),
         Column(head="steps/epoch", cells=[f"{line['steps_per_epoch']:,}" for line in lines]),
@@ -239,7 +259,12 @@ def _layout(line: Line) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = overrides_parser("plan", __doc__)
     parser.add_argument("-m", "--multirun", action="store_true", help="accepted and ignored")
-    parser.add_argument("--json", action="store_true", help="print one JSON list, for scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="time runs of which no kind has finished yet, by training their beginning here",
+    )
     parser.add_argument(
         "--schedule-plot", help="plot the learning rates to this file, such as lr.png"
     )

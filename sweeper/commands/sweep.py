@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import pairwise
@@ -16,14 +17,19 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
+from sweeper.commands.bill import account_of, with_predictions
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import NOT_COMPOSED, check_config_dir, check_dashes, refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
+from sweeper.launch.local.slots import this_device
+from sweeper.planning.budget import Account, Rationed
 from sweeper.planning.code_changes import of_code
+from sweeper.planning.order import by_information
 from sweeper.planning.plan import Event, Plan, Task, Tasks, plan, tasks
 from sweeper.planning.same_training import of_same
+from sweeper.planning.seconds import Speeds
 from sweeper.spec import exit_codes
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -104,22 +110,29 @@ def run_sweep(
 ) -> int:
     """Run a grid; 0 if every run has a result, 1 if any has none.
 
-    The settings are `results`, `retry`, `rerun` and `code` of the command. ValueError if a point
-    is impossible, or other sources made a run; nothing was started then.
+    The settings are `results`, `retry`, `rerun`, `code` and `order` of the command. ValueError if
+    a point is impossible, other sources made a run, or the budget does not cover the runs that are
+    left; nothing was started then.
     """
     ledger = Ledger.at(settings.get("results"))
     damaged = set_aside_damaged(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
+    account = account_of(planned, ledger) if settings.get("budget") else None
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     to_do = tasks(planned, ledger, **options)
+    if (speeds := Speeds(ledger, this_device(runs=1))).are_known:
+        specs = with_predictions([task.spec for task in to_do], speeds)
+        to_do = [replace(task, spec=spec) for task, spec in zip(to_do, specs, strict=True)]
+    if settings.get("order") == "information" and len(to_do) > 1:
+        to_do = by_information(to_do)
     with live_table(planned.specs, ledger) as table:
         for text in damaged:
             table.say(f"Warning: {text} Its runs are made again.")
         if said := of_code(planned.changes, settings.get("code")):
             table.say(said)
         _introduce(planned, to_do, table)
-        return guard(lambda: _follow(to_do, launch, ledger, table), table, ledger)
+        return guard(lambda: _follow(to_do, launch, ledger, table, account), table, ledger)
 
 
 def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
@@ -156,12 +169,20 @@ def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
                 step = partial(events.throw, pressed)
 
 
-def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTable) -> int:
+def _follow(
+    to_do: Sequence[Task],
+    launch: Launch,
+    ledger: Ledger,
+    table: LiveTable,
+    account: Account | None,
+) -> int:
     small_files, is_detached = ledger.num_small_files(), False
 
     def take(event: Event) -> None:
         nonlocal small_files, is_detached
         table.update(event)
+        if account:
+            account.take(event)
         is_detached |= event.is_detached
         small_files += sum(end.outcome.is_result for end in event.ended.values())
         if small_files >= _COMPACT_FROM:
@@ -173,7 +194,9 @@ def _follow(to_do: Sequence[Task], launch: Launch, ledger: Ledger, table: LiveTa
     attempts = [(task.spec, task.number) for task in to_do]
     with list_pending(attempts, ledger.results):
         if to_do:
-            take_in(launch(to_do, ledger), take)
+            take_in(launch(Rationed(to_do, account) if account else to_do, ledger), take)
+    if account and (said := account.words(to_do[0].spec.config.budget)):
+        table.say(said)
     is_done = is_detached or table.all_have_results
     return exit_codes.DONE if is_done else exit_codes.RUN_FAILED
 

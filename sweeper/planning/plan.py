@@ -43,6 +43,12 @@ class Plan:
     early: Set[str] = frozenset()
 
     @property
+    def without_result(self) -> Sequence[RunSpec]:
+        """Those of the runs that neither finished nor diverged."""
+        done = {run_id for run_id, row in self.ended.items() if row.outcome.is_result}
+        return [spec for spec in self.specs if spec.run_id not in done]
+
+    @property
     def distinct_warnings(self) -> list[str]:
         """Each warning once."""
         return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
@@ -159,6 +165,19 @@ def plan(
         changes=code_changes(named, ended, ledger),
         early=_failed_early(specs, ended, ledger),
     )
+
+
+def left_to_make(
+    planned: Plan, *, retry: str | None, rerun: str | None, code: str | None = None
+) -> list[RunSpec]:
+    """The runs that `tasks` would make, as far as the rows tell; changes nothing."""
+    again = {*planned.changes} if code == "rerun" else set[str]()
+    settled = {
+        run_id
+        for run_id, row in planned.ended.items()
+        if run_id not in planned.early and _is_settled(row.outcome, retry)
+    }
+    return [s for s in planned.specs if rerun or s.run_id in again or s.run_id not in settled]
 
 
 def tasks(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,11 +14,13 @@ from sweeper.spec.sentences import checked
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
     LARGEST,
+    Budget,
     Count,
     Epochs,
     Fraction,
     Index,
     InStep,
+    Money,
     Positive,
     Settings,
     Switch,
@@ -149,6 +151,28 @@ class SAM(Settings):
 Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
 
 
+class Predicted(Settings):
+    """What a run was predicted to take, in one attempt; 9 of 10 are to lie between the bounds.
+
+    Attributes:
+        s: in the middle [seconds].
+        least_s: lower bound [seconds].
+        most_s: upper bound [seconds].
+    """
+
+    s: Positive
+    least_s: Positive
+    most_s: Positive
+
+    #: The columns that say it in the row of a run.
+    names: ClassVar = ("predicted_s", "predicted_least_s", "predicted_most_s")
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """As the row of a run says it."""
+        return dict(zip(self.names, (self.s, self.least_s, self.most_s), strict=True))
+
+
 class Scientific(Settings):
     """The keys that can change a run's numbers beyond rounding: they define its identity."""
 
@@ -204,6 +228,10 @@ class Incidental(Settings):
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
     guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out
+    budget: Budget | None = None
+    price: Money | None = None
+    order: Literal["grid", "information"]
+    predicted: Predicted | None = None  # filled in where the time of such runs is known
     code: Literal["keep", "rerun"] | None = None
     metric: Text
     metric_mode: Literal["max", "min"] | None = None

@@ -58,16 +58,20 @@ def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
         config: of a run.
         device: what the run trains on.
     """
-    resolved = config.resolved
+    about = asdict(device)
+    if device.memory_gib is not None:  # what torch keeps of it depends on what it may use
+        about["limit_gib"] = config.memory_limit_gib
+    return {**work_part(config.resolved), "device": about}
+
+
+def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a resolved config that can change what a micro-batch of a given size takes."""
     changing = {
         key: _sizes(key, value)
         for key, value in resolved.items()
         if key not in {*_WITHOUT_MEMORY, *Incidental.model_fields} and value not in (None, False)
     }
-    about = asdict(device)
-    if device.memory_gib is not None:  # what torch keeps of it depends on what it may use
-        about["limit_gib"] = config.memory_limit_gib
-    return {**changing, **{key: resolved[key] for key in _LAYOUT}, "device": about}
+    return {**changing, **{key: resolved[key] for key in _LAYOUT}}
 
 
 def _sizes(key: str, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """The kinds of values that a config may hold, each with the rule that a refusal quotes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -62,6 +63,21 @@ def _encodable(text: str) -> str:
 
 
 Text = Annotated[str, Field(max_length=_LONGEST_TEXT), AfterValidator(_encodable), Rule("a text")]
+
+
+def _amount(text: str) -> str:
+    currency, _, number = text.partition(":")
+    if not (currency.isalpha() and currency.isupper() and 0 < float(number) < math.inf):
+        raise ValueError
+    return text
+
+
+_Money = Annotated[str, AfterValidator(_amount)]
+Money = Annotated[_Money, Rule("a currency and an amount above 0, such as EUR:2.50")]
+Budget = Annotated[
+    Annotated[_Finite, Field(gt=0)] | _Money,
+    Rule("a number of device-hours above 0, or a currency and an amount, such as EUR:50"),
+]
 
 
 def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import Predicted, RunConfig
 from sweeper.spec.run_spec import RunSpec
 
 
@@ -52,6 +52,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "precision": config.precision,
         "seed": config.seed,
         "epochs": spec.epochs,
+        **(config.predicted.columns if config.predicted else dict.fromkeys(Predicted.names)),
     }
 
 
@@ -106,6 +107,7 @@ _FROM_RECORD = (
     "realised_batch_max",
     "lr_series_hash",
     "wall_s",
+    "start_s",
     "train_s",
     "peak_memory_gib",
     "device_kind",

@@ -56,7 +56,7 @@ def run_here(
     what it needs of this machine: with `look_first` no run starts then, else those end as failed.
     """
     ranks = ranks or LocalRanks()
-    known = [task for task in tasks if task] if isinstance(tasks, list | tuple) else []
+    known = [task for task in tasks[:] if task] if isinstance(tasks, list | tuple) else []
     for task in known:
         ranks.check(task.spec)
     if look_first:

@@ -36,12 +36,14 @@ def results(sweep_here, tmp_path_factory):
 def test_plan_tells_steps_and_rates_and_what_the_ledger_has(results):
     words = [*SHORT, "batch=3840,7680,15360", f"results={results}"]
 
-    planned = json.loads(call("sweeper", "plan", "--json", *words).stdout)
+    found = json.loads(call("sweeper", "plan", "--json", *words).stdout)
+    planned = found["runs"]
 
     assert [line["steps_per_epoch"] for line in planned] == [4, 2, 1]
     assert [line["peak_lr"] for line in planned] == pytest.approx([0.375, 0.75, 1.5])
     assert [line["ledger"] for line in planned] == ["finished", "finished", "new"]
-    assert planned[0]["estimated_s"] > 0
+    assert all(line["predicted_s"] > 0 for line in planned)
+    assert found["device_hours"] == pytest.approx(planned[2]["predicted_s"] / 3600)
 
 
 def test_plan_prints_a_table_and_starts_nothing(results):

@@ -17,8 +17,8 @@ def planned(tmp_path):
     """The lines of a grid's plan, and what is printed of it."""
 
     def make(*words):
-        plan, ledger = plan_grid([*WORDS, *words, f"results={tmp_path}"], config_dir=None)
-        lines = plan_lines(plan, ledger)
+        plan, _ = plan_grid([*WORDS, *words, f"results={tmp_path}"], config_dir=None)
+        lines = plan_lines(plan, {})
         console = Console(width=200, file=StringIO())
         show(plan, lines, console)
         return plan, lines, console.file.getvalue()

@@ -80,8 +80,8 @@ def test_status_of_a_run_names_what_was_logged_and_no_accuracy_that_there_is_not
     ],
 )
 def test_the_plan_says_what_runs_are_compared_by(results, words, sentence):
-    plan, ledger = plan_grid(["accelerator=cpu", *words, f"results={results}"], config_dir=None)
-    lines = plan_lines(plan, ledger)
+    plan, _ = plan_grid(["accelerator=cpu", *words, f"results={results}"], config_dir=None)
+    lines = plan_lines(plan, {})
     console = Console(width=200, file=StringIO())
 
     show(plan, lines, console)

@@ -1,0 +1,126 @@
+"""What a sweep will cost: device-hours, and when it ends on the places of this machine."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from pathlib import Path
+
+from sweeper.console.runs import duration
+from sweeper.launch.local.slots import Machine, Slots, this_device
+from sweeper.planning.budget import Account, allowed_hours, check_budget, left_hours, spent_hours
+from sweeper.planning.plan import Plan, left_to_make
+from sweeper.planning.seconds import Seconds, Speeds
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.ledger import Ledger
+
+_PARTS = {"start": "start", "steps": "steps", "between_epochs": "between epochs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What runs will cost that have no result.
+
+    Attributes:
+        device_hours: seconds times ranks, over those whose time is known [hours].
+        ends_in_s: when the last of them ends here; None if the time of any is not known [seconds].
+        parts_s: of these runs, by what they do [seconds].
+        num_runs: all of them [count].
+        num_unknown: those whose time is not known [count].
+        device: what they run on.
+        price: of a device-hour, as given; None if it was not.
+    """
+
+    device_hours: float
+    ends_in_s: float | None
+    parts_s: Mapping[str, float]
+    num_runs: int
+    num_unknown: int
+    device: str
+    price: str | None
+
+    @property
+    def totals(self) -> dict[str, float | str | None]:
+        """For scripts; null where the time of a run is not known, or no price is given."""
+        hours = None if self.num_unknown else self.device_hours
+        cost = None if hours is None else self._cost
+        return {"device_hours": hours, "ends_in_s": self.ends_in_s, "cost": cost}
+
+    @property
+    def _cost(self) -> str | None:
+        """As one would type it as a budget; None if no price was given."""
+        if self.price is None:
+            return None
+        currency, of_an_hour = self.price.split(":")
+        return f"{currency}:{self.device_hours * float(of_an_hour):.2f}"
+
+    def words(self, results: Path) -> str:
+        """For people; empty if there is nothing to do."""
+        sentences: list[str] = []
+        if known := self.num_runs - self.num_unknown:
+            parts = ", ".join(f"{_PARTS[k]} {duration(s)}" for k, s in self.parts_s.items())
+            hours = f"{self.device_hours:.3g} device-hours" + f", {self._cost}" * bool(self.price)
+            ends = f", {duration(self.ends_in_s)} on this machine" if self.ends_in_s else ""
+            sentences.append(f"{several(known, 'run')} will take {hours}{ends} ({parts}).")
+        if self.num_unknown:
+            sentences.append(
+                f"The time of {several(self.num_unknown, 'run')} is not known: none of the kind "
+                f"has finished on {self.device} in {results}. `sweeper plan --probe` with the same "
+                "words trains the beginning of one of each kind and remembers its speed."
+            )
+        return " ".join(sentences)
+
+
+def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bill:
+    """The bill of runs in the order in which they start."""
+    known = [(spec, seconds) for spec, seconds in runs if seconds]
+    is_known = len(known) == len(runs)
+    totals = [(spec, seconds.total) for spec, seconds in known]
+    return Bill(
+        device_hours=sum(spec.split.world_size * total for spec, total in totals) / 3600,
+        ends_in_s=_ends_in_s(totals, machine) if is_known and runs else None,
+        parts_s={part: sum(seconds.parts[part] for _, seconds in known) for part in _PARTS},
+        num_runs=len(runs),
+        num_unknown=len(runs) - len(known),
+        device=machine.device.kind,
+        price=runs[0][0].config.price if runs else None,
+    )
+
+
+def _ends_in_s(runs: Sequence[tuple[RunSpec, float]], machine: Machine) -> float:
+    """When the last run ends, if each starts as soon as there is room for it [seconds]."""
+    slots, now, running = Slots(machine), 0.0, list[tuple[float, str]]()
+    for spec, total_s in runs:
+        while slots.take(spec) is None:
+            now, ended = heappop(running)
+            slots.give_back(ended)
+        heappush(running, (now + total_s, spec.run_id))
+    return max(end for end, _ in running)
+
+
+def with_predictions(specs: Sequence[RunSpec], speeds: Speeds) -> list[RunSpec]:
+    """The runs with the time that each will take, where it is known: their rows will say it."""
+    return [_predicted(spec, speeds.of(spec)) for spec in specs]
+
+
+def _predicted(spec: RunSpec, seconds: Seconds | None) -> RunSpec:
+    predicted = seconds.predicted if seconds else None
+    return replace(spec, config=spec.config.model_copy(update={"predicted": predicted}))
+
+
+def account_of(planned: Plan, ledger: Ledger) -> Account | None:
+    """What a sweep may spend, which covers all runs that it would make; None without a budget.
+
+    Raises:
+        ValueError: if the budget does not cover them, or their time is not known.
+    """
+    config = planned.specs[0].config
+    if (allowed := allowed_hours(config)) is None:
+        return None
+    options = {"retry": config.retry, "rerun": config.rerun, "code": config.code}
+    speeds = Speeds(ledger, this_device(runs=1))
+    runs = with_predictions(left_to_make(planned, **options), speeds)
+    hours = {run.run_id: left_hours(run, ledger, from_scratch=bool(config.rerun)) for run in runs}
+    spent = spent_hours(planned.specs, ledger)
+    check_budget(config, hours, runs, spent=spent)
+    return Account(left=allowed - spent, hours=hours)

@@ -1,0 +1,127 @@
+"""Time probes: the beginning of one run of each kind, trained for some seconds and thrown away.
+
+As many at once as the machine has places, since runs that share a machine slow each other down.
+"""
+
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import Event, Task
+from sweeper.planning.seconds import kind_of, timing_of
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.store.attempt import Attempt
+from sweeper.store.ledger import Ledger
+from sweeper.store.step_progress import StepProgress, read_step_progress
+from sweeper.store.timings import Timing, note_timings
+
+_LEAST_S, _MOST_S = 6.0, 60.0
+_EPOCHS = 2  # with the evaluation between them
+_READ = (
+    "accumulation_steps", "epochs_completed", "steps", "train_s", "start_s", "wall_s",
+    "device_kind",
+)  # fmt: skip
+
+
+def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> list[str]:
+    """Time the kinds of these runs and remember them; a sentence for each that could not be timed.
+
+    Raises:
+        ValueError: if they cannot run on this machine.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Ledger(Path(folder))
+        ledger.prepare()
+        probes = _Probes(ledger)
+        tasks = [Task(spec=spec, number=1) for spec in _chosen(specs, machine)]
+        for event in run_here(tasks, ledger, machine):
+            probes.take(event)
+    for (kind, device), timings in probes.found.items():
+        note_timings(kind, device, timings, results)
+    return probes.said
+
+
+def _chosen(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
+    """Of each kind the fewest and the most micro-batches in a step, and more to fill the places."""
+    kinds: dict[str, list[RunSpec]] = defaultdict(list)
+    for spec in specs:
+        kinds[kind_of(spec)].append(spec)
+    chosen = [
+        of[index]
+        for kind in kinds.values()
+        for of in [sorted(kind, key=lambda spec: spec.split.accumulation_steps)]
+        for index in sorted({0, len(of) - 1})
+        if index == 0 or of[index].split.accumulation_steps != of[0].split.accumulation_steps
+    ]
+    threads = max(spec.split.world_size * spec.config.threads for spec in chosen)
+    places = len(machine.gpus) or max(1, machine.cores // threads)
+    num = min(-(-len(chosen) // places) * places, max(len(specs), len(chosen)))
+    return [_probed(spec, turn) for turn, spec in enumerate(islice(cycle(chosen), num))]
+
+
+def _probed(spec: RunSpec, turn: int) -> RunSpec:
+    """A run whose beginning is trained; of several that are alike each has a seed of its own."""
+    config = spec.config.replaced(
+        seed=turn, micro_batch=spec.split.micro_batch, logger={"_target_": None}
+    )
+    return run_spec(config)
+
+
+@dataclass(slots=True)
+class _Probes:
+    """The probes that run, and what those that ended have shown."""
+
+    ledger: Ledger
+    found: dict[tuple[str, str], list[Timing]] = field(
+        default_factory=lambda: defaultdict[tuple[str, str], list[Timing]](list)
+    )
+    said: list[str] = field(default_factory=list[str])
+    _running: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
+    _began_at: dict[str, float] = field(default_factory=dict[str, float])
+
+    def take(self, event: Event) -> None:
+        """Take in what happened; stop what has trained for long enough."""
+        self._running |= {attempt.spec.run_id: attempt for attempt in event.began}
+        for run_id, end in event.ended.items():
+            if (attempt := self._running.pop(run_id, None)) is None:
+                continue  # Ctrl-C came while it began
+            row = self.ledger.rows({run_id}, _READ)[run_id]
+            timing = _timing(row, attempt, end.outcome)
+            if timing:
+                self.found[kind_of(attempt.spec), row["device_kind"]].append(timing)
+            else:
+                self.said.append(f"{attempt.spec.point} could not be timed: {end.reason}")
+        for run_id, attempt in self._running.items():
+            if (now := read_step_progress(attempt.folder)) and self._is_enough(run_id, now):
+                attempt.request_graceful_stop()
+
+    def _is_enough(self, run_id: str, now: StepProgress) -> bool:
+        trained_s = time.monotonic() - self._began_at.setdefault(run_id, time.monotonic())
+        return trained_s > (_LEAST_S if now.epochs_done > _EPOCHS else _MOST_S)
+
+
+def _timing(row: Mapping[str, Any], attempt: Attempt, outcome: Outcome) -> Timing | None:
+    """What a probe took; of one that was stopped by the rate that it had reached."""
+    if outcome == Outcome.FINISHED:
+        return timing_of(row)
+    now = read_step_progress(attempt.folder)
+    if outcome != Outcome.PREEMPTED or not now or not now.examples_per_s:
+        return None
+    plan, epoch = attempt.spec.batch_plan, now.epoch - 1
+    batch, epochs = plan.split_at(epoch).global_batch, attempt.spec.most_epochs
+    left = plan.examples_before(epochs) - plan.examples_before(epoch) - now.step * batch
+    between_s = ((now.left_s or 0.0) - left / now.examples_per_s) / (epochs - epoch)
+    return Timing(
+        accumulation_steps=attempt.spec.split.accumulation_steps,
+        step_s=attempt.spec.split.global_batch / now.examples_per_s,
+        start_s=row["start_s"],
+        between_s=max(0.0, between_s),
+    )

@@ -1,0 +1,231 @@
+"""A sweep's budget in device-hours: what it refuses, and what is not started any more."""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweeper.planning.plan import Event, Task
+from sweeper.spec.config import RunConfig
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.attempt import Attempt
+from sweeper.store.ledger import Ledger
+
+_ROUNDING = 1e-9
+
+
+def allowed_hours(config: RunConfig) -> float | None:
+    """The budget of a sweep; None if it has none [device-hours].
+
+    Raises:
+        ValueError: for an amount of money without a price in the same currency.
+    """
+    if not isinstance(config.budget, str):
+        return config.budget
+    currency, amount = config.budget.split(":")
+    if config.price is None or config.price.split(":")[0] != currency:
+        msg = (
+            f"budget={config.budget} needs the price of a device-hour in {currency}; got "
+            f"price={config.price or 'null'}. Give price={currency}:AMOUNT, on the command line or "
+            "in your cluster's preset, or the budget in device-hours."
+        )
+        raise ValueError(msg)
+    return float(amount) / float(config.price.split(":")[1])
+
+
+def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
+    """What all attempts at these runs have taken so far [device-hours]."""
+    attempts = (
+        ledger.attempt_folder(spec.run_id, number)
+        for spec in specs
+        for number in range(1, ledger.last_attempt(spec.run_id) + 1)
+    )
+    return sum(map(_taken_hours, attempts))
+
+
+def _taken_hours(folder: Path) -> float:
+    """From the attempt's first file to its last but the note of its end, which may come later."""
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        began = (folder / "config.json").stat().st_mtime
+        times = [path.stat().st_mtime for path in folder.iterdir() if path.name != "released.json"]
+        return (max(times) - began) * config["devices"] * config["num_nodes"] / 3600
+    except (OSError, ValueError, KeyError):  # it was not begun, or is damaged
+        return 0.0
+
+
+def left_hours(spec: RunSpec, ledger: Ledger, *, from_scratch: bool = False) -> float | None:
+    """What is left of a run, as predicted; None if its time is not known [device-hours]."""
+    if spec.config.predicted is None:
+        return None
+    hours = spec.config.predicted.s * spec.split.world_size / 3600
+    last = 0 if from_scratch else ledger.last_attempt(spec.run_id)
+    attempt = Attempt.load(ledger, spec.run_id, last) if last else None
+    if attempt is None or not attempt.checkpoint.exists():
+        return hours
+    return hours * max(0.0, 1 - attempt.steps() / spec.total_steps)
+
+
+def check_budget(
+    config: RunConfig, hours: Mapping[str, float | None], runs: Sequence[RunSpec], *, spent: float
+) -> None:
+    """Refuse runs that the budget does not cover.
+
+    Args:
+        config: of the command.
+        hours: what is left of each run, by id [device-hours].
+        runs: that are left.
+        spent: by attempts so far [device-hours].
+
+    Raises:
+        ValueError: with the largest part that it does cover.
+    """
+    allowed = allowed_hours(config)
+    if allowed is None:
+        return
+    known = {run_id: left for run_id, left in hours.items() if left is not None}
+    if unknown := len(hours) - len(known):
+        msg = (
+            f"budget={config.budget} needs the time of each run; that of "
+            f"{unknown} of {several(len(hours), 'run')} is not known, as none of the kind has "
+            f"finished on this device in {config.results}. `sweeper plan --probe` with the same "
+            "words finds it out."
+        )
+        raise ValueError(msg)
+    total = sum(known.values())
+    if spent + total <= allowed * (1 + _ROUNDING):
+        return
+    part = _largest_part(runs, known, allowed - spent)
+    msg = (
+        f"budget must cover the grid; got budget={config.budget}, {_of(config, allowed)}, with "
+        f"{spent:.3g} device-hours spent by earlier attempts and {total:.3g} to come for "
+        f"{several(len(runs), 'run')}. "
+        f"{f'The largest part that fits: {part}.' if part else 'No part of it fits.'}"
+    )
+    raise ValueError(msg)
+
+
+def _of(config: RunConfig, allowed: float) -> str:
+    is_money = isinstance(config.budget, str)
+    return f"{allowed:.3g} device-hours" + (f" at price={config.price}" if is_money else "")
+
+
+def _largest_part(runs: Sequence[RunSpec], hours: Mapping[str, float], left: float) -> str:
+    """Overrides for what fits: as many seeds as do, else of one seed what fits of one key."""
+    words = {spec.run_id: {k: text for k, (text, _) in spec.words.items()} for spec in runs}
+    by_seed = _costs(words, hours, "seed")
+    seeds = list(by_seed)
+    for number in range(len(seeds) - 1, 0, -1):
+        if sum(by_seed[seed] for seed in seeds[:number]) <= left:
+            return _override("seed", seeds[:number])
+    of_one = {run_id: one for run_id, one in words.items() if one["seed"] == seeds[0]}
+    best, most = "", 0
+    for key in dict.fromkeys(key for one in of_one.values() for key in one):
+        kept, cost = set[str](), 0.0
+        costs = _costs(of_one, hours, key)
+        for value in sorted(costs, key=lambda value: costs[value]):
+            if (cost := cost + costs[value]) <= left:
+                kept.add(value)
+        runs_kept = sum(one.get(key, "") in kept for one in of_one.values())
+        if len(costs) > 1 and runs_kept > most:
+            best, most = _override(key, [value for value in costs if value in kept]), runs_kept
+    return f"{_override('seed', seeds[:1])} {best}" if best else ""
+
+
+def _costs(
+    words: Mapping[str, Mapping[str, str]], hours: Mapping[str, float], key: str
+) -> dict[str, float]:
+    """What the runs at each value of a key cost."""
+    costs: dict[str, float] = defaultdict(float)
+    for run_id, one in words.items():
+        costs[one.get(key, "")] += hours[run_id]
+    return costs
+
+
+def _override(key: str, values: Sequence[str]) -> str:
+    return f"{key}={','.join(values)}"
+
+
+@dataclass(slots=True)
+class _Started:
+    hours: float
+    ranks: int
+    at: float | None = None
+
+    @property
+    def cost(self) -> float:
+        """What it took so far, or will have taken [device-hours]."""
+        if self.at is None:
+            return self.hours
+        return max(self.hours, (time.monotonic() - self.at) * self.ranks / 3600)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a running sweep spends; what would pass the budget is left out.
+
+    Attributes:
+        left: what it may take from now on [device-hours].
+        hours: what is left of each run, by id [device-hours].
+        left_out: tasks that were not started.
+    """
+
+    left: float
+    hours: Mapping[str, float | None]
+    left_out: list[Task] = field(default_factory=list[Task])
+    _ended_hours: float = 0.0
+    _started: dict[str, _Started] = field(default_factory=dict[str, _Started])
+
+    @property
+    def spent(self) -> float:
+        """By runs that have ended, and will be by those that have started [device-hours]."""
+        return self._ended_hours + sum(run.cost for run in self._started.values())
+
+    def fits(self, task: Task) -> bool:
+        """Whether a task may start; if so it is reckoned with, else it is left out."""
+        hours, spec = self.hours.get(task.spec.run_id) or 0.0, task.spec
+        if self.spent + hours > self.left * (1 + _ROUNDING):
+            self.left_out.append(task)
+            return False
+        self._started[spec.run_id] = _Started(hours, spec.split.world_size)
+        return True
+
+    def take(self, event: Event) -> None:
+        """Take in what began and ended."""
+        for attempt in event.began:
+            spec = attempt.spec
+            again = _Started(self.hours.get(spec.run_id) or 0.0, spec.split.world_size)
+            self._started.setdefault(spec.run_id, again).at = time.monotonic()
+        for run_id in event.ended:
+            run = self._started.pop(run_id, None)
+            if run and run.at is not None:
+                self._ended_hours += (time.monotonic() - run.at) * run.ranks / 3600
+
+    def words(self, budget: object) -> str | None:
+        """What was left out, in a sentence; None if nothing was."""
+        if not self.left_out:
+            return None
+        are = "is" if len(self.left_out) == 1 else "are"
+        return (
+            f"{several(len(self.left_out), 'run')} {are} left out, first "
+            f"{self.left_out[0].spec.point}, since budget={budget} would be passed: this sweep has "
+            f"taken {self.spent:.3g} of {max(0.0, self.left):.3g} device-hours."
+        )
+
+
+class Rationed(list[Task]):
+    """Tasks, each looked at when its turn has come: what the account does not cover is passed over.
+
+    A copy of the list has all of them.
+    """
+
+    def __init__(self, tasks: Sequence[Task], account: Account) -> None:
+        super().__init__(tasks)
+        self._account = account
+
+    def __iter__(self) -> Iterator[Task]:
+        """Those that fit when they are asked for."""
+        return (task for task in self[:] if self._account.fits(task))

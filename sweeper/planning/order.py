@@ -1,0 +1,44 @@
+"""The order in which a grid's runs start: what says most about the whole comes first."""
+
+from collections.abc import Sequence
+
+from sweeper.planning.plan import Task
+from sweeper.spec.run_spec import RunSpec
+
+
+def by_information(tasks: Sequence[Task]) -> list[Task]:
+    """One seed before the next; of each the corners of the grid, then what halves its gaps.
+
+    A curve over all batches is there when the first seed is, and its ends are there before that.
+    """
+    ranks = information_ranks([task.spec for task in tasks])
+    return sorted(tasks, key=lambda task: ranks[task.spec.run_id])
+
+
+def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:
+    """Of each run by id: the place of its seed, and how often gaps are halved until it is there."""
+    words = {spec.run_id: {k: text for k, (text, _) in spec.words.items()} for spec in specs}
+    keys = dict.fromkeys(key for one in words.values() for key in one if key != "seed")
+    depths = {key: _depths([one.get(key) for one in words.values()]) for key in keys}
+    seeds = list(dict.fromkeys(one["seed"] for one in words.values()))
+    places = {seed: place for place, seed in enumerate(seeds)}
+    return {
+        run_id: (places[one["seed"]], sum(depths[key].get(one.get(key), 0) for key in keys))
+        for run_id, one in words.items()
+    }
+
+
+def _depths(values: Sequence[str | None]) -> dict[str | None, int]:
+    """How often the gaps between numbers are halved until each is there; empty for other values."""
+    try:
+        numbers = sorted({float(value or "") for value in values})
+    except ValueError:
+        return {}
+    depths = {0: 0, len(numbers) - 1: 0}
+    gaps = [(0, len(numbers) - 1, 1)]
+    for first, last, depth in gaps:
+        if last - first > 1:
+            middle = (first + last) // 2
+            depths[middle] = depth
+            gaps += [(first, middle, depth + 1), (middle, last, depth + 1)]
+    return {value: depths[numbers.index(float(value or ""))] for value in dict.fromkeys(values)}

@@ -1,0 +1,71 @@
+"""The bill of a sweep: device-hours, and when the last run ends on the machine's places."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper.commands import plan
+from sweeper.commands.bill import bill
+from sweeper.launch.local.slots import Machine
+from sweeper.planning.seconds import Seconds
+from sweeper.spec.run_spec import run_spec
+
+WORDS = ["accelerator=cpu", "epochs=1", "warmup=0", "schedule=constant"]
+TINY = ["data.num_train_examples=1536", "batch=768"]
+
+
+def seconds(total: float) -> Seconds:
+    return Seconds(start=1.0, steps=total - 3, between=2.0, factors=(0.5, 2.0))
+
+
+def test_runs_end_as_they_find_room(grid):
+    lone, pair = (run_spec(c) for c in grid(*WORDS, "batch=3840", "devices=1,2"))
+    runs = [(lone, seconds(100)), (pair, seconds(50)), (lone, seconds(30))]
+
+    found = bill([(s, t) for s, t in runs[:2]], Machine(cores=2))
+
+    assert found.ends_in_s == 150  # both cores are needed by the second
+    assert found.device_hours == pytest.approx((100 + 2 * 50) / 3600)
+    assert bill(runs[:1], Machine(cores=2)).ends_in_s == 100
+
+
+def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
+    runs = [run_spec(c) for c in grid(*WORDS, "batch=3840", "seed=0,1", "price=EUR:2")]
+
+    found = bill([(runs[0], seconds(3600)), (runs[1], None)], Machine(cores=2))
+
+    assert found.totals == {"device_hours": None, "ends_in_s": None, "cost": None}
+    assert found.words(Path("results")) == (
+        "1 run will take 1 device-hours, EUR:2.00 (start 1s, steps 59m 57s, between epochs 2s). "
+        "The time of 1 run is not known: none of the kind has finished on cpu in results. "
+        "`sweeper plan --probe` with the same words trains the beginning of one of each kind and "
+        "remembers its speed."
+    )
+
+
+def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
+    words = [*WORDS, *TINY, "seed=0,1", f"results={tmp_path}"]
+    assert plan.main([*words, "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert plan.main([*words, "--json", "--probe"]) == 0
+    said = capsys.readouterr()
+    after = json.loads(said.out)
+
+    assert before["device_hours"] is before["ends_in_s"] is before["runs"][0]["predicted_s"] is None
+    assert said.err == "Training the beginning of one of each kind of 2 runs...\n"
+    assert not list(tmp_path.glob("runs/*"))
+    first, second = after["runs"]
+    assert first["predicted_s"] == second["predicted_s"] > 0
+    assert sum(first["predicted_parts_s"].values()) == pytest.approx(first["predicted_s"])
+    assert after["device_hours"] == pytest.approx(2 * first["predicted_s"] / 3600)
+
+    with pytest.raises(ValueError, match=r"budget must cover the grid; .* that fits: seed=0."):
+        sweep_here(tmp_path, *words[:-1], f"budget={1.5 * after['device_hours'] / 2}")
+    assert not list(tmp_path.glob("runs/*"))
+
+    assert sweep_here(tmp_path, *words[:-1], "budget=EUR:9", "price=EUR:1") == 0
+    rows = plan.Ledger(tmp_path).rows([first["run_id"]], ["predicted_s", "wall_s", "start_s"])
+    row = rows[first["run_id"]]
+    assert row["predicted_s"] == first["predicted_s"]
+    assert 0 < row["start_s"] < row["wall_s"]

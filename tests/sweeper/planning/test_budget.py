@@ -1,0 +1,114 @@
+"""A budget: which grids it refuses, with what remedy, and what a running sweep leaves out."""
+
+import os
+import re
+
+import pytest
+
+from sweeper.planning import budget
+from sweeper.planning.budget import Account, Rationed, allowed_hours, check_budget, spent_hours
+from sweeper.planning.plan import Event, Task
+from sweeper.spec.config import run_config
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt, End
+
+
+@pytest.fixture
+def specs(config):
+    """Three seeds at two batches; the larger batch is called the cheaper one."""
+    return [run_spec(config(seed=s, batch=b)) for s in (0, 1, 2) for b in (3840, 7680)]
+
+
+def refused(specs, config, *, spent=0.0) -> str:
+    hours = {spec.run_id: 4.0 if spec.config.batch == 3840 else 2.0 for spec in specs}
+    with pytest.raises(ValueError, match="budget") as refusal:
+        check_budget(run_config(config), hours, specs, spent=spent)
+    return str(refusal.value)
+
+
+def test_what_does_not_fit_is_refused_with_the_seeds_that_do(specs, config):
+    assert refused(specs, config(budget=15), spent=2.0) == (
+        "budget must cover the grid; got budget=15, 15 device-hours, with 2 device-hours spent by "
+        "earlier attempts and 18 to come for 6 runs. The largest part that fits: seed=0,1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [(6, "The largest part that fits: seed=0."), (5, "seed=0 batch=7680."), (1, "No part of it")],
+)
+def test_if_not_two_seeds_fit_a_part_of_the_first_is_named(specs, config, given, part):
+    assert part in refused(specs, config(budget=given))
+
+
+def test_what_fits_exactly_is_not_refused(specs, config):
+    hours = {spec.run_id: 0.1 for spec in specs}
+
+    check_budget(run_config(config(budget=0.9)), hours, specs, spent=0.3)
+
+
+def test_runs_whose_time_is_not_known_are_refused(specs, config):
+    hours = {spec.run_id: None if spec.config.seed else 1.0 for spec in specs}
+
+    with pytest.raises(ValueError, match="that of 4 of 6 runs is not known, as none of the kind"):
+        check_budget(run_config(config(budget=100)), hours, specs, spent=0.0)
+
+
+def test_money_is_hours_at_the_price_of_the_preset(specs, config):
+    assert allowed_hours(run_config(config(budget="EUR:50", price="EUR:2.5"))) == 20
+    assert "20 device-hours at price=EUR:0.25" in refused(
+        specs, config(budget="EUR:5", price="EUR:0.25"), spent=19.0
+    )
+    for price in (None, "USD:1"):
+        words = f"the price of a device-hour in EUR; got price={price or 'null'}"
+        with pytest.raises(ValueError, match=words):
+            allowed_hours(run_config(config(budget="EUR:50", price=price)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[("budget", value) for value in (0, -1, "50", "EUR", "EUR:", "EUR:0", "eur:5", "EUR:nan")],
+        *[("price", value) for value in (2, 0, "EUR:-1", "EUR:x", ":5", "EUR:inf")],
+    ],
+)
+def test_what_is_no_amount_is_refused_by_name(config, key, value):
+    with pytest.raises(ValueError, match=f"{key} must be a .*such as EUR.*got {key}={value!r}"):
+        run_config(config(**{key: value}))
+
+
+def test_attempts_count_from_their_beginning_to_their_last_sign_of_life(config, ledger):
+    spec = run_spec(config(batch=3840, devices=2, micro_batch=640))
+    for number, minutes in ((1, 30), (2, 15)):
+        attempt = Attempt.begin(spec, ledger, number)
+        began = (attempt.folder / "config.json").stat().st_mtime
+        attempt.end(End(outcome=Outcome.PREEMPTED, reason=""), ledger)
+        for path in attempt.folder.iterdir():
+            is_late = path.name == "released.json"  # by a sweep that came days later
+            os.utime(path, (began, began + is_late * 1e6))
+        last = attempt.folder / "log.txt"
+        last.touch()
+        os.utime(last, (began, began + 60 * minutes))
+
+    assert spent_hours([spec], ledger) == pytest.approx(2 * 0.75, rel=1e-3)
+
+
+def test_a_running_sweep_starts_nothing_that_would_pass_it(specs, ledger, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    account = Account(left=4.0, hours={spec.run_id: 1.0 for spec in specs})
+    tasks = Rationed([Task(spec=spec, number=1) for spec in specs], account)
+    asked = iter(tasks)
+
+    for task in (next(asked), next(asked)):
+        account.take(Event(began=[Attempt.begin(task.spec, ledger, 1)]))
+    now = 1.4 * 3600  # both have taken longer than was predicted
+    ends = {spec.run_id: End(outcome=Outcome.FINISHED, reason="") for spec in specs[:2]}
+    account.take(Event(ended=ends))
+
+    assert [task.spec for task in asked] == [specs[2]]
+    assert [task.spec for task in account.left_out] == specs[3:]
+    assert len(tasks[:]) == 6
+    words = r"3 runs are left out, first batch=7680 .* since budget=4 would be passed: this sweep "
+    assert re.match(words + "has taken 3.8 of 4 device-hours", account.words(4))

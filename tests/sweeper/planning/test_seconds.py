@@ -1,0 +1,118 @@
+"""How long runs will take: from rows of their kind, else from what probes found."""
+
+import pytest
+
+from sweeper.planning.seconds import Speeds, kind_of
+from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.row import planned_row
+from sweeper.store.timings import Timing, note_timings
+
+SHORT = {"accelerator": "cpu", "epochs": 2, "warmup": 0, "schedule": {"name": "constant"}}
+GPU = Device(kind="NVIDIA H100", memory_gib=80.0)
+
+
+@pytest.fixture
+def spec(config):
+    """A run: ``spec(batch=7680)``."""
+    return lambda **keys: run_spec(config(**{**SHORT, **keys}))
+
+
+@pytest.fixture
+def trained(ledger):
+    """Publish the row of a run that took so long for a step, a start and each epoch's end."""
+
+    def publish(spec, *, step_s, start_s=1.0, between_s=0.5, device="cpu", attempt=1):
+        train_s = spec.total_steps * step_s
+        measured = {
+            "train_s": train_s,
+            "start_s": start_s,
+            "wall_s": train_s + start_s + spec.epochs * between_s,
+            "steps": spec.total_steps,
+            "epochs_completed": spec.epochs,
+            "device_kind": device,
+        }
+        ends = {"outcome": "finished", "attempt": attempt, "reason": ""}
+        ledger.publish({**planned_row(spec), **measured, **ends}, [])
+
+    return publish
+
+
+def test_a_run_takes_the_steps_and_epochs_of_its_kind_and_one_start(spec, trained, ledger):
+    trained(spec(batch=3840), step_s=0.25)
+
+    seconds = Speeds(ledger, CPU).of(spec(batch=3840, epochs=6, seed=1, base_lr=0.1))
+
+    assert seconds.parts == pytest.approx({"start": 1, "steps": 6 * 16 * 0.25, "between_epochs": 3})
+    assert seconds.predicted.s == pytest.approx(28)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"micro_batch": 384},
+        {"precision": "64-true"},
+        {"bn_span": 64},
+        {"threads": 2},
+        {"reproducible": True},
+        {"gradient_clip": 1.0},
+    ],
+    ids=str,
+)
+def test_a_run_of_another_kind_is_not_known(spec, trained, ledger, changes):
+    trained(spec(micro_batch=768), step_s=0.25)
+    speeds = Speeds(ledger, CPU)
+
+    assert speeds.of(spec(micro_batch=768, seed=1))
+    assert speeds.of(spec(**{"micro_batch": 768, **changes})) is None
+
+
+def test_steps_of_other_batches_lie_on_a_line_through_those_that_were_seen(spec, trained, ledger):
+    small, large = spec(batch=1536), spec(batch=3072)
+    trained(small, step_s=0.3)
+    of_one = Speeds(ledger, CPU).of(large).steps
+    trained(large, step_s=0.5)
+    of_two = Speeds(ledger, CPU).of(spec(batch=6144)).steps
+
+    assert of_one == pytest.approx(large.total_steps * 0.6)
+    assert of_two == pytest.approx(spec(batch=6144).total_steps * 0.9)
+
+
+def test_another_device_tells_nothing_but_where_this_machine_has_no_gpu(spec, trained, ledger):
+    on_gpu = spec(batch=3840, accelerator="gpu")
+    trained(on_gpu, step_s=0.1, device="NVIDIA H100")
+
+    assert Speeds(ledger, Device(kind="Tesla V100")).of(on_gpu) is None
+    assert Speeds(ledger, CPU).of(on_gpu).steps == pytest.approx(on_gpu.total_steps * 0.1)
+    trained(spec(batch=3840, accelerator="gpu", seed=1), step_s=0.2, device="Tesla V100")
+    assert Speeds(ledger, CPU).of(on_gpu) is None
+    assert Speeds(ledger, GPU).of(on_gpu).steps == pytest.approx(on_gpu.total_steps * 0.1)
+
+
+def test_a_resumed_run_tells_nothing_of_how_long_one_attempt_takes(spec, trained, ledger):
+    trained(spec(batch=3840), step_s=0.25, attempt=2)
+
+    assert Speeds(ledger, CPU).of(spec(batch=3840)) is None
+
+
+def test_a_probe_is_remembered_until_a_run_has_finished(spec, trained, ledger):
+    run = spec(batch=3840)
+    probed = Timing(accumulation_steps=5, step_s=1.0, start_s=2.0, between_s=0.0)
+    note_timings(kind_of(run), "cpu", [probed], ledger.results)
+    (ledger.results / "timings" / "damaged.json").write_text("{")
+
+    assert Speeds(ledger, CPU).of(run).total == pytest.approx(34)
+    trained(run, step_s=0.25)
+    assert Speeds(ledger, CPU).of(run).total == pytest.approx(10)
+
+
+def test_bounds_are_wide_until_runs_have_shown_how_much_they_differ(spec, trained, ledger):
+    trained(spec(batch=3840), step_s=1.0)
+    first = Speeds(ledger, CPU).of(spec(batch=3840)).factors
+    for seed in range(1, 40):
+        trained(spec(batch=3840, seed=seed), step_s=1 + (seed - 20) / 1000)
+    least, most = Speeds(ledger, CPU).of(spec(batch=3840)).factors
+
+    assert first == pytest.approx((1 / 1.5, 1.5))
+    assert 0.98 < least < 0.99
+    assert 1.01 < most < 1.02
