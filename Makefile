@@ -9,6 +9,8 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile
 # The slow tests mostly wait: for SLURM, for runs to be killed, for servers.
 TEST_PROCESSES ?= 2
 SLOW_TEST_PROCESSES ?= 5
+# Hundreds of processes import what is here: it is compiled once.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-all models soak check format clean

@@ -21,6 +21,7 @@ from torchvision.ops import StochasticDepth
 from lightning_modules import worker
 from lightning_modules.data.batches import MicroBatches
 from lightning_modules.data.digits import Digits
+from lightning_modules.models.small_cnn import SmallCNN
 from sweeper.spec.worker_args import GRACEFUL_STOP, WorkerArgs
 
 
@@ -207,11 +208,14 @@ class Slow(_Net):
         return super().forward(images)
 
 
-class Showing(_Net):
-    """Prints into its rank's log which GPUs it sees and which is its own."""
+class Showing(SmallCNN):
+    """Prints once into its rank's log which GPUs it sees and which is its own."""
+
+    has_shown = False
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.forwards == 0:
+        if not self.has_shown:
+            self.has_shown = True
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             print(f"sees GPUs {visible}, local rank {os.environ['LOCAL_RANK']}", flush=True)  # noqa: T201
         return super().forward(images)

@@ -1,4 +1,4 @@
-"""Every command of the README is run: here on the demo's results, or by the test that is named."""
+"""Every command of the README is run: here on the results of a small demo, or by a named test."""
 
 import re
 import subprocess
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DEMO = ["batch=3840,30720", "warmup=0,5,10,20"]
-#: Half of its examples and the fewest epochs that its warmups allow.
-BRIEF = ["epochs=21", "data.num_train_examples=30720", "schedule=constant"]
+#: Batches of about a tenth of the demo's.
+DEMO = ["batch=384,3840", "warmup=0,5,10,20"]
+#: A sixteenth of its examples and the fewest epochs that its warmups allow.
+BRIEF = ["epochs=21", "data.num_train_examples=3840", "schedule=constant"]
 RUN_ID = "RUN_ID"
 
 #: What the README's table says one types, and the command lines that are run for it, or the test.

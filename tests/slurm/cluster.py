@@ -153,7 +153,7 @@ class Cluster:
         deadline = time.monotonic() + seconds
         while not is_so(said := self.run(command, check=False)):
             assert time.monotonic() < deadline, f"{command} still says: {said}"
-            time.sleep(0.2)
+            time.sleep(0.5)
         return said
 
     def stop(self) -> None:

@@ -73,7 +73,7 @@ class Sweeps:
     ) -> subprocess.Popen[str]:
         """`python -m sweeper -m WORDS`, on a slow linear model unless the words name another."""
         where = [f"results={self.results}", f"hydra/launcher={launcher}"]
-        where += ["hydra.launcher.poll_s=0.5"] if launcher == "slurm" else []
+        where += ["hydra.launcher.poll_s=1"] if launcher == "slurm" else []
         return subprocess.Popen(
             [*_SWEEP, *mode, *_FOLDER, *_short(words), *where],
             cwd=self.folder,

@@ -7,15 +7,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_a_header_that_says_one_task_changes_no_batch(sweeps):
-    """`#SBATCH --ntasks=1` makes Lightning believe in one rank and halves the batch."""
-    sweeps.run("epochs=1", "devices=2", "+hydra.launcher.parameters.ntasks=1")
-
-    row = sweeps.rows().iloc[0]
-    assert row.world_size == 2
-    assert (row.realised_batch_min, row.realised_batch_max) == (7680, 7680)
-
-
 def test_a_header_that_takes_nodes_away_is_refused_before_training(sweeps):
     sweeps.run("epochs=1", "num_nodes=2", "+hydra.launcher.parameters.nodes=1", code=1)
 
@@ -26,14 +17,18 @@ def test_a_header_that_takes_nodes_away_is_refused_before_training(sweeps):
     )
 
 
-def test_short_runs_share_a_job(sweeps):
+def test_short_runs_share_a_job_and_a_header_that_says_one_task_changes_no_batch(sweeps):
+    """`#SBATCH --ntasks=1` makes Lightning believe in one rank and halves the batch."""
     said = sweeps.run(
-        "epochs=1", "seed=0,1,2,3,4", "hydra.launcher.runs_per_job=3",
-        "hydra.launcher.runs_at_a_time=3",
+        "epochs=1", "seed=0,1,2,3,4", "devices=2", "hydra.launcher.runs_per_job=3",
+        "hydra.launcher.runs_at_a_time=2", "+hydra.launcher.parameters.ntasks=1",
     )  # fmt: skip
 
     assert "Submitted 5 runs as an array of 2 jobs" in said
-    assert list(sweeps.rows().outcome) == ["finished"] * 5
+    rows = sweeps.rows()
+    assert list(rows.outcome) == ["finished"] * 5
+    assert set(rows.world_size) == {2}
+    assert {*rows.realised_batch_min, *rows.realised_batch_max} == {7680}
 
 
 def test_points_that_differ_in_layout_alone_are_one_job_named_by_batch_and_warmup(sweeps):

@@ -1,5 +1,6 @@
 """The launcher on a real SLURM: the straight line, refusals, the queue."""
 
+import json
 import os
 import re
 import signal
@@ -89,7 +90,11 @@ def test_a_host_without_slurm_is_told_so(sweeps, monkeypatch):
 
 
 def test_what_is_queued_is_attached_to_and_never_submitted_twice(sweeps):
-    """Detached, repeated, shown by status, attached to again from another process."""
+    """Detached, repeated, shown by status, attached to again from another process.
+
+    One was queued by an earlier version: its ticket lacks the keys that were added since, all off
+    by default.
+    """
     sweeps.detach("seed=0,1", "epochs=1", "+hydra.launcher.parameters.begin=now+1hour")
     queued = sweeps.queue()
     again = sweeps.detach("seed=0,1", "epochs=1")
@@ -98,10 +103,16 @@ def test_what_is_queued_is_attached_to_and_never_submitted_twice(sweeps):
     assert "2 of 2 runs are already queued or running" in again
     assert sweeps.queue() == queued
 
+    path, _ = (sweeps.results / "slurm/queued").glob("*.json")
+    ticket = json.loads(path.read_text())
+    known = {k: v for k, v in ticket["config"].items() if v is not None and v is not False}
+    path.write_text(json.dumps({**ticket, "config": known}))
     status = sweeps.cluster.run(f"{STATUS} {sweeps.results}")
     assert "2 queued: BeginTime" in status
     sweeps.cluster.run(f"scontrol update JobId={queued[0].split('_')[0]} StartTime=now")
     sweeps.run("seed=0,1", "epochs=1")
 
+    assert len(known) < len(ticket["config"])
+    assert ticket["run_id"] in set(sweeps.rows().run_id)
     assert list(sweeps.rows().outcome) == ["finished"] * 2
     assert list(sweeps.rows().attempt) == [1, 1]
