@@ -5,13 +5,9 @@ from pathlib import Path
 
 def descendants(pid: int) -> list[int]:
     """Processes below this one, deepest last."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if parent == pid:
-            child = int(stat.parent.name)
-            found += [child, *descendants(child)]
-    return found
+    try:
+        tasks = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    children = [int(child) for found in tasks for child in found.split()]
+    return [one for child in children for one in (child, *descendants(child))]

@@ -34,11 +34,6 @@ def start(
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-def finished(sweep: subprocess.Popen[str]) -> bool:
-    sweep.communicate(timeout=300)
-    return sweep.returncode == 0
-
-
 def wait_until(condition, timeout_s: float = 300) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -62,22 +57,22 @@ def can_be_another_machine() -> bool:
 
 
 @pytest.mark.slow
-def test_four_sweeps_of_one_grid_share_its_forty_runs(results):
-    """Two of them on another machine, where names can be had for one."""
-    words = [*TINY, "seed=range(40)"]
+def test_three_sweeps_of_one_grid_share_its_thirty_runs(results):
+    """One of them on another machine, where names can be had for one."""
+    words = [*TINY, "seed=range(30)"]
     elsewhere = can_be_another_machine()
 
-    sweeps = [start(results, *words, elsewhere=elsewhere and i % 2 == 1) for i in range(4)]
+    sweeps = [start(results, *words, elsewhere=elsewhere and i == 1) for i in range(3)]
     said = [sweep.communicate(timeout=300)[0] for sweep in sweeps]
 
     for sweep, text in zip(sweeps, said, strict=True):
         assert sweep.returncode == 0, text
     runs = pd.read_parquet(results / "runs")
-    assert len(runs) == runs.run_id.nunique() == 40
+    assert len(runs) == runs.run_id.nunique() == 30
     assert set(runs.outcome) == {"finished"}
     assert set(runs.attempt) == {1}
     assert not (results / "superseded").exists()
-    assert sum(text.count("start    ") for text in said) == 40
+    assert sum(text.count("start    ") for text in said) == 30
 
 
 @pytest.mark.slow
@@ -159,9 +154,9 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk):
+def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk, sweep_here):
     results = small_disk / "results"
-    assert finished(start(results, *TINY))
+    assert sweep_here(results, *TINY) == 0
     before = (pd.read_parquet(results / "runs"), pd.read_parquet(results / "curves"))
     filler = small_disk / "filler"
     free = os.statvfs(small_disk)
@@ -177,14 +172,14 @@ def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk):
         after[after.run_id.isin(before[0].run_id)].reset_index(drop=True), before[0]
     )
     filler.unlink()
-    assert finished(start(results, *TINY, "seed=0,1,2,3", "retry=failed"))
+    assert sweep_here(results, *TINY, "seed=0,1,2,3", "retry=failed") == 0
     runs = pd.read_parquet(results / "runs")
     assert sorted(runs.seed) == [0, 1, 2, 3]
     assert set(runs.outcome) == {"finished"}
 
 
 @pytest.mark.slow
-def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results):
+def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results, sweep_here):
     words = ["epochs=400", "warmup=0", "schedule=constant", "batch=3840"]
     sweep = start(results, *words, as_mortal=True)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
@@ -196,7 +191,7 @@ def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results):
     assert sweep.returncode == 1
     assert "Permission denied" in said
     assert "Traceback" not in said
-    again, _ = start(results, *words, "timeout_s=3").communicate(timeout=300)
+    assert sweep_here(results, *words, "timeout_s=3") == 1
     row = pd.read_parquet(results / "runs").iloc[0]
-    assert (row.outcome, row.attempt) == ("timed_out", 2), again
+    assert (row.outcome, row.attempt) == ("timed_out", 2)
     assert row.epochs_completed >= 1

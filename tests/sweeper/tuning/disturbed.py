@@ -16,7 +16,7 @@ from process_tree import descendants
 from sweeper.tuning.storage import close_storage, open_storage
 
 WORDS = [
-    "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=300",
+    "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=150",
     "batch=256,512", "base_lr=tag(log, interval(0.01, 1))", "warmup=tag(tune, choice(0, 1))",
     "hydra/sweeper/sampler=quasi_random", "hydra.sweeper.objectives=[val_loss]", "n_trials=3",
     "hydra.sweeper.max_attempts=9",
@@ -64,7 +64,7 @@ def _wait_for_workers(process: subprocess.Popen) -> list[int]:
     deadline = time.monotonic() + 600
     while not (found := _workers(process.pid)) and process.poll() is None:
         assert time.monotonic() < deadline
-        time.sleep(0.005)
+        time.sleep(0.02)
     return found
 
 

@@ -1,6 +1,7 @@
 """Studies killed at random and repeated, in every kind of storage: nothing lost, nothing double.
 
-`make test-all` kills a few times; `make soak` (SWEEPER_SOAK_KILLS=30) many times.
+`make test-all` kills commands and workers in a journal, the command alone in a database;
+`make soak` (SWEEPER_SOAK_KILLS=30) both many times in each.
 """
 
 import itertools
@@ -13,7 +14,13 @@ import pytest
 from disturbed import make_calmly, make_stormily, runs, trials
 from postgresql import Server
 
-KILLS = int(os.environ.get("SWEEPER_SOAK_KILLS", "3"))
+SOAK_KILLS = int(os.environ.get("SWEEPER_SOAK_KILLS", "0"))
+#: What is killed in each storage, one after the other.
+KILLS = {
+    "journal": ["command", "worker", "command"],
+    "sqlite": ["command"],
+    "postgresql": ["command"],
+}
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,32 +35,33 @@ def calm(tmp_path_factory) -> Path:
     return results
 
 
-@pytest.fixture(params=["journal", "sqlite", "postgresql"])
+@pytest.fixture(params=list(KILLS))
 def storage(request, tmp_path):
-    """The storage's words, and its URL."""
+    """The storage's words, its URL, and what to kill."""
+    kinds = KILLS[request.param]
+    if SOAK_KILLS:
+        kinds = list(itertools.islice(itertools.cycle(["command", "worker"]), SOAK_KILLS))
     if request.param == "journal":
-        yield [], None
+        yield [], None, kinds
     elif request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'tuning.db'}"
-        yield [f"hydra.sweeper.storage={url}"], url
+        yield [f"hydra.sweeper.storage={url}"], url, kinds
     else:
         pytest.importorskip("psycopg", reason="psycopg is not installed")
         server = Server()
         server.start()
-        yield [f"hydra.sweeper.storage={server.url}"], server.url
+        yield [f"hydra.sweeper.storage={server.url}"], server.url, kinds
         server.stop()
         server.remove()
 
 
 def test_studies_killed_at_random_and_repeated_are_as_undisturbed_ones(calm, tmp_path, storage):
     """SIGKILL to the command and to workers: the same numbers, parameters, values, and runs."""
-    words, url = storage
-    kinds = list(itertools.islice(itertools.cycle(["command", "worker"]), KILLS))
+    words, url, kinds = storage
 
-    hit = make_stormily(tmp_path / "stormy", kinds, random.Random(KILLS), *words)
+    hit = make_stormily(tmp_path / "stormy", kinds, random.Random(len(kinds)), *words)
 
-    assert hit["command"] >= 1
-    assert hit["worker"] >= 1
+    assert all(hit[kind] >= 1 for kind in kinds)
     stormy = trials(url, tmp_path / "stormy")
     assert stormy == trials(None, calm)
     assert [len(found) for found in stormy.values()] == [3, 3]
