@@ -1,12 +1,15 @@
 """Where the loss of tuned studies is lowest: a parabola near the optimum, and its bootstrap."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 from optuna.distributions import FloatDistribution, IntDistribution
+from scipy import stats
 
 from analysis.stats.replicates import Array, stretch
+from analysis.stats.target import REJECTED
 
 Number = FloatDistribution | IntDistribution
 
@@ -117,6 +120,35 @@ def vertices(halves: list[Half], key: int, resampler: Resampler) -> tuple[float,
     if np.isfinite(value):
         found = value + (found - value) * stretch(size, freedom)
     return value * spread[key] + middle[key], found * spread[key] + middle[key]
+
+
+def misfit(batches: Sequence[list[Half]]) -> str:
+    """What rejects the parabolas of all batches together; empty if nothing does.
+
+    Trials have no replicates, so the scatter is that about a cubic: an F test of its third powers.
+    """
+    square, square_terms, _ = np.sum([_scatter(halves, 2) for halves in batches], axis=0)
+    cubic, terms, count = np.sum([_scatter(halves, 3) for halves in batches], axis=0)
+    extra, freedom = terms - square_terms, count - terms
+    if min(extra, freedom) < 1 or cubic <= 0:
+        return ""
+    f = (square - cubic) / extra / (cubic / freedom)
+    p = float(stats.f.sf(f, extra, freedom))
+    return f"the parabola does not fit (cubic F = {f:.3g}, p = {p:.2g})" if p < REJECTED else ""
+
+
+def _scatter(halves: list[Half], powers: int) -> tuple[float, int, int]:
+    """Squares about a polynomial, its terms, and trials less their studies' own levels."""
+    middle, spread = _frame(halves)
+    terms: list[Array] = []
+    for half in halves:
+        u = (half.places - middle) / spread
+        columns = np.concatenate([u**k for k in range(1, powers + 1)], axis=1)
+        terms.append(columns - columns.mean(axis=0))
+    design = np.concatenate(terms)
+    loss = np.concatenate([half.loss - half.loss.mean() for half in halves])
+    fit, _, rank, _ = np.linalg.lstsq(design, loss, rcond=None)
+    return float(((loss - design @ fit) ** 2).sum()), int(rank), len(loss) - len(halves)
 
 
 def scaled_by(values: Array, distribution: Number) -> Array:

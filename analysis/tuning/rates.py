@@ -13,9 +13,11 @@ from analysis.stats.shares import diverged_in_words
 from analysis.tuning.load import Tuned, best_trials, finished
 from analysis.tuning.parabola import (
     FEWEST_SEEDS,
+    Half,
     Number,
     Resampler,
     fewest_trials,
+    misfit,
     nearest_halves,
     vertices,
 )
@@ -37,7 +39,8 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     The key is a tuned number; or peak_lr, which is the tuned rate at that batch after its rule.
 
     Returns:
-        The batches with enough finished trials; `num_seeds` is the fewest studies of a batch.
+        The batches with enough finished trials; `num_seeds` is the fewest studies of a batch. There
+        are no draws, hence no intervals, if the trials reject the parabolas (`misfit`).
 
     Raises:
         ValueError: if the key was not tuned as a number.
@@ -50,6 +53,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     ends = numbers[source]
     fits: list[tuple[float, ...]] = []
     draws_of: list[Array] = []
+    fitted: list[list[Half]] = []
     done = finished(tuned)
     resampler = Resampler(rng, draws)
     for batch in sorted(done["global_batch"].dropna().unique()):
@@ -57,6 +61,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         studies = nearest_halves(trials, numbers)
         if not studies:
             continue
+        fitted.append(studies)
         factor = (trials["peak_lr"] / trials[source]).median() if key == "peak_lr" else 1.0
         best, drawn = vertices(studies, list(numbers).index(source), resampler)
         value = _unscaled(np.array([best]), ends)[0]
@@ -65,7 +70,8 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     batches, best, low, high, counts = np.array(fits, dtype=float).reshape(-1, 5).T
     is_single = (counts < FEWEST_SEEDS).any()
     notes = ["intervals over trials, not over seeds"] if is_single else []
-    notes += filter(None, [diverged_in_words(tuned.trials)])
+    rejected = misfit(fitted) if fitted else ""
+    notes += filter(None, [rejected, diverged_in_words(tuned.trials)])
     if (done.groupby(["global_batch", "study"]).size() < 1.5 * fewest_trials(numbers)).any():
         notes.append(
             "few trials: the parabola goes through most of them, not through those near the best"
@@ -73,11 +79,12 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     return Optima(
         batches=batches,
         best=best,
-        draws=np.stack(draws_of, axis=1) if fits else None,
+        draws=np.stack(draws_of, axis=1) if fits and not rejected else None,
         low_edge=low,
         high_edge=high,
         num_seeds=int(min(counts, default=0)),
         note="; ".join(notes),
+        is_rejected=bool(rejected),
     )
 
 
@@ -156,10 +163,12 @@ def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
     best, notes = optima.best.copy(), [""] * len(table)
     for i, row in table.iterrows():
         place = int(str(i))
-        if row["low"] < optima.low_edge[place] or row["high"] > optima.high_edge[place]:
+        is_open = row["low"] < optima.low_edge[place] or row["high"] > optima.high_edge[place]
+        if optima.is_rejected or is_open:
             here = trials[trials["global_batch"] == row["global_batch"]]
             best[place] = here["peak_lr"].median()
-            notes[place] = "tuned_peak_lr is that of the best trial: the parabola has no vertex"
+            why = "does not fit" if optima.is_rejected else "has no vertex"
+            notes[place] = f"tuned_peak_lr is that of the best trial: the parabola {why}"
     return best, notes
 
 

@@ -177,6 +177,24 @@ def test_batches_that_differ_in_more_than_the_question_have_no_rule(tuned, colum
     assert not any(text.startswith("Rules fitted") for text in said)
 
 
+def test_parabolas_that_the_trials_reject_have_neither_interval_nor_rule(tuned, rng):
+    """Losses that rise from the best rate four times as slowly on the right."""
+    trials = tuned.trials
+    gap = np.log(trials["base_lr"]) - np.log(trials["global_batch"].map(best_rate))
+    less = 0.75 * np.where(gap > 0, gap**2, 0)
+    flat = replace(tuned, trials=trials.assign(loss=trials["loss"] - less))
+
+    optima = tuned_optima(flat, "peak_lr", rng, draws=50)
+
+    assert not tuned_optima(tuned, "peak_lr", rng, draws=50).is_rejected
+    assert optima.is_rejected
+    assert optima.note.startswith("the parabola does not fit (cubic F = ")
+    assert optima.table()["low"].isna().all()
+    said = [*in_words(flat, pd.DataFrame(), None)]
+    assert any(text.startswith("No rule can be fitted to the tuned rates: ") for text in said)
+    assert not any(text.startswith("Rules fitted") for text in said)
+
+
 def test_diverged_trials_are_counted_and_not_best(tuned):
     best = best_trials(tuned)
 
