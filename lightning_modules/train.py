@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.callbacks import Callback, ProgressBar
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch.optim import Optimizer
@@ -295,6 +295,6 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         logger=DummyLogger() if config.has_own_module else False,  # modules may call it
-        enable_progress_bar=False,
+        enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),  # a user's
         enable_model_summary=False,
     )

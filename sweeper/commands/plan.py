@@ -123,7 +123,7 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
     """The resolved configs of the grid that a command's overrides ask for."""
     if config_dir:
-        check_config_dir(config_dir)
+        check_config_dir(config_dir, overrides)
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         loader = GlobalHydra.instance().config_loader()

@@ -4,7 +4,7 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,13 +24,6 @@ NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 _LONGEST = 1000
 #: How plain ValueErrors of Hydra begin.
 _HYDRAS = ("Config group override must", "No config source", "Expecting one subcommand")
-
-
-def check_config_dir(folder: str) -> None:
-    """ValueError if there is no such folder, of which Hydra would only warn."""
-    if not Path(folder).is_dir():
-        msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
-        raise ValueError(msg)
 
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
@@ -249,3 +242,26 @@ def _unknown_option(group: str, option: str, text: str) -> str:
     known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
     hint = did_you_mean(option, known, f"{group}=")
     return f"{group} must be one of {', '.join(known)}; got {group}={option}. {hint}".strip()
+
+
+def check_config_dir(folder: str, words: Iterable[str]) -> None:
+    """Refuse a folder of configs that Hydra would only warn of, or of which it would take ours.
+
+    Raises:
+        ValueError: if there is no such folder, or a word chooses what is in it and in conf/ too.
+    """
+    if not Path(folder).is_dir():
+        msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
+        raise ValueError(msg)
+    own = {path.relative_to(CONFIG_FOLDER).as_posix() for path in CONFIG_FOLDER.rglob("*.yaml")}
+    for word in words:
+        key, _, names = word.lstrip("+").partition("=")
+        for name in names.split(","):
+            chosen = f"{key.partition('@')[0]}/{name}.yaml"
+            if chosen in own and (theirs := Path(folder, chosen)).is_file():
+                msg = (
+                    f"{word} must choose one config; got {theirs} and sweeper's own {chosen}. Give "
+                    f"yours a second name, such as my_{name}: ln -s {name}.yaml "
+                    f"{theirs.with_stem(f'my_{name}')}"
+                )
+                raise ValueError(msg)

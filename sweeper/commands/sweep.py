@@ -61,7 +61,7 @@ def _run_hydra() -> None:
     try:
         for flag, folder in pairwise(sys.argv):
             if flag in {"--config-dir", "-cd"}:
-                check_config_dir(folder)
+                check_config_dir(folder, sys.argv[1:])
         check_dashes(sys.argv[1:])
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()

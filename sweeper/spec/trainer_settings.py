@@ -1,8 +1,9 @@
 """Settings of Lightning's Trainer that pass through, and those that are the run's own."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sweeper.spec.values import Rule, Settings
 
@@ -57,16 +58,32 @@ INCIDENTAL_OF_TRAINER = frozenset(
 )
 
 
+#: Callbacks that set what a run decides, and the key to set instead.
+_OWNED_BY_CALLBACKS = {
+    "BatchSizeFinder": "batch, and micro_batch=auto",
+    "GradientAccumulationScheduler": "schedule=growing_batch",
+    "LearningRateFinder": "the rates of a grid, or hydra/sweeper=optuna",
+}
+
+
+def _listed(given: Any) -> Any:
+    """Callbacks by name, as projects with Hydra have them, without their names."""
+    return list(given.values()) if isinstance(given, Mapping) else given
+
+
 class TrainerSettings(Settings, extra="allow"):
     """Settings of Lightning's Trainer, by its names for them.
 
     Attributes:
-        callbacks: groups with a `_target_`; they have their turns after the run's own.
+        callbacks: groups with a `_target_`, in a list or by name; they have their turns after the
+            run's own.
     """
 
-    callbacks: Annotated[list[dict[str, Any]], Rule("a list of groups, each with a _target_")] = (
-        Field(default=[])
-    )
+    callbacks: Annotated[
+        list[dict[str, Any]],
+        BeforeValidator(_listed),
+        Rule("a list of groups, each with a _target_"),
+    ] = Field(default=[])
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -91,5 +108,12 @@ def check_trainer(given: TrainerSettings) -> None:
         for key, value in given.flags.items()
         if key not in _OWNED and key not in _PASSED
     ]
+    for callback in given.callbacks:
+        target = str(callback.get("_target_"))
+        if (instead := _OWNED_BY_CALLBACKS.get(target.rpartition(".")[2])) is not None:
+            lines.append(
+                f"trainer.callbacks must leave the batch and the rate to the run; got "
+                f"_target_={target}. Use {instead}."
+            )
     if lines:
         raise ValueError("\n".join(lines))

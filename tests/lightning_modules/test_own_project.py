@@ -159,6 +159,21 @@ def test_early_stopping_ends_a_run_as_finished_and_survives_a_resume(run_words):
     assert len(record["curve"]) == len(resumed["curve"]) == 2
 
 
+def test_callbacks_may_have_names_and_a_progress_bar_is_one(run_words, grid, capsys):
+    """As a group of lightning-hydra-template has them."""
+    bar = "_target_: lightning.pytorch.callbacks.TQDMProgressBar"
+    stop = "_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: train/mse, patience: 9"
+    named = f"+trainer.callbacks={{progress_bar: {{{bar}}}, early_stopping: {{{stop}}}}}"
+    listed = f"+trainer.callbacks=[{{{bar}}}, {{{stop}}}]"
+
+    record = run_words(*IN_PROCESS, "epochs=1", named)
+
+    assert record["outcome"] == "finished"
+    assert "Epoch 0" in capsys.readouterr().out
+    ids = {run_spec(grid(*IN_PROCESS, words)[0]).run_id for words in (named, listed)}
+    assert len(ids) == 1
+
+
 def test_what_a_plan_must_know_is_found_out():
     project = {
         "module": {"_target_": "strangers.Module"},
@@ -196,6 +211,10 @@ def test_items_that_cannot_be_counted_are_found_out_too():
         (["label_smoothing=0.1"], "label_smoothing can be set with module=classifier only"),
         (["+trainer.strategy=fsdp"], "trainer.strategy must be left to the run.*FSDP"),
         (["+trainer.max_epochs=3"], "trainer.max_epochs must be left to the run.*Set epochs"),
+        (
+            ["+trainer.callbacks=[{_target_: a.GradientAccumulationScheduler}]"],
+            "callbacks must leave the batch and the rate to the run.*Use schedule=growing_batch",
+        ),
         (["+trainer.gradient_clip=3"], "trainer.gradient_clip must be a setting of Lightning's"),
     ],
 )

@@ -7,7 +7,7 @@ from hydra.types import RunMode
 
 from sweeper.commands.overrides import parse
 from sweeper.commands.plan import main
-from sweeper.commands.refusals import check_dashes, refuse, sentence
+from sweeper.commands.refusals import check_config_dir, check_dashes, refuse, sentence
 from sweeper.spec.run_spec import run_spec
 
 
@@ -150,3 +150,16 @@ def test_a_config_file_that_cannot_be_read_is_refused(text, wrong, tmp_path, cap
     refusal = capsys.readouterr().err.splitlines()[-1]
     assert refusal.startswith("A config file must be YAML in UTF-8; got ")
     assert wrong in refusal
+
+
+def test_a_config_of_the_users_folder_that_has_the_name_of_one_of_ours_is_told(tmp_path):
+    """Hydra would take ours without a word."""
+    (tmp_path / "data").mkdir()
+    for name in ("mnist", "photos"):
+        (tmp_path / f"data/{name}.yaml").touch()
+
+    check_config_dir(str(tmp_path), ["-m", "data=photos,cifar10", "seed=1,2", f"+x=[{'y' * 999}]"])
+    with pytest.raises(ValueError, match=r"data=photos,mnist must choose one config") as refused:
+        check_config_dir(str(tmp_path), ["data=photos,mnist"])
+
+    assert str(refused.value).endswith(f"ln -s mnist.yaml {tmp_path}/data/my_mnist.yaml")
