@@ -2,11 +2,13 @@
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import signal
 import sys
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER
@@ -58,6 +60,9 @@ def main() -> NoReturn:
     if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m sweeper` does
     try:
+        if hidden := _hidden():
+            sys.stderr.write(f"{hidden}\n")
+            sys.exit(BAD_INPUT)
         sys.exit(_run(sys.argv[1:]))
     except KeyboardInterrupt:
         _have_stopped()
@@ -72,6 +77,20 @@ def main() -> NoReturn:
 def _have_stopped() -> None:
     """One more Ctrl-C finds nothing left to stop, only an exit to interrupt with a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _hidden() -> str | None:
+    """A sentence if the user's folder has a package of the name of one of ours."""
+    for name in ("analysis", "hydra_plugins", "lightning_modules"):
+        spec = importlib.util.find_spec(name)
+        found = (spec and spec.submodule_search_locations) or ()
+        if Path(__file__).parents[1] / name not in [Path(folder).resolve() for folder in found]:
+            return (
+                f"The import {name} must find sweeper's own package; got "
+                f"{spec and spec.origin}, which Python finds first. Rename that one, or "
+                "start the command from another folder (PYTHONPATH counts too)."
+            )
+    return None
 
 
 def _run(arguments: Sequence[str]) -> int | None:
@@ -116,7 +135,7 @@ def _say_meanwhile(text: str) -> None:
 
 
 def _version() -> str:
-    return f"sweeper {importlib.metadata.version('sweeper')}"
+    return f"sweeper {importlib.metadata.version('batch-sweeper')}"
 
 
 def _unknown(word: str, then: str = "") -> str:

@@ -57,6 +57,6 @@ def _optimizers() -> Any:
     except ModuleNotFoundError as error:
         msg = (
             "optimizers lars, lamb, vr_lars and vr_lamb need the package timm; it is not "
-            "installed. Install it with: pip install 'sweeper[timm]'"
+            "installed. Install it with: pip install 'batch-sweeper[timm]'"
         )
         raise ValueError(msg) from error

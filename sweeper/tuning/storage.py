@@ -108,7 +108,7 @@ def _database(url: str, *, skip_table_creation: bool = False) -> BaseStorage:
     except ImportError as error:
         msg = (
             f"hydra.sweeper.storage needs a driver for its database; got {_shown(url)}: "
-            f"{cause_of(error)}. For PostgreSQL: pip install 'sweeper[postgresql]'."
+            f"{cause_of(error)}. For PostgreSQL: pip install 'batch-sweeper[postgresql]'."
         )
         raise ValueError(msg) from error
     except (SQLAlchemyError, OSError, ValueError, RuntimeError) as error:

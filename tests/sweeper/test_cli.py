@@ -50,7 +50,7 @@ def test_the_help_names_every_command_and_every_group_with_its_options():
 
 
 def test_the_version_is_that_of_the_package():
-    assert call("--version").stdout == f"sweeper {importlib.metadata.version('sweeper')}\n"
+    assert call("--version").stdout == f"sweeper {importlib.metadata.version('batch-sweeper')}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
