@@ -13,7 +13,7 @@ SLOW_TEST_PROCESSES ?= 5
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all models soak check format clean
+.PHONY: help demo test test-slow test-all docs models soak check format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -31,6 +31,10 @@ test-slow: .venv/.installed-dev ## the others: end to end, SLURM, soak, coverage
 	$(PYTEST) -n $(SLOW_TEST_PROCESSES) --no-loadscope-reorder -m slow
 
 test-all: test test-slow ## all tests
+
+docs: .venv/.installed-dev ## the documentation as a site, in dist/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open $(CURDIR)/dist/site/index.html"
 
 models: .venv/.installed-dev ## every model of torchvision, and one of each family of timm
 	SWEEPER_MODELS_UP_TO=inf $(BIN)/python -m pytest tests/lightning_modules/layers/test_any_model.py

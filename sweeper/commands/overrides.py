@@ -221,7 +221,8 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
     if not override.is_discrete_sweep():
         msg = (
             f"{override.key_or_group} must be a list of values in a grid; got "
-            f"{override.input_line}. Write a,b,c, choice() or range(), or use hydra/sweeper=optuna."
+            f"{override.input_line}. Write a,b,c, choice() or range(); only a sweep with "
+            "hydra/sweeper=optuna searches it."
         )
         raise ValueError(msg)
     key = override.get_key_element()

@@ -1,0 +1,98 @@
+"""The site builds without a broken link, and each command in the docs is understood."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.cli import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+#: Tried by tests of their own, since they train or measure, or take long.
+ELSEWHERE = ("doctor", "equivalence", "analysis figures")
+#: What of a command stands for the reader's own, and what is said where it is not there.
+READERS_OWN = {
+    "~/sweeper-conf": "--config-dir must be a folder",
+    "configs": "--config-dir must be a folder",
+    "/data/flowers": "data.root must hold the folders train and val",
+    "measured_in=RUN_ID": "needs lr_rule.measured_in, a run in results",
+    "optimizer=OPTIMIZER": "optimizer must be one of",
+    "myproj": "No module named 'myproj'",
+    "analysis tuning": "must hold studies of hydra/sweeper=optuna",
+    "hydra/sweeper=optuna": "hydra/sweeper=optuna",
+}
+
+
+def typed() -> list[str]:
+    """The command lines in code blocks, but those with dots for what is left out."""
+    found: dict[str, None] = {}
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text().replace("\\\n", " ")
+        for line in re.findall(
+            r"^(?: {4,}|)((?:python -m )?(?:sweeper|analysis) .*)$", text, re.MULTILINE
+        ):
+            found[" ".join(re.sub(r"  #.*", "", line).split()).removeprefix("python -m ")] = None
+    return [line for line in found if " ..." not in line]
+
+
+def as_plan(line: str) -> list[str]:
+    """The words of a command; those of a sweep list its runs instead."""
+    words = [word for word in shlex.split(line.removeprefix("sweeper ")) if word != "-m"]
+    return words if words[0] in COMMANDS else ["plan", *words]
+
+
+@pytest.mark.slow
+def test_every_command_in_the_docs_is_understood(tmp_path):
+    lines = [line for line in typed() if not any(name in line for name in ELSEWHERE)]
+    assert len(lines) > 20
+    cases = [
+        {"argv": as_plan(line), "folder": str(tmp_path / str(i))} for i, line in enumerate(lines)
+    ]
+    for case in cases:
+        shutil.copytree(ROOT / "docs/results/digits", Path(case["folder"]) / "results")
+    questions, answers = tmp_path / "questions.json", tmp_path / "answers.json"
+    questions.write_text(json.dumps(cases))
+
+    subprocess.run([sys.executable, ROOT / "tests/warm_cli.py", questions, answers], check=True)
+
+    for line, said in zip(lines, json.loads(answers.read_text()), strict=True):
+        own = next((text for word, text in READERS_OWN.items() if word in line), None)
+        assert (said["code"] == 0) == (own is None), (line, said)
+        assert (own or "") in said["out"] + said["err"], (line, said)
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_broken_link_and_opens(tmp_path, browser):
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout
+
+    browser.get((tmp_path / "index.html").as_uri())
+    browser.find_element("link text", "Reference").click()
+    rows = {
+        cells[0].text: [cell.text for cell in cells[1:]]
+        for row in browser.find_elements("css selector", "tbody tr")
+        if (cells := row.find_elements("css selector", "td"))
+    }
+
+    assert rows["batch"][:2] == ["whole number", "3840"]
+    assert rows["precision"][0] == "16-mixed, 32-true, 64-true, bf16-mixed"
+    assert rows["loss_items"][2].endswith("package.function of a batch")
+    assert all(all(cells) for cells in rows.values())
+    loaded = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
+    assert all(name.startswith("file:") for name in loaded)
