@@ -23,6 +23,7 @@ demo: .venv/.installed ## from nothing to figures: an 8-run sweep of the embedde
 	$(BIN)/python -m analysis figures
 	@echo
 	@echo "Results: $(CURDIR)/results (pandas.read_parquet(\"results/runs\")). Figures: $(CURDIR)/figures"
+	@echo "To go on: source .venv/bin/activate, then sweeper --help, or docs/demo.md."
 
 test: .venv/.installed-dev ## every test that needs no minutes
 	$(PYTEST) -n $(TEST_PROCESSES) -m "not slow"
