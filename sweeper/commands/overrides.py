@@ -210,7 +210,8 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
         raise ValueError(unreadable(word, str(error))) from None
     if not found.key_or_group:
         raise ValueError(unreadable(word, "there is no key"))
-    check_group(found)
+    if isinstance(found.value(), list) or "." in found.key_or_group:
+        check_group(found)
     return found
 
 
@@ -238,10 +239,8 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
         msg = f"{key} must list its values; got {override.input_line}: {error}. Correct the range."
         raise ValueError(msg) from error
     if len(found) > MOST_VALUES:
-        msg = (
-            f"{key} must have at most {MOST_VALUES:,} values in a grid; got "
-            f"{override.input_line}. Split it over several commands."
-        )
+        given = override.input_line
+        msg = f"{key} must have at most {MOST_VALUES:,} values; got {given}. Split the grid."
         raise ValueError(msg)
     return parse([f"{key}={value}" for value in found], loader)
 

@@ -62,7 +62,7 @@ def _run_hydra() -> None:
         for flag, folder in pairwise(sys.argv):
             if flag in {"--config-dir", "-cd"}:
                 check_config_dir(folder, sys.argv[1:])
-        check_dashes(sys.argv[1:])
+        check_dashes([word for word in sys.argv[1:] if word.startswith("-")])
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()
     except NOT_COMPOSED as error:
