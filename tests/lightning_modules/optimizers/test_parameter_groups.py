@@ -64,7 +64,7 @@ def test_without_timm_its_optimizers_say_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     message = (
         r"^optimizers lars, lamb, vr_lars and vr_lamb need the package timm; it is not installed\. "
-        r"Install it with: pip install 'sweeper\[timm\]'$"
+        r"Install it with: pip install 'batch-sweeper\[timm\]'$"
     )
 
     with pytest.raises(ValueError, match=message):
