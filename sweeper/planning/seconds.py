@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -165,13 +166,23 @@ def _factors(found: Iterable[Sequence[Timing]]) -> tuple[float, float]:
     """Bounds of 9 in 10 ratios of a run's step to the median of the others of its kind."""
     ratios: list[float] = []
     for seen in found:
-        for index, timing in enumerate(seen):
-            others = [*seen[:index], *seen[index + 1 :]]
-            alike = [o.step_s for o in others if o.accumulation_steps == timing.accumulation_steps]
-            ratios += [timing.step_s / median(alike)] if alike else []
+        alike: dict[int, list[float]] = defaultdict(list)
+        for timing in seen:
+            alike[timing.accumulation_steps].append(timing.step_s)
+        for steps_s in alike.values():
+            ratios += _to_median_of_others(sorted(steps_s))
     ratios.sort()
     if len(ratios) < _LEAST_RUNS_FOR_BOUNDS:
         least, most = 1 / _FACTOR_UNTIL_THEN, _FACTOR_UNTIL_THEN
         return min([least, *ratios]), max([most, *ratios])
     beyond = math.floor(0.05 * (len(ratios) + 1))
     return ratios[beyond - 1], ratios[-beyond]
+
+
+def _to_median_of_others(ordered: Sequence[float]) -> list[float]:
+    """Of each of some numbers in their order, to the median of the rest; none for one alone."""
+    last = len(ordered) - 1
+    return [
+        2 * number / sum(ordered[k + (k >= i)] for k in ((last - 1) // 2, last // 2))
+        for i, number in enumerate(ordered if last else ())
+    ]
