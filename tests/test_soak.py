@@ -21,7 +21,8 @@ KILLS = int(os.environ.get("SWEEPER_SOAK_KILLS", "3"))
 WORDS = ["batch=3840,7680", "warmup=0,1", "seed=0,1", "epochs=4", "schedule=constant"]
 CIRCUMSTANCES = {
     "wall_s", "train_s", "examples_per_s", "peak_memory_gib", "attempt", "started_at", "host",
-    "git_commit", "versions", "log_path", "config_json", "elapsed_s", "micro_batch",
+    "git_commit", "versions", "log_path", "config_json", "elapsed_s", "micro_batch", "start_s",
+    "predicted_s", "predicted_least_s", "predicted_most_s",
 }  # fmt: skip
 
 

@@ -225,7 +225,7 @@ def _check_module(config: RunConfig) -> None:
     elif config.loss_items is not None:
         msg = (
             "loss_items must be null with module=classifier, whose loss is a mean over examples; "
-            f"got loss_items={config.loss_items}. Remove it."
+            f"got loss_items={config.loss_items!r}. Remove it."
         )
         raise ValueError(msg)
     elif config.model is None:

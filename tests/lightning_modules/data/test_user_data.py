@@ -22,7 +22,8 @@ def written(tmp_path):
         path = tmp_path / block[1]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block[2])
-    return re.search(r"    PYTHONPATH=\. python (-m sweeper --config-dir myconf .*)", page)[1]
+    one_line = page.replace("\\\n", " ")
+    return re.search(r"    PYTHONPATH=\. python (-m sweeper --config-dir myconf .*)", one_line)[1]
 
 
 @pytest.mark.slow
