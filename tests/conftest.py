@@ -73,6 +73,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def _ctrl_c():
+    """A command that was stopped ignores further presses; the test process must not."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session")
 def loader() -> ConfigLoader:
     """Hydra's config loader over conf/."""

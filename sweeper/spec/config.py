@@ -230,7 +230,7 @@ class Incidental(Settings):
     guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out
     budget: Budget | None = None
     price: Money | None = None
-    order: Literal["grid", "information"] = "information"
+    order: Literal["grid", "information"] | None = None  # of earlier rows
     predicted: Predicted | None = None  # filled in where the time of such runs is known
     code: Literal["keep", "rerun"] | None = None
     metric: Text

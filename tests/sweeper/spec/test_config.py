@@ -19,6 +19,7 @@ OPTIONAL = {
     "gradient_span",
     "measured_in",
     "model",
+    "order",  # rows of before it was a key are read
     "warmup_exponent",
 }
 
