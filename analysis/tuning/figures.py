@@ -127,7 +127,8 @@ def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
     axes.set_yscale("log")
     style.batch_axis(axes, [int(batch) for batch in batches])
     sheet.label(BATCH, "peak learning rate")
-    note = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies per batch. {optima.note}"
+    bars = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies per batch."
+    note = f"{'No intervals:' if optima.is_rejected else bars} {optima.note}"
     return sheet.finish(frame, "Tuned learning rate against batch", [note.strip()])
 
 
