@@ -84,20 +84,24 @@ def test_a_sweep_and_its_figures_from_an_installed_wheel_in_a_folder_of_the_user
     assert (tmp_path / "figures/accuracy_vs_warmup.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize("name", ["analysis", "lightning_modules"])
-@pytest.mark.parametrize("kind", ["package", "file"])
-def test_a_package_of_the_users_that_hides_one_of_ours_is_told(tmp_path, name, kind):
-    own = tmp_path / name / "__init__.py" if kind == "package" else tmp_path / f"{name}.py"
-    own.parent.mkdir(exist_ok=True)
-    own.write_text("")
-
-    said = subprocess.run(
-        [sys.executable, "-m", "sweeper", "plan"],
-        cwd=tmp_path,
+def from_folder(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sweeper", *words],
+        cwd=folder,
         text=True,
         capture_output=True,
         check=False,
     )
+
+
+@pytest.mark.parametrize("name", ["analysis", "lightning_modules"])
+@pytest.mark.parametrize("kind", ["package", "file"])
+def test_a_package_of_the_users_that_hides_one_of_ours_is_refused(tmp_path, name, kind):
+    own = tmp_path / name / "__init__.py" if kind == "package" else tmp_path / f"{name}.py"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("")
+
+    said = from_folder(tmp_path, "plan")
 
     assert said.returncode == 2
     assert f"The import {name} must find sweeper's own package; got {own}" in said.stderr
@@ -107,12 +111,4 @@ def test_a_package_of_the_users_that_hides_one_of_ours_is_told(tmp_path, name, k
 def test_a_folder_that_is_no_package_hides_nothing(tmp_path):
     (tmp_path / "analysis").mkdir()
 
-    said = subprocess.run(
-        [sys.executable, "-m", "sweeper", "--version"],
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-
-    assert said.stdout.startswith("sweeper ")
+    assert from_folder(tmp_path, "--version").stdout.startswith("sweeper ")

@@ -121,7 +121,7 @@ def run_sweep(
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     to_do = tasks(planned, ledger, **options)
-    if (speeds := Speeds(ledger, this_device(runs=1))).are_known:
+    if to_do and (speeds := Speeds(ledger, this_device(runs=1))).are_known:
         specs = with_predictions([task.spec for task in to_do], speeds)
         to_do = [replace(task, spec=spec) for task, spec in zip(to_do, specs, strict=True)]
     if settings.get("order") == "information" and len(to_do) > 1:

@@ -31,9 +31,10 @@ def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:
 def _depths(values: Sequence[str | None]) -> dict[str | None, int]:
     """How often the gaps between numbers are halved until each is there; empty for other values."""
     try:
-        numbers = sorted({float(value or "") for value in values})
+        number_of = {value: float(value or "") for value in dict.fromkeys(values)}
     except ValueError:
         return {}
+    numbers = sorted(set(number_of.values()))
     depths = {0: 0, len(numbers) - 1: 0}
     gaps = [(0, len(numbers) - 1, 1)]
     for first, last, depth in gaps:
@@ -41,4 +42,5 @@ def _depths(values: Sequence[str | None]) -> dict[str | None, int]:
             middle = (first + last) // 2
             depths[middle] = depth
             gaps += [(first, middle, depth + 1), (middle, last, depth + 1)]
-    return {value: depths[numbers.index(float(value or ""))] for value in dict.fromkeys(values)}
+    places = {number: place for place, number in enumerate(numbers)}
+    return {value: depths[places[number]] for value, number in number_of.items()}

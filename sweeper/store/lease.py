@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from sweeper.store.publish import nobodys_name, publish_json
+from sweeper.store.publish import publish_json, unique_suffix
 
 #: The file in a folder that names its holder.
 LEASE = "lease.json"
@@ -112,7 +112,7 @@ def _take_over(folder: Path) -> bool:
 
 
 def _remove_lease(folder: Path) -> bool:
-    lease, aside = folder / LEASE, folder / f".{LEASE}-{nobodys_name()}"
+    lease, aside = folder / LEASE, folder / f".{LEASE}-{unique_suffix()}"
     try:
         lease.rename(aside)  # only one process can
     except FileNotFoundError:
@@ -214,7 +214,7 @@ def _age_s(path: Path) -> float:
 
 def _now_s(folder: Path) -> float:
     """The file system's time; this machine's for a reader, who cannot take anything over."""
-    now = folder / f".now-{nobodys_name()}"
+    now = folder / f".now-{unique_suffix()}"
     try:
         now.touch()
         try:

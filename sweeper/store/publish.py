@@ -15,7 +15,7 @@ def publishing(path: Path) -> Generator[Path]:
 
     It is written in the same folder, under a name that readers ignore.
     """
-    partial = path.with_name(f".{path.name}.{nobodys_name()}.tmp")
+    partial = path.with_name(f".{path.name}.{unique_suffix()}.tmp")
     try:
         yield partial
         flush_to_disk(partial)
@@ -24,8 +24,8 @@ def publishing(path: Path) -> Generator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def nobodys_name() -> str:
-    """A part of a file name that nothing else has; process ids repeat on other machines."""
+def unique_suffix() -> str:
+    """For a file name that no other process chooses; process ids repeat on other machines."""
     return uuid4().hex[:12]
 
 

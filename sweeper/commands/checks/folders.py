@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sweeper.commands.checks.check import Check, broken, good, warning
 from sweeper.launch.slurm.commands import ask, without_tasks
-from sweeper.store.publish import nobodys_name
+from sweeper.store.publish import unique_suffix
 
 _GIB = 2**30
 _SMALLEST_DISK_GIB = 1.0
@@ -23,7 +23,7 @@ def folder_checks(results: Path) -> Iterator[Check]:
     folder = results.resolve()
     while not folder.exists():
         folder = folder.parent
-    probe = folder / f".doctor-{nobodys_name()}"
+    probe = folder / f".doctor-{unique_suffix()}"
     try:
         probe.mkdir()
     except OSError as error:

@@ -22,7 +22,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.publish import nobodys_name, publish_json
+from sweeper.store.publish import publish_json, unique_suffix
 
 COMMENT = "sweeper "
 #: Ends of an attempt after which its job may make another: they end a run when its job has gone.
@@ -95,7 +95,7 @@ class Tickets:
         self._queued.mkdir(parents=True, exist_ok=True)
         before = [n for other, n in self._numbers() if other == ticket.run_id] if instead_of else []
         path = self._path(ticket.run_id, max(before, default=0) + 1)
-        partial = self._queued / f".{ticket.run_id}-{nobodys_name()}.tmp"
+        partial = self._queued / f".{ticket.run_id}-{unique_suffix()}.tmp"
         partial.write_text(json.dumps(asdict(ticket)))
         try:
             os.link(partial, path)
