@@ -81,16 +81,19 @@ def test_draws_are_uniform():
     assert draws.max() < 1
 
 
-def test_validation_images_are_real_untouched_and_held_out(digits):
+@pytest.mark.parametrize("fold", range(5))
+def test_validation_images_are_real_untouched_and_held_out(fold):
     from sklearn.datasets import load_digits
 
+    size = 360 if fold < 2 else 359
+    digits = Digits(num_train_examples=100, num_val_examples=size, validation_fold=fold)
     images, labels = digits.val_examples(0, digits.num_val_examples)
     real = load_digits()
 
-    held_out = real["images"][::5] / 16
+    held_out = real["images"][fold::5] / 16
     shown = images[:, 0] * 0.376 + 0.305
     np.testing.assert_allclose(shown.numpy(), held_out, atol=1e-6)
-    assert np.array_equal(labels.numpy(), real["target"][::5])
+    assert np.array_equal(labels.numpy(), real["target"][fold::5])
 
 
 def test_a_view_is_a_function_of_seed_epoch_and_example(digits):
