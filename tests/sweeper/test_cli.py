@@ -45,7 +45,7 @@ def test_the_help_names_every_command_and_every_group_with_its_options():
         assert f"  {name:<12} {text}\n" in said.stdout
     assert "  lr_rule              adascale, legw, linear," in said.stdout
     assert "  +recipe              goyal2017," in said.stdout
-    assert "  hydra/launcher       local, slurm, slurm_summit\n" in said.stdout
+    assert "  hydra/launcher       local, slurm, slurm_frontier, slurm_lumi," in said.stdout
     assert max(map(len, said.stdout.splitlines())) <= 100
 
 

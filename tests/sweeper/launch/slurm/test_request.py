@@ -3,10 +3,13 @@
 import pickle
 
 import pytest
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from sweeper import CONFIG_FOLDER
-from sweeper.launch.slurm.submit import request_of
+from sweeper.launch.slurm.submit import arrays, request_of, sbatch_options
+from sweeper.planning.plan import Task
+from sweeper.spec.run_spec import run_spec
 
 
 def settings(**changes):
@@ -58,3 +61,33 @@ def test_an_impossible_request_is_refused_in_a_sentence(changes, sentence):
         request_of(settings(**changes))
 
     assert str(refused.value) == f"hydra.launcher.{sentence}"
+
+
+@pytest.mark.parametrize(
+    ("preset", "asked"),
+    [  # what the sites' own job scripts ask for a run over a node's devices
+        (
+            "perlmutter",
+            {"devices": 4, "gpus_per_node": 4, "cpus_per_task": 32, "slurm_constraint": "gpu"},
+        ),
+        ("frontier", {"devices": 8, "gpus_per_node": 8, "cpus_per_task": 7, "timeout_min": 120}),
+        ("lumi", {"devices": 8, "gpus_per_node": 8, "cpus_per_task": 7}),
+        ("summit", {"devices": 6, "gpus_per_node": 6, "cpus_per_task": 7, "timeout_min": 120}),
+    ],
+)
+def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
+    loader, config, preset, asked
+):
+    words = [f"hydra/launcher=slurm_{preset}", "hydra.launcher.account=abc123"]
+    composed = loader.load_configuration("config", words, run_mode=RunMode.MULTIRUN)
+    settings = OmegaConf.to_container(composed.hydra.launcher)
+    del settings["_target_"]
+    run = run_spec(config(accelerator="gpu", devices=asked["devices"], batch=3072))
+    request = request_of(settings)
+
+    (array,) = arrays([Task(spec=run, number=1)], request, largest=10)
+    options = sbatch_options(array, request)
+
+    assert options["slurm_account"] == "abc123"
+    assert options["tasks_per_node"] == asked.pop("devices")
+    assert {key: options.get(key) for key in asked} == asked
