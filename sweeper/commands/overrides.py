@@ -47,7 +47,7 @@ def plain(config: DictConfig) -> Config:
             }
         )
     except OmegaConfBaseException as error:
-        msg = f"every config value must be given; {error}."
+        msg = f"every config value must be given; {sentence(error)}"
         raise ValueError(msg) from error
 
 

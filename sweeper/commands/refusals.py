@@ -96,7 +96,14 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
     if isinstance(error, YAMLError | UnicodeDecodeError):
         joined = f"A config file must be YAML in UTF-8; got {joined}. Correct it."
     rest = joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
-    return _wrong_number(text, given) or rest
+    return _missing(text) or _wrong_number(text, given) or rest
+
+
+def _missing(text: str) -> str:
+    """Of a reference to a key that nothing sets; empty if that is not the error."""
+    if found := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
+        return f"{found[2]} takes {found[1]}, which nothing sets. Give it: +{found[1]}=VALUE."
+    return ""
 
 
 def _wrong_number(text: str, given: Sequence[str]) -> str:
@@ -221,7 +228,12 @@ def _meant(key: str) -> str:
 
 
 def _unknown_to_hydra(key: str, typed: str) -> str:
-    hint = f"Write +{typed}, which adds it." if key in _ADDED and "=" in typed else _hint(key)
+    if key in _ADDED and "=" in typed:
+        hint = f"Write +{typed}, which adds it."
+    elif key == "callbacks" and "=" in typed:
+        hint = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
+    else:
+        hint = _hint(key)
     return f"{key} must be a config key; got {typed}. {hint}"
 
 

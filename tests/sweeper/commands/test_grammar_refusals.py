@@ -44,6 +44,9 @@ def test_a_word_that_hydra_cannot_read_comes_with_one_that_it_can(word, remedy):
          "epochs?"),
         (["recipe=goyal2017"], "recipe must be a config key; got recipe=goyal2017. Write "
                                "+recipe=goyal2017, which adds it."),
+        (["callbacks=default"],
+         "callbacks must be a config key; got callbacks=default. Write "
+         "+callbacks@trainer.callbacks=default, which gives them to the Trainer."),
         (["recipes=goyal2017"],
          "recipes must be a config key; got recipes=goyal2017. Did you mean +recipe?"),
         (["+recipe=goyal2017", "+recipe=lamb2019"],

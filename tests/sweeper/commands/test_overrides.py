@@ -79,11 +79,18 @@ def test_a_key_that_nothing_refers_to_is_not_left_out(grid):
     assert "root" not in config
 
 
-@pytest.mark.parametrize("word", ["+data.root=${data.rooot}", "+data.root=${oc.env:NOWHERE}"])
-def test_a_reference_to_nothing_is_told(grid, word):
-    with pytest.raises(
-        ValueError, match=r"(?s)^every config value must be given; .*full_key: data\."
-    ):
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (
+            "+data.root=${data.rooot}",
+            r"data\.root takes data\.rooot, which nothing sets\. Give it: \+data\.rooot=VALUE\.$",
+        ),
+        ("+data.root=${oc.env:NOWHERE}", r".*NOWHERE.*full_key: data\."),
+    ],
+)
+def test_a_reference_to_nothing_is_told(grid, word, sentence):
+    with pytest.raises(ValueError, match=rf"(?s)^every config value must be given; {sentence}"):
         grid(*PROJECT, word)
 
 
