@@ -1,6 +1,8 @@
 """The table of a sweep for a paper: its numbers, its caption, and its two languages."""
 
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -117,3 +119,25 @@ def test_the_command_writes_three_files_and_shows_the_table(runs, tmp_path, caps
     assert written["accuracy_table.md"] in capsys.readouterr().out
     frame = pd.read_csv(tmp_path / "out" / "accuracy_table.csv")
     assert frame["num_finished"].tolist() == [4] * 4
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+@pytest.mark.parametrize("batches", [2, 50])
+def test_latex_itself_takes_the_table_whatever_the_names(batches, tmp_path):
+    runs = simulated_runs(
+        [256 * n for n in range(1, batches + 1)], [0], 2, accuracy=lambda b, w: 0.7, noise=0.01,
+        rng=np.random.default_rng(2),
+    )  # fmt: skip
+    name = r"val/top_1 & $x$ #2 {a} 50% \b <c> |d|"
+    table = table_of(runs.assign(**{name: runs["val_accuracy"]}), metric=Metric(name, "max"))
+    packages = r"\usepackage{booktabs}\usepackage{longtable}"
+    (tmp_path / "paper.tex").write_text(
+        rf"\documentclass{{article}}{packages}\begin{{document}}{table.latex()}\end{{document}}"
+    )
+
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert b"1 page" in done.stdout if batches == 2 else b"2 pages" in done.stdout
