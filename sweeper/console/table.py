@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
 from rich.text import Text
 
 _GAPS = (2, 1)  # between columns: usual, and where there is little room [cells]
@@ -50,7 +51,9 @@ class FittedTable:
 
     columns: Sequence[Column]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Segment]:
         """The lines, as wide as the console allows."""
         del console
         shown = [column for column in self.columns if any(column.cells)]
@@ -101,7 +104,7 @@ def _pieces(head: str) -> list[str]:
     return re.findall(r"[^ ._/]+[ ._/]*|[ ._/]+", head)
 
 
-def _lines(sized: Sequence[_Sized], gap: int) -> Iterator[Text]:
+def _lines(sized: Sequence[_Sized], gap: int) -> Iterator[Text | Segment]:
     heads = [_wrapped(column.head, width) for column, width in sized]
     deepest = max(map(len, heads))
     heads = [[""] * (deepest - len(head)) + head for head in heads]
@@ -130,7 +133,15 @@ def _wrapped(head: str, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
-def _line(sized: Sequence[_Sized], gap: int, texts: Iterable[str], styles: Sequence[str]) -> Text:
+def _line(
+    sized: Sequence[_Sized], gap: int, texts: Iterable[str], styles: Sequence[str]
+) -> Text | Segment:
+    if not any(styles):  # a segment needs no layout: of a long table it is a tenth of the work
+        cells = (
+            " " * (width - cell_len(text)) + text
+            for (_, width), text in zip(sized, texts, strict=True)
+        )
+        return Segment(f"{(' ' * gap).join(cells)}\n")
     line = Text(no_wrap=True)
     for i, ((_, width), text, style) in enumerate(zip(sized, texts, styles, strict=True)):
         line.append(" " * (gap * (i > 0) + width - cell_len(text)))

@@ -144,7 +144,7 @@ def plan(
         raise ValueError(msg)
     ended = ledger.ended()
     new = [spec.config for run_id, spec in specs.items() if run_id not in ended]
-    groups = [group for config in new for group in _groups(config)]
+    groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
     same: list[SamePoint] = []

@@ -4,7 +4,7 @@ Such as `lr_rule=none` and `linear` at the base batch, or any warmup that starts
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.ledger import Ledger, RowFile
 
 _POINTS_SHOWN = 10
+#: Columns that are read to tell which rows are worth a look.
+_MARKING = ("seed", "global_batch", "epochs")
+_Mark = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +34,19 @@ class StoredTrainings:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._seen: set[str] = set()
+        self._marks: dict[str, _Mark] = {}
+        self._parsed: set[str] = set()
         self._rates_of: dict[str, dict[str, dict[str, Any]]] = {}
 
-    def read(self, ended: Mapping[str, RowFile]) -> None:
-        """Look at the rows that were not there before."""
-        results = {run_id for run_id, row in ended.items() if row.outcome.is_result}
-        new = results - self._seen
-        self._seen |= new
-        rows = self._ledger.rows(new, ["config_json", "bn_span"]) if new else {}
+    def read(self, results: Set[str], points: Iterable[RunSpec]) -> None:
+        """Look at the rows of results that could be like these points, each once."""
+        new = results - self._marks.keys()
+        rows = self._ledger.rows(new, _MARKING) if new else {}
+        self._marks |= {id: tuple(row[name] for name in _MARKING) for id, row in rows.items()}
+        asked = set(map(_mark, points))
+        unread = {id for id, mark in self._marks.items() if mark in asked} - self._parsed
+        self._parsed |= unread
+        rows = self._ledger.rows(unread, ["config_json", "bn_span"]) if unread else {}
         for run_id, row in rows.items():
             try:
                 config = {**json.loads(row["config_json"]), "bn_span": row["bn_span"]}
@@ -50,7 +57,8 @@ class StoredTrainings:
 
     def like(self, spec: RunSpec) -> RunSpec | None:
         """A run of the folder with the same training, laid out as this one."""
-        for run_id, rates in self._rates_of.get(training_id(spec.identified), {}).items():
+        stored = self._rates_of and self._rates_of.get(training_id(spec.identified), {})
+        for run_id, rates in stored.items():
             rule, asked = rates["lr_rule"], spec.config.resolved["lr_rule"]
             if "_target_" in rule and rule != asked:
                 continue  # a function of somebody's: not called
@@ -61,6 +69,11 @@ class StoredTrainings:
             if other.run_id == run_id and other.training_id == spec.training_id:
                 return other
         return None
+
+
+def _mark(spec: RunSpec) -> _Mark:
+    """What `_MARKING` has in the row of a run: other runs cannot be the same training."""
+    return spec.config.seed, spec.config.batch, spec.epochs
 
 
 def same_points(
@@ -81,11 +94,12 @@ def same_points(
             trainings.setdefault(spec.training_id, []).append(spec)
     running = {spec.training_id: spec for spec in running_now}
     found: list[SamePoint] = []
+    if asked := [spec for id, spec in specs.items() if id not in results and spec.training_id]:
+        stored.read(results, asked)
     for training, points in trainings.items():
         missing = [point for point in points if point.run_id not in results]
         if not missing:
             continue
-        stored.read(ended)
         done = next((point for point in points if point.run_id in results), None)
         trained = done or running.get(training) or stored.like(missing[0])
         trained = trained or next((p for p in missing if p.run_id in ended), missing[0])

@@ -5,12 +5,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from sweeper.spec.config import Predicted
-from sweeper.spec.memory import Device, work_part
+from sweeper.spec.memory import LAYOUT, WITHOUT_WORK, Device, work_part
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.ledger import Ledger
@@ -20,6 +21,8 @@ _READ = (
     "config_json", "micro_batch", "accumulation_steps", "epochs_completed", "steps",
     "train_s", "start_s", "wall_s", "device_kind",
 )  # fmt: skip
+#: Keys that tell kinds of runs apart beside those that a micro-batch's memory depends on.
+_OF_KIND = ("lr_rule", "reproducible", "accelerator", *LAYOUT)
 #: With fewer runs seen than this, no share of 1 in 20 can be told from them.
 _LEAST_RUNS_FOR_BOUNDS = 19
 _FACTOR_UNTIL_THEN = 1.5
@@ -58,6 +61,26 @@ class Seconds:
         return Predicted(s=self.total, least_s=least, most_s=most)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Usual:
+    """Medians over runs of a kind on a device: as of `Timing`, steps by their micro-batches."""
+
+    start_s: float
+    between_s: float
+    step_s: Mapping[int, float]
+
+    @classmethod
+    def of(cls, seen: Sequence[Timing]) -> "_Usual":
+        by_number: dict[int, list[float]] = defaultdict(list)
+        for timing in seen:
+            by_number[timing.accumulation_steps].append(timing.step_s)
+        return cls(
+            start_s=median(timing.start_s for timing in seen),
+            between_s=median(timing.between_s for timing in seen),
+            step_s={number: median(steps_s) for number, steps_s in by_number.items()},
+        )
+
+
 class Speeds:
     """What the runs in a results folder took, and what probes found, by kind and device."""
 
@@ -65,39 +88,42 @@ class Speeds:
         self._device = device
         found = _of_rows(ledger)
         self._factors = _factors(found.values())
-        self._found = {**read_timings(ledger.results), **found}
+        self._usual: dict[str, dict[str, _Usual]] = defaultdict(dict)
+        for (kind, on), seen in {**read_timings(ledger.results), **found}.items():
+            if seen:
+                self._usual[kind][on] = _Usual.of(seen)
 
     @property
     def are_known(self) -> bool:
         """Whether the time of any kind of run is known."""
-        return bool(self._found)
+        return bool(self._usual)
 
     def of(self, spec: RunSpec) -> Seconds | None:
         """What a run will take; None if none of its kind was seen on its device."""
-        seen = self._seen(kind_of(spec))
-        if not seen:
+        usual = self._usual_of(spec)
+        if not usual:
             return None
         plan, firsts = spec.batch_plan, [first for first, _ in spec.batch_plan.batches()]
         return Seconds(
-            start=median(timing.start_s for timing in seen),
+            start=usual.start_s,
             steps=sum(
                 (end - first)
                 * plan.steps_at(first)
-                * _step_s(seen, plan.split_at(first).accumulation_steps)
+                * _step_s(usual.step_s, plan.split_at(first).accumulation_steps)
                 for first, end in pairwise([*firsts, spec.epochs])
             ),
-            between=median(timing.between_s for timing in seen) * spec.epochs,
+            between=usual.between_s * spec.epochs,
             factors=self._factors,
         )
 
-    def _seen(self, kind: str) -> Sequence[Timing]:
+    def _usual_of(self, spec: RunSpec) -> _Usual | None:
         """On this device; where this machine has none, on the only GPU that such runs have seen."""
-        by_device = {device: seen for (of, device), seen in self._found.items() if of == kind}
-        accelerator = json.loads(kind)["accelerator"]
+        by_device = self._usual.get(kind_of(spec), {})
+        accelerator = spec.config.accelerator
         if accelerator == "gpu" and self._device.kind == "cpu":
-            on_gpus = [seen for device, seen in by_device.items() if device != "cpu"]
-            return on_gpus[0] if len(on_gpus) == 1 else ()
-        return by_device.get("cpu" if accelerator == "cpu" else self._device.kind, ())
+            on_gpus = [usual for device, usual in by_device.items() if device != "cpu"]
+            return on_gpus[0] if len(on_gpus) == 1 else None
+        return by_device.get("cpu" if accelerator == "cpu" else self._device.kind)
 
 
 def kind_of(spec: RunSpec) -> str:
@@ -106,6 +132,14 @@ def kind_of(spec: RunSpec) -> str:
 
 
 def _kind(resolved: Mapping[str, Any], micro_batch: int) -> str:
+    read = {k: v for k, v in resolved.items() if k not in WITHOUT_WORK or k in _OF_KIND}
+    return _kind_of(json.dumps(read), micro_batch)
+
+
+@lru_cache(maxsize=10_000)
+def _kind_of(text: str, micro_batch: int) -> str:
+    """Of the keys that matter, as JSON: most runs of a folder share them."""
+    resolved = json.loads(text)
     rule = resolved["lr_rule"].get("name")
     about = {
         **work_part(resolved),
@@ -146,18 +180,15 @@ def timing_of(row: Mapping[str, Any]) -> Timing:
     )
 
 
-def _step_s(seen: Sequence[Timing], accumulation_steps: int) -> float:
+def _step_s(seen: Mapping[int, float], accumulation_steps: int) -> float:
     """Of a step of so many micro-batches: on the line through the two nearest numbers seen."""
-    by_number: dict[int, list[float]] = {}
-    for timing in seen:
-        by_number.setdefault(timing.accumulation_steps, []).append(timing.step_s)
-    by_distance = sorted(by_number, key=lambda seen: abs(math.log(seen / accumulation_steps)))
+    by_distance = sorted(seen, key=lambda number: abs(math.log(number / accumulation_steps)))
     nearest, *others = by_distance
-    step_s = median(by_number[nearest])
+    step_s = seen[nearest]
     in_proportion = step_s * accumulation_steps / nearest
     if nearest == accumulation_steps or not others:
         return in_proportion
-    each_s = (median(by_number[others[0]]) - step_s) / (others[0] - nearest)
+    each_s = (seen[others[0]] - step_s) / (others[0] - nearest)
     on_line = step_s + each_s * (accumulation_steps - nearest)
     return on_line if each_s > 0 and on_line > 0 else in_proportion
 

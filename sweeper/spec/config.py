@@ -41,7 +41,7 @@ def targets(node: Any) -> Iterator[str]:
             is_function = key == "loss_items" and "." in str(value)
             if (key == "_target_" or is_function) and isinstance(value, str):
                 yield value
-            else:
+            elif isinstance(value, dict | list | tuple):
                 yield from targets(value)
     elif isinstance(node, list | tuple):
         for value in node:
@@ -287,13 +287,14 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
 
 def _not_finite(node: Any, key: str = "") -> Iterator[str]:
     """A sentence for each number, in settings of any type, that no table and no file can hold."""
-    if isinstance(node, Mapping):
+    if isinstance(node, int | float):
+        if abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
+            return
+        yield f"{key} must be a finite number, at most {LARGEST} if it is whole; got {key}={node}."
+    elif isinstance(node, Mapping):
         for name, value in node.items():
-            yield from _not_finite(value, f"{key}.{name}" if key else name)
+            if value is not None and not isinstance(value, str):
+                yield from _not_finite(value, f"{key}.{name}" if key else name)
     elif isinstance(node, list | tuple):
         for value in node:
             yield from _not_finite(value, key)
-    elif isinstance(node, int | float) and not abs(node) <= (
-        LARGEST if isinstance(node, int) else sys.float_info.max
-    ):
-        yield f"{key} must be a finite number, at most {LARGEST} if it is whole; got {key}={node}."

@@ -6,7 +6,8 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from sweeper.spec.config import Scientific, is_ours
@@ -18,6 +19,8 @@ INCIDENTAL_IN_GROUP = frozenset(
     {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"} | INCIDENTAL_OF_TRAINER
 )
 
+
+_SCIENTIFIC = frozenset(Scientific.model_fields)
 
 #: Of a run: what each key is, as text, and the choices of groups that the key belongs to.
 Words = Mapping[str, tuple[str, tuple[str, ...]]]
@@ -66,7 +69,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     kept = {
         key: _without_incidental(value) if isinstance(value, dict) else value
         for key, value in config.items()
-        if key in Scientific.model_fields and key not in unread
+        if key in _SCIENTIFIC and key not in unread
     }
     return {
         key: value
@@ -82,9 +85,9 @@ def words(config: Mapping[str, Any]) -> Words:
         config: as of `run_id`.
     """
     kept = scientific_part(config)
-    off = {k: v for k, v in config.items() if k not in kept and k in Scientific.model_fields}
+    off = {k: v for k, v in config.items() if k not in kept and k in _SCIENTIFIC}
     switched_off = {key: (_text(v), ()) for key, v in off.items() if v is None or v is False}
-    leaves = (leaf for key, value in kept.items() for leaf in _leaves(key, value, ()))
+    leaves = (leaf for key, value in kept.items() for leaf in _leaves_of(key, json.dumps(value)))
     return {**{key: (text, choices) for key, text, choices in leaves}, **switched_off}
 
 
@@ -105,13 +108,17 @@ def _without_incidental(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _canonical(value: Any) -> Any:
     """One spelling for each number: integral floats become integers."""
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) and value.is_integer() else value
     if isinstance(value, dict):
         return {str(key): _canonical(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_canonical(item) for item in value]
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        return int(value)
-    return value
+    return [_canonical(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@lru_cache(maxsize=10_000)
+def _leaves_of(key: str, text: str) -> Sequence[tuple[str, str, tuple[str, ...]]]:
+    """Of a setting as JSON: most runs of a grid share theirs, and then the same texts."""
+    return tuple(_leaves(key, json.loads(text), ()))
 
 
 def _leaves(

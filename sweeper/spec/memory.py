@@ -42,8 +42,10 @@ _WITHOUT_MEMORY = frozenset(
         "warmup_workers",
     }
 )
+#: Keys that change nothing of what a micro-batch takes, but for those of the layout.
+WITHOUT_WORK = _WITHOUT_MEMORY | frozenset(Incidental.model_fields)
 #: Keys that change nothing but speed and memory, and do change memory.
-_LAYOUT = ("devices", "num_nodes", "threads")
+LAYOUT = ("devices", "num_nodes", "threads")
 #: Groups whose sizes stand in their numbers; elsewhere a number with a fraction is on or off.
 _SIZED = frozenset({"data", "model"})
 
@@ -69,9 +71,9 @@ def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:
     changing = {
         key: _sizes(key, value)
         for key, value in resolved.items()
-        if key not in {*_WITHOUT_MEMORY, *Incidental.model_fields} and value not in (None, False)
+        if key not in WITHOUT_WORK and value not in (None, False)
     }
-    return {**changing, **{key: resolved[key] for key in _LAYOUT}}
+    return {**changing, **{key: resolved[key] for key in LAYOUT}}
 
 
 def _sizes(key: str, value: Any) -> Any:

@@ -33,6 +33,8 @@ def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> 
 
 def printable(text: str) -> str:
     """A line of text without what a terminal would take for a command."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

@@ -218,3 +218,21 @@ def test_a_damaged_note_is_left_out(planned, ledger, results):
     assert len(analysis.load_runs(results)) == 1
     planned(*BASE, "lr_rule=none,linear")
     assert len(analysis.load_runs(results)) == 2
+
+
+def test_rows_are_read_once_for_all_points_and_only_those_that_could_be_like_one(
+    planned, grid, ledger, monkeypatch
+):
+    for seed in ("0", "1"):
+        end(ledger, planned(*BASE, f"seed={seed}", "lr_rule=none").specs[0])
+    texts = []
+    rows = ledger.rows
+
+    def counted(run_ids, columns):
+        texts.extend(run_ids if "config_json" in columns else ())
+        return rows(run_ids, columns)
+
+    monkeypatch.setattr(ledger, "rows", counted)
+    plan(grid(*BASE, "seed=1,2,3,4", "lr_rule=none,linear", "batch=256,3840"), ledger)
+
+    assert len(texts) == 1  # that of seed 1, though there are many points

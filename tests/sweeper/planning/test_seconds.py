@@ -116,3 +116,16 @@ def test_bounds_are_wide_until_runs_have_shown_how_much_they_differ(spec, traine
     assert first == pytest.approx((1 / 1.5, 1.5))
     assert 0.98 < least < 0.99
     assert 1.01 < most < 1.02
+
+
+def test_rows_are_summed_up_once_however_many_runs_are_asked_for(
+    spec, trained, ledger, monkeypatch
+):
+    for seed in range(3):
+        trained(spec(batch=3840, seed=seed), step_s=0.25)
+    speeds = Speeds(ledger, CPU)
+    monkeypatch.setattr("sweeper.planning.seconds.median", None)
+
+    found = {speeds.of(spec(batch=3840, seed=seed)).predicted.s for seed in range(10)}
+
+    assert found == {2 * 16 * 0.25 + 2}
