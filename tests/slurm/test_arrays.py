@@ -1,5 +1,6 @@
 """What a sweep asks SLURM for, on a real SLURM: arrays, packing, headers, many runs."""
 
+import json
 import re
 
 import pytest
@@ -29,6 +30,24 @@ def test_short_runs_share_a_job_and_a_header_that_says_one_task_changes_no_batch
     assert list(rows.outcome) == ["finished"] * 5
     assert set(rows.world_size) == {2}
     assert {*rows.realised_batch_min, *rows.realised_batch_max} == {7680}
+
+
+def test_whole_nodes_pull_runs_until_none_is_left(sweeps):
+    """One job on each node with both of its GPUs, two runs at a time."""
+    said = sweeps.run(
+        "epochs=1", "seed=range(9)", "hydra.launcher.pulling_jobs=2",
+        "hydra.launcher.runs_at_a_time=2", "hydra.launcher.gpus_per_node=2",
+    )  # fmt: skip
+
+    assert "Submitted 9 runs as an array of 2 jobs" in said
+    assert list(sweeps.rows().outcome) == ["finished"] * 9
+    assert set(sweeps.rows().attempt) == {1}
+    notes = [
+        json.loads(path.read_text()) for path in sweeps.results.glob("attempts/*/*/slurm.json")
+    ]
+    assert {note["nodes"] for note in notes} == {"n1", "n2"}
+    assert len({note["job"] for note in notes}) == 2
+    assert not [*sweeps.results.glob("slurm/queued/*.json")]
 
 
 def test_points_that_differ_in_layout_alone_are_one_job_named_by_batch_and_warmup(sweeps):

@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
 
@@ -43,6 +44,7 @@ class JobPolicy(Settings):
     attempts_without_step: Count
     runs_at_a_time: Count
     runs_per_gpu: Count
+    pulling_jobs: Count | None
 
 
 def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
@@ -77,20 +79,20 @@ class _Job:
         self._tickets = Tickets(ledger)
         self._number = _job_number()
         self._running: dict[str, Attempt] = {}
+        self._took: set[str] = set()
         self._stopping: set[str] = set()
 
     def run(self, run_ids: Sequence[str]) -> int:
         """Make the runs that have not ended."""
-        tickets = [ticket for run_id in run_ids if (ticket := self._tickets.of(run_id))]
+        found = self._tasks(run_ids)
         try:
-            tasks = [task for ticket in tickets if (task := self._task(ticket))]
+            tasks = _Pulled(found) if self._policy.pulling_jobs else [*found]
         except ValueError as error:
             print(error, flush=True)  # noqa: T201  into the job's log
             return exit_codes.RUN_FAILED
         if tasks:
-            self._first_ends = SharedFirstEnds(self._tickets.first_ends_of(tickets[0]))
             if why := self._first_ends.why_stop:
-                return self._drop(tasks, why)
+                return self._drop(tasks[:], why)
             self._rename(tasks)
             events = self._launch(tasks)
             for event in events:
@@ -99,6 +101,20 @@ class _Job:
                     events.close()
                     break
         return self._exit_code(run_ids)
+
+    def _tasks(self, run_ids: Sequence[str]) -> Iterator[Task]:
+        """The attempts to make, each looked for when it is asked for; none after failed beginnings.
+
+        ValueError if a ticket is of another version of this code.
+        """
+        numbers = self._tickets.latest()
+        for run_id in run_ids:
+            ticket = self._tickets.read(run_id, numbers[run_id]) if run_id in numbers else None
+            if ticket and (task := self._task(ticket)):
+                self._first_ends = SharedFirstEnds(self._tickets.first_ends_of(ticket))
+                if self._took and self._first_ends.why_stop:
+                    return
+                yield task
 
     def _drop(self, tasks: Sequence[Task], why: str) -> int:
         """Start none of these runs; their rows say why, and the same command submits them again."""
@@ -133,7 +149,8 @@ class _Job:
 
     def _rename(self, tasks: Sequence[Task]) -> None:
         name = tasks[0].spec.point.replace(" ", "_")
-        commands.rename(self._number, name if len(tasks) == 1 else f"{name}_and_more")
+        is_alone = len(tasks) == 1 and not self._policy.pulling_jobs
+        commands.rename(self._number, name if is_alone else f"{name}_and_more")
 
     def _launch(self, tasks: Sequence[Task]) -> Generator[Event]:
         policy = self._policy
@@ -159,6 +176,7 @@ class _Job:
             print(text, flush=True)  # noqa: T201  into the job's log
         for attempt in event.began:
             self._running[attempt.spec.run_id] = attempt
+            self._took.add(attempt.spec.run_id)
             node = os.environ.get("SLURM_JOB_NODELIST", "")
             note = json.dumps({"job": self._number, "nodes": node})
             (attempt.folder / _NOTE).write_text(note)
@@ -190,15 +208,16 @@ class _Job:
     def _exit_code(self, run_ids: Sequence[str]) -> int:
         """Requeue if a run is to resume, and report how it ended."""
         ended = self._ledger.ended()
-        outcomes = [ended[run_id].outcome for run_id in run_ids if run_id in ended]
-        if len(outcomes) == len(run_ids) and all(outcome.is_result for outcome in outcomes):
+        ours = self._took if self._policy.pulling_jobs else run_ids
+        outcomes = [ended[run_id].outcome for run_id in ours if run_id in ended]
+        if len(outcomes) == len(ours) and all(outcome.is_result for outcome in outcomes):
             return exit_codes.DONE
         if self._signals.first is None:
             return exit_codes.RUN_FAILED
         if self._signals.first == signal.SIGUSR1:
             self._give_up_stalled(run_ids)
-            left = [run_id for run_id in run_ids if self._tickets.of(run_id)]
-            if left and not commands.requeue(self._number):
+            is_left = not self._tickets.latest().keys().isdisjoint(run_ids)
+            if is_left and not commands.requeue(self._number):
                 print(_NOT_REQUEUED, flush=True)  # noqa: T201  into the job's log
         return CUT_SHORT_EXIT
 
@@ -218,6 +237,18 @@ class _Job:
             reason = f"no step was saved within the job's time limit in {most} attempts in a row"
             attempt.end(End(outcome=Outcome.TIMED_OUT, reason=reason), self._ledger)
             self._tickets.remove(run_id)
+
+
+class _Pulled(list[Task]):
+    """The first of some tasks, as a list; whoever iterates is given the others after it."""
+
+    def __init__(self, tasks: Iterator[Task]) -> None:
+        super().__init__(islice(tasks, 1))
+        self._others = tasks
+
+    def __iter__(self) -> Iterator[Task]:
+        """Each is looked for when its turn has come."""
+        return chain(self[:], self._others)
 
 
 _NOTE = "slurm.json"

@@ -144,11 +144,11 @@ class _Sweep:
 
     def _submit_array(self, array: Array, known: Mapping[str, Ticket]) -> Iterator[Event]:
         folder = self._tickets.open_submission(array.name)
-        claimed = [
-            [task for task in element if self._claim(task, array.name, index, known)]
-            for index, element in enumerate(array.elements)
+        runs = [
+            task.spec.run_id
+            for index, task in array.tasks
+            if self._claim(task, array.name, index, known)
         ]
-        runs = [task.spec.run_id for element in claimed for task in element]
         results = self._ledger.results
         try:
             job = yield from _patiently(
@@ -171,7 +171,9 @@ class _Sweep:
         )
         yield Event(said=[text], queued=runs)
 
-    def _claim(self, task: Task, submission: str, index: int, known: Mapping[str, Ticket]) -> bool:
+    def _claim(
+        self, task: Task, submission: str, index: int | None, known: Mapping[str, Ticket]
+    ) -> bool:
         ticket = Ticket(
             run_id=task.spec.run_id,
             config=task.spec.config.resolved,

@@ -64,15 +64,33 @@ def request_of(settings: Mapping[str, Any]) -> Request:
             "Give the job more time or shorten these."
         )
         raise ValueError(msg)
+    if request.pulling_jobs and request.runs_per_job > 1:
+        msg = (
+            "hydra.launcher.runs_per_job must be 1 with pulling_jobs, whose jobs take runs until "
+            f"none is left; got runs_per_job={request.runs_per_job}, pulling_jobs="
+            f"{request.pulling_jobs}. Leave one of them out."
+        )
+        raise ValueError(msg)
     return request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Runs that become one job array."""
+    """Runs that become one job array.
+
+    `is_pulled` if each job has them all, and takes what no other has.
+    """
 
     name: str
     elements: Sequence[Sequence[Task]]
+    is_pulled: bool = False
+
+    @property
+    def tasks(self) -> Iterator[tuple[int | None, Task]]:
+        """The runs, each with the index of its job; None for any job."""
+        if self.is_pulled:
+            return ((None, task) for task in self.elements[0])
+        return ((i, task) for i, element in enumerate(self.elements) for task in element)
 
 
 class Refused(Exception):
@@ -85,6 +103,11 @@ def arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Ar
     for task in tasks:
         shapes.setdefault(_shape(task.spec), []).append(task)
     for alike in shapes.values():
+        if request.pulling_jobs:
+            useful = math.ceil(len(alike) / request.runs_at_a_time)
+            jobs = min(request.pulling_jobs, useful, largest)
+            yield Array(name=secrets.token_hex(6), elements=[alike] * jobs, is_pulled=True)
+            continue
         elements = list(_pieces(alike, request.runs_per_job))
         for part in _pieces(elements, largest):
             yield Array(name=secrets.token_hex(6), elements=part)
@@ -129,7 +152,7 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
     at_once, count = request.runs_at_a_time, len(array.elements)
     cpus = spec.config.threads if request.cpus_per_rank == "auto" else request.cpus_per_rank
     asked = {
-        "name": job_name([task.spec for element in array.elements for task in element]),
+        "name": job_name([task.spec for _, task in array.tasks]),
         "slurm_comment": COMMENT + array.name,
         "timeout_min": request.time_min,
         "nodes": spec.config.num_nodes,

@@ -34,7 +34,7 @@ class Ticket:
     """A run in the queue.
 
     `number` is the first attempt that its job is to make; `index` that of its job in the
-    submission's array.
+    submission's array, None if any of them may take it.
     """
 
     run_id: str
@@ -42,7 +42,7 @@ class Ticket:
     number: int
     from_scratch: bool
     submission: str
-    index: int
+    index: int | None
 
     @property
     def spec(self) -> RunSpec:
@@ -133,7 +133,8 @@ class Tickets:
     def log_of(self, ticket: Ticket) -> Path:
         """The output files of the ticket's job; several for several jobs."""
         job = self.job_of(ticket.submission)
-        found = sorted((self.folder / ticket.submission).glob(f"{job}_{ticket.index}_*.out"))
+        index = "*" if ticket.index is None else ticket.index
+        found = sorted((self.folder / ticket.submission).glob(f"{job}_{index}_*.out"))
         found += sorted((self.folder / ticket.submission).glob(f"{job}_0_log.out"))
         return found[0] if found else self.folder / ticket.submission
 
@@ -176,10 +177,11 @@ class Jobs:
 
     def __init__(self, queue: Sequence[Queued], tickets: Tickets) -> None:
         self._tickets = tickets
-        self._by_number = {(row.job, row.index): row for row in queue}
+        self._by_number = {(row.job, index): row for row in queue for index in (row.index, None)}
         self._by_comment = {
-            (row.comment.removeprefix(COMMENT), row.index): row
+            (row.comment.removeprefix(COMMENT), index): row
             for row in queue
+            for index in (row.index, None)
             if row.comment.startswith(COMMENT)
         }
         self._numbers: dict[str, str | None] = {}
@@ -225,7 +227,8 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
             if (ticket := tickets.read(run_id, number)) is None:
                 continue
             line["attempt"] = max(line["attempt"], ticket.number)
-            line["job"] = f"{tickets.job_of(ticket.submission)}_{ticket.index}"
+            index = "" if ticket.index is None else f"_{ticket.index}"
+            line["job"] = f"{tickets.job_of(ticket.submission)}{index}"
             line |= {"point": ticket.spec.point, "epochs": ticket.spec.epochs}
             line["config"] = dict(ticket.config)
             line["state"], line["why"] = _state(ticket, jobs)

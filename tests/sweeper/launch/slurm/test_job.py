@@ -6,10 +6,11 @@ import pytest
 from sweeper.launch.slurm.job import JobPolicy, _Job, _Signals
 from sweeper.launch.slurm.tickets import Ticket, Tickets
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
 
 POLICY = JobPolicy(
     warning_s=60, grace_s=0, term_grace_s=0, attempts_without_step=3, runs_at_a_time=1,
-    runs_per_gpu=1,
+    runs_per_gpu=1, pulling_jobs=None,
 )  # fmt: skip
 
 
@@ -32,3 +33,22 @@ def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_firs
     assert list(rows.outcome) == ["failed"] * 3 + ["failed" if keep_going else "preempted"]
     assert rows.reason.iloc[-1].startswith("No further runs are started") != keep_going
     assert Tickets(ledger).all() == {}
+
+
+def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, ledger, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    specs = [run_spec(short(seed=seed)) for seed in range(3)]
+    ids = [spec.run_id for spec in specs]
+    for spec in specs:
+        what = {"config": spec.config.resolved, "from_scratch": False, "submission": "0123"}
+        ticket = Ticket(run_id=spec.run_id, number=1, index=None, **what)
+        Tickets(ledger).claim(ticket, instead_of=None)
+    ledger.prepare()
+    assert Attempt.begin(specs[0], ledger, 1)  # another job has it
+
+    code = _Job(ledger, POLICY.model_copy(update={"pulling_jobs": 2}), _Signals()).run(ids)
+
+    assert code == 0
+    assert {row.outcome for row in ledger.ended().values()} == {"finished"}
+    assert ledger.ended().keys() == set(ids[1:])
+    assert Tickets(ledger).latest() == {ids[0]: 1}

@@ -54,6 +54,11 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
             "grace_s must be below warning_s, and that below the time limit; got grace_s=120, "
             "warning_s=120, time_min=60 (3600 s). Give the job more time or shorten these.",
         ),
+        (
+            {"pulling_jobs": 2, "runs_per_job": 3},
+            "runs_per_job must be 1 with pulling_jobs, whose jobs take runs until none is left; "
+            "got runs_per_job=3, pulling_jobs=2. Leave one of them out.",
+        ),
     ],
 )
 def test_an_impossible_request_is_refused_in_a_sentence(changes, sentence):

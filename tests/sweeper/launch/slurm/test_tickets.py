@@ -3,7 +3,8 @@
 import pytest
 
 from sweeper.commands import status
-from sweeper.launch.slurm.tickets import Ticket, Tickets, waiting
+from sweeper.launch.slurm.commands import Queued
+from sweeper.launch.slurm.tickets import Jobs, Ticket, Tickets, waiting
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 
@@ -33,6 +34,21 @@ def test_status_shows_a_ticket_that_it_does_not_understand(default_config, resul
 
     assert line["state"] == "outdated"
     assert "Repeat the command with this version" in line["why"]
+
+
+def test_a_ticket_for_any_job_has_one_as_long_as_one_of_the_array_is_in_the_queue(
+    default_config, results
+):
+    tickets = Tickets(Ledger(results))
+    tickets.open_submission("0123")
+    tickets.note_job("0123", "17")
+    of_any, of_second = ticket(default_config, index=None), ticket(default_config, index=1)
+    queued = {"state": "R", "reason": "", "comment": "sweeper 0123"}
+    running = Jobs([Queued(job="17", index=0, **queued)], tickets)
+
+    assert running.has(of_any)
+    assert not running.has(of_second)
+    assert not Jobs([], tickets).has(of_any)
 
 
 def test_what_is_no_ticket_is_left_alone(default_config, results):
