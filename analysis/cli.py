@@ -4,14 +4,20 @@ import argparse
 import contextlib
 import textwrap
 from collections.abc import Callable, Sequence
-from math import isfinite
 from pathlib import Path
 
 import pandas as pd
 
+from analysis.frontier.options import add_options
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
-from analysis.tables.metric import AskedMetric, Measured, curve_columns, with_metric
+from analysis.tables.metric import (
+    AskedMetric,
+    Measured,
+    check_target,
+    curve_columns,
+    with_metric,
+)
 from sweeper.console.text import of_os_error, say, whole_number
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
@@ -92,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         "--storage", help="storage of the studies, if not the journal in that folder"
     )
     tuning.add_argument("--target", type=float, help="objective that counts as trained")
+    frontier = add(_frontier, "time against device-hours on a cluster", results, metric, out)
+    add_options(frontier)
     add(_predictions, "how well the times of runs were predicted", results)
     report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
@@ -109,7 +117,7 @@ def _figures(options: argparse.Namespace) -> int:
     runs = _read_runs(options, [*COLUMNS, "peak_lr"])
     others = () if options.target is None else ("step", "examples_seen")
     measured = _with_metric(options, runs, curve_columns(runs, _asked(options), *others))
-    _check_target(options.target, measured.metric.unit)
+    check_target(options.target, measured.metric.unit)
     for path in draw_all(measured, options.out, options.width, options.target):
         say(f"wrote {path}")
     return 0
@@ -150,7 +158,7 @@ def _estimates(options: argparse.Namespace) -> int:
     from analysis.report.estimates import estimate_all
 
     measured = _with_metric(options, _read_runs(options))
-    _check_target(options.target, measured.metric.unit)
+    check_target(options.target, measured.metric.unit)
     for found in estimate_all(measured, options.target):
         say(f"{found.question}\n  {found.words}")
         if len(found.table):
@@ -172,15 +180,6 @@ def _table(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_target(target: float | None, unit: str) -> None:
-    """ValueError for a target that no run could reach."""
-    if target is None or (isfinite(target) and (unit != "%" or 0 < target < 1)):
-        return
-    rule = "a number from 0 to 1, as of an accuracy" if unit == "%" else "a number"
-    msg = f"--target must be {rule}; got --target {target:g}. For 90 % write 0.9."
-    raise ValueError(msg)
-
-
 def _tuning(options: argparse.Namespace) -> int:
     from analysis.tuning.figures import draw_tuned
     from analysis.tuning.load import load_tuned
@@ -190,7 +189,7 @@ def _tuning(options: argparse.Namespace) -> int:
     if others:
         say(f"{len(others)} smaller sets of studies, with other search spaces, are skipped.")
     curves = pd.DataFrame()
-    _check_target(options.target, "")
+    check_target(options.target, "")
     if options.target is not None:
         options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
@@ -201,6 +200,19 @@ def _tuning(options: argparse.Namespace) -> int:
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target, options.width):
         say(f"wrote {path}")
+    return 0
+
+
+def _frontier(options: argparse.Namespace) -> int:
+    from analysis.frontier.command import frontier
+
+    def read() -> Measured:
+        runs = _read_runs(options)
+        columns = curve_columns(runs, _asked(options), "step", "examples_seen")
+        return _with_metric(options, runs, columns)
+
+    for line in frontier(options, read):
+        say(line)
     return 0
 
 

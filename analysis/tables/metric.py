@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Literal
 
 import pandas as pd
@@ -203,3 +204,12 @@ def _with_column(
     found = values.reindex(rows).to_numpy(dtype=float)
     column = pd.Series(found, index=frame.index)
     return frame.assign(**{name: frame[name].fillna(column) if name in frame else column})
+
+
+def check_target(target: float | None, unit: str) -> None:
+    """ValueError for a target that no run could reach."""
+    if target is None or (isfinite(target) and (unit != "%" or 0 < target < 1)):
+        return
+    rule = "a number from 0 to 1, as of an accuracy" if unit == "%" else "a number"
+    msg = f"--target must be {rule}; got --target {target:g}. For 90 % write 0.9."
+    raise ValueError(msg)

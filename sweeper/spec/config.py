@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from sweeper.spec.comm_hooks import CommHook
+from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
@@ -163,8 +164,6 @@ class Predicted(Settings):
     s: Positive
     least_s: Positive
     most_s: Positive
-
-    #: The columns that say it in the row of a run.
     names: ClassVar = ("predicted_s", "predicted_least_s", "predicted_most_s")
 
     @property
@@ -230,6 +229,7 @@ class Incidental(Settings):
     guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out
     budget: Budget | None = None
     price: Money | None = None
+    hardware: Hardware | None = None
     order: Literal["grid", "information"] | None = None  # of earlier rows
     predicted: Predicted | None = None  # filled in where the time of such runs is known
     code: Literal["keep", "rerun"] | None = None

@@ -1,0 +1,1 @@
+"""Time against device-hours for each batch, on a cluster that is described rather than used."""

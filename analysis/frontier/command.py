@@ -1,0 +1,149 @@
+"""What `python -m analysis frontier` does with its options."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import isfinite
+
+import pandas as pd
+from pydantic import TypeAdapter, ValidationError
+
+from analysis.figures.save import save
+from analysis.figures.target import best_reached
+from analysis.frontier.cluster import Cluster, read_cluster
+from analysis.frontier.figure import draw_frontier
+from analysis.frontier.model import Work
+from analysis.frontier.published import compared
+from analysis.frontier.speed import Speeds, evaluation_share, given_speeds, measured_speeds
+from analysis.frontier.tradeoff import closed_form, steps_to_target, tradeoff
+from analysis.frontier.words import as_json, in_words, set_up
+from analysis.stats.target import to_target
+from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.metric import Measured, check_target
+from sweeper.spec.sentences import several
+from sweeper.spec.values import Money
+
+_BYTES = {"64-true": 8}
+
+
+def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Iterator[str]:
+    """The lines of the answer; figures are drawn on the way.
+
+    Args:
+        options: as `add_options` adds them, with `out` and `width`.
+        read: reads the runs; called if the steps are not given.
+
+    Raises:
+        ValueError: for options that cannot be followed.
+    """
+    if options.published:
+        yield compared().to_string(index=False, float_format="{:.3g}".format)
+        return
+    cluster = _cluster(options)
+    if options.steps is None:
+        reached, runs, about = _of_runs(options, read)
+    else:
+        reached, runs, about = given_steps(options.steps), pd.DataFrame(), "steps as given"
+    work = _work(options, runs)
+    steps = steps_to_target(reached)
+    found = tradeoff(steps, work, cluster, options.devices)
+    form = closed_form(reached, work)
+    if options.json:
+        yield json.dumps(as_json(found, form, work, cluster))
+        return
+    said = [*set_up(work, cluster)]
+    yield f"{about[0].upper()}{about[1:]}."
+    yield from said
+    yield from steps.notes
+    yield from in_words(found, form, cluster)
+    drawing = draw_frontier(found, form, f"{about}; {said[0]}", width=options.width)
+    for path in save(drawing, options.out, f"frontier-{cluster.name}"):
+        yield f"wrote {path}"
+
+
+def _cluster(options: argparse.Namespace) -> Cluster:
+    if not options.cluster:
+        msg = "--cluster must be given; got none. Ours with links are summit and dgx_h100."
+        raise ValueError(msg)
+    cluster = read_cluster(options.cluster, options.config_dir)
+    if options.price is None:
+        return cluster
+    try:
+        return replace(cluster, price=TypeAdapter(Money).validate_python(options.price))
+    except ValidationError as error:
+        msg = f"--price must be of a device-hour, such as EUR:2.50; got --price {options.price}."
+        raise ValueError(msg) from error
+
+
+def given_steps(text: str) -> pd.DataFrame:
+    """`3200:14014,20480:3128` as `to_target` returns runs.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    try:
+        pairs = [(int(b), float(s)) for b, s in (part.split(":") for part in text.split(","))]
+        if not all(b > 0 and s > 0 and isfinite(s) for b, s in pairs):
+            raise ValueError(text)
+    except ValueError as error:
+        msg = f"--steps must be BATCH:STEPS,...; got --steps {text}."
+        raise ValueError(msg) from error
+    batches, steps = zip(*pairs, strict=True)
+    frame = pd.DataFrame({"global_batch": batches, "steps_to_target": steps, "seed": 0})
+    examples = frame["global_batch"] * frame["steps_to_target"]
+    return frame.assign(examples_to_target=examples, reached_target=True)
+
+
+def _of_runs(
+    options: argparse.Namespace, read: Callable[[], Measured]
+) -> tuple[pd.DataFrame, pd.DataFrame, str]:
+    """Steps of the largest set of comparable runs, those runs, and on what."""
+    if options.target is None:
+        msg = "--target must be given: the metric that counts as trained; got none."
+        raise ValueError(msg)
+    measured = read()
+    metric = measured.metric
+    check_target(options.target, metric.unit)
+    largest, *others = group_comparable(measured.runs_with_metric)
+    reached = best_reached(to_target(largest.runs, measured.curves, options.target, metric))
+    about = f"{largest.title}, to {metric.word} {metric.shown(options.target)}"
+    if others:
+        about += f"; without {several(len(others), 'smaller set')} of other runs"
+    return reached, largest.runs, about
+
+
+def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
+    parameters, num_bytes = options.parameters, options.gradient_bytes
+    if parameters is None:
+        if runs.empty:
+            msg = "--parameters must be given with --steps: how many the model has; got none."
+            raise ValueError(msg)
+        parameters = int(runs["num_parameters"].iloc[0])
+    if num_bytes is None:
+        num_bytes = 4 if runs.empty else _BYTES.get(str(runs["precision"].iloc[0]), 4)
+    share = options.evaluation_share
+    if share is None:
+        share = 0.0 if runs.empty else evaluation_share(runs)
+    if not 0 <= share < 1:
+        msg = f"--evaluation-share must be from 0 to below 1; got --evaluation-share {share:g}."
+        raise ValueError(msg)
+    return Work(
+        num_bytes=float(parameters) * num_bytes,
+        evaluation_share=share,
+        speeds=_speeds(options, runs),
+        algorithm=options.exchange,
+    )
+
+
+def _speeds(options: argparse.Namespace, runs: pd.DataFrame) -> Speeds:
+    if options.examples_per_s is not None:
+        return given_speeds(options.examples_per_s)
+    speeds = None if runs.empty else measured_speeds(runs)
+    if speeds is None:
+        msg = (
+            "the speed of a device must be known: from runs that finished in one attempt; got "
+            "none. Give --examples-per-s, such as 16:290,128:367 by micro-batch."
+        )
+        raise ValueError(msg)
+    return speeds

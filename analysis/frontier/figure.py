@@ -1,0 +1,81 @@
+"""Time against device-hours: a line for each batch, over the numbers of devices; the frontier."""
+
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from analysis.figures import style
+from analysis.figures.save import Drawing
+from analysis.figures.sheet import Given, Sheet
+from analysis.figures.style import Width
+from analysis.frontier.closed_form import ClosedForm
+from analysis.frontier.tradeoff import Tradeoff
+
+#: Units of time by their length [seconds].
+_UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0}
+
+
+@style.look()
+def draw_frontier(
+    found: Tradeoff,
+    form: ClosedForm | str,
+    about: str = "",
+    *,
+    width: Width = "screen",
+    ax: Given = None,
+) -> Drawing:
+    """Time to the target against device-hours, with the knee; marks at the fastest of each batch.
+
+    Args:
+        found: time and device-hours of all batches.
+        form: the closed form, drawn as far as the largest batch; a sentence if there is none.
+        about: what was assumed.
+        width: what the figure is for.
+        ax: axes of your own.
+    """
+    sheet = Sheet.new(width, ax)
+    (axes,) = sheet.panels
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(visible=True)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(_number))
+        axis.set_minor_locator(NullLocator())
+    everything = found.everything
+    batches = sorted(everything["global_batch"].unique())
+    unit = next(u for u, length in _UNITS.items() if found.frontier["time_s"].median() > length)
+    length = _UNITS[unit]
+    axes.plot(
+        found.frontier["device_hours"], found.frontier["time_s"] / length,
+        color="#bbbbbb", linewidth=4, solid_capstyle="round", zorder=1, label="frontier",
+    )  # fmt: skip
+    for batch, mark in zip(batches, style.ordered_marks(len(batches)), strict=True):
+        line = everything[everything["global_batch"] == batch].sort_values("devices")
+        hours, times = line["device_hours"], line["time_s"] / length
+        axes.plot(hours, times, color=mark.color, label=f"batch {batch:,}")
+        end = line.iloc[line["time_s"].argmin()]
+        x, y = end["device_hours"], end["time_s"] / length
+        axes.plot([x], [y], mark.marker, color=mark.color, markeredgewidth=0)
+        low, high = end["time_low_s"] / length, end["time_high_s"] / length
+        axes.plot(  # the steps of a seed move both, along a diagonal
+            [end["device_hours_low"], end["device_hours_high"]], [low, high],
+            color=mark.color, linewidth=2.2, alpha=0.4, solid_capstyle="butt",
+        )  # fmt: skip
+    knee = found.knee
+    axes.plot(
+        [knee["device_hours"]], [knee["time_s"] / length], "o", color="none", markersize=9,
+        markeredgecolor="black", markeredgewidth=0.9, label="knee",
+    )  # fmt: skip
+    if isinstance(form, ClosedForm):
+        full = batches[-1] / form.micro_batch
+        seen = sorted(n for n in everything["devices"].unique() if n <= full)
+        axes.plot(
+            [form.device_hours(n) for n in seen], [form.time_s(n) / length for n in seen],
+            ":", color=style.GREY, label="closed form",
+        )  # fmt: skip
+    sheet.label("device-hours", f"time to the target [{unit}]")
+    how = "Lines: numbers of devices. Marks: the fastest of a batch, with 95 % of the seeds' steps."
+    return sheet.finish(everything, "Time against device-hours", [about, how])
+
+
+def _number(value: float, _: int | None) -> str:
+    return f"{value:,g}"

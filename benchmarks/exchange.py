@@ -1,0 +1,104 @@
+"""All-reduce over processes of this machine with gloo, against the model of the exchange.
+
+The model, a ring, has two constants for each number of processes: the latency of a hop and the
+bandwidth. They are fitted to every other size and checked at the sizes between. Sizes are measured
+in turns, round after round, so that other work on the machine meets them all alike. Each size is
+given with the median and the fastest of its rounds; the model is of the one named by --of.
+
+    python benchmarks/exchange.py [--rounds 40] [--of fastest]
+"""
+
+import argparse
+import os
+import socket
+import statistics
+import time
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from sweeper.planning.exchange import Places, all_reduce_s
+from sweeper.spec.hardware import Hardware
+
+SIZES = [2**n for n in range(18, 26)]
+FITTED = SIZES[::2]
+OF = {"fastest": min, "median": statistics.median}
+
+
+def main() -> None:
+    """Measure 2 and 4 processes, fit, and print a table of each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--of", choices=OF, default="fastest")
+    options = parser.parse_args()
+    for ranks in (2, 4):
+        seen = measure(ranks, options.rounds)
+        times = {size: OF[options.of](found) for size, found in seen.items()}
+        hardware = fit({size: times[size] for size in FITTED}, ranks)
+        print(f"{ranks} processes: {hardware.hop_us:.0f} us a hop, ", end="")
+        print(f"{hardware.node_gb_per_s:.2f} GB/s; {options.rounds} rounds, {options.of}")
+        for size, found in seen.items():
+            model = all_reduce_s(size, Places(ranks, ranks), hardware)
+            use = "fitted " if size in FITTED else "checked"
+            print(
+                f"  {size / 2**20:6.2f} MiB  median {1e3 * statistics.median(found):8.2f} ms  "
+                f"fastest {1e3 * min(found):8.2f} ms  model {1e3 * model:8.2f} ms  "
+                f"{use} {model / times[size] - 1:+.1%}"
+            )
+
+
+def fit(times: dict[int, float], ranks: int) -> Hardware:
+    """Latency and bandwidth of least relative error: a line through the times."""
+    sizes, seconds = np.array(list(times), dtype=float), np.array(list(times.values()))
+    each, fixed = np.polyfit(sizes, seconds, 1, w=1 / seconds)
+    return Hardware(
+        compute_capability=70, link="pci", bucket_mib=25, network_gb_per_s=1,
+        node_gb_per_s=2 * (ranks - 1) / ranks / each / 1e9,
+        hop_us=max(1e-3, 1e6 * fixed / (2 * (ranks - 1))),
+    )  # fmt: skip
+
+
+def measure(ranks: int, rounds: int) -> dict[int, list[float]]:
+    """Seconds of an all-reduce by size, one for each round."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawning = get_context("spawn")
+    found = spawning.SimpleQueue()
+    started = [
+        spawning.Process(target=_rank, args=(rank, ranks, port, rounds, found))
+        for rank in range(ranks)
+    ]
+    for process in started:
+        process.start()
+    times = found.get()
+    for process in started:
+        process.join()
+    return times
+
+
+def _rank(rank: int, ranks: int, port: int, rounds: int, found: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    gradients = {size: torch.zeros(size // 4) for size in SIZES}
+    times: dict[int, list[float]] = {size: [] for size in SIZES}
+    for turn in range(rounds + 1):
+        for size, gradient in gradients.items():
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_reduce(gradient)
+            took = time.perf_counter() - began
+            if turn:  # the first round makes the connections
+                times[size].append(took)
+    if rank == 0:
+        found.put(times)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

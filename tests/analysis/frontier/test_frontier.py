@@ -1,0 +1,195 @@
+"""Time against device-hours: the closed form, the knee, the next doubling, and their intervals."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.frontier.cluster import Cluster
+from analysis.frontier.command import given_steps
+from analysis.frontier.model import Work, points, step
+from analysis.frontier.speed import Speeds, evaluation_share, given_speeds, measured_speeds
+from analysis.frontier.tradeoff import Steps, closed_form, form_of, steps_to_target, tradeoff
+from sweeper.spec.hardware import Hardware
+
+FAST = Hardware(
+    compute_capability=70, link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=25,
+    hop_us=1e-12,
+)  # fmt: skip
+SLOW = FAST.model_copy(update={"network_gb_per_s": 0.1, "node_gb_per_s": 0.1, "bucket_mib": 1e6})
+BATCHES = [2**k * 100 for k in range(9)]
+FEWEST_STEPS, FEWEST_EXAMPLES = 1000.0, 3_200_000.0
+
+
+def cluster(hardware: Hardware = FAST, per_node: int = 1) -> Cluster:
+    return Cluster("ours", per_node, hardware)
+
+
+def work(times: dict[int, float], share: float = 0.0) -> Work:
+    return Work(num_bytes=1e8, evaluation_share=share, speeds=Speeds(times, "given"))
+
+
+def hyperbola() -> Steps:
+    return Steps({b: FEWEST_STEPS + FEWEST_EXAMPLES / b for b in BATCHES}, {})
+
+
+def test_without_exchange_the_model_is_the_closed_form_and_its_knee_the_critical_batch():
+    ours = work({100: 0.5})
+    form = form_of(FEWEST_STEPS, FEWEST_EXAMPLES, ours)
+
+    found = tradeoff(hyperbola(), ours, cluster())
+
+    for row in found.best.itertuples():
+        assert row.devices == row.global_batch // 100
+        assert row.time_s == pytest.approx(form.time_s(row.devices))
+        assert row.device_hours == pytest.approx(form.device_hours(row.devices))
+    assert found.knee["global_batch"] == form.critical_batch == 3200
+    assert found.knee["devices"] == form.knee == 32
+    fewest = form.device_hours(1e-9)
+    assert form.device_hours(form.knee) == pytest.approx(2 * fewest)
+
+
+def test_the_closed_forms_cheapest_number_of_devices_weighs_waiting_against_devices():
+    form = form_of(FEWEST_STEPS, FEWEST_EXAMPLES, work({100: 0.5}))
+
+    def cost(devices: float) -> float:
+        return 2.5 * form.device_hours(devices) + 40 * form.time_s(devices) / 3600
+
+    best = form.best_devices(2.5, 40)
+
+    assert cost(best) < min(cost(0.99 * best), cost(1.01 * best))
+
+
+def test_the_closed_form_is_fitted_to_steps_that_follow_it():
+    steps = ",".join(f"{b}:{s:.6f}" for b, s in hyperbola().means.items())
+
+    form = closed_form(given_steps(steps), work({100: 0.5}))
+
+    assert not isinstance(form, str)
+    assert form.fewest_steps == pytest.approx(FEWEST_STEPS)
+    assert form.fewest_examples == pytest.approx(FEWEST_EXAMPLES)
+
+
+def test_from_the_knee_the_next_doubling_buys_what_the_two_rows_say():
+    found = tradeoff(hyperbola(), work({100: 0.5}), cluster())
+
+    assert found.doubled is not None
+    assert found.doubled["devices"] == 64
+    time_share, hours_share = found.time_share[0], found.hours_share[0]
+    assert time_share == pytest.approx((1000 + 500) / (1000 + 1000))
+    assert hours_share == pytest.approx(2 * time_share)
+
+
+def test_nothing_on_the_frontier_is_beaten_in_both():
+    found = tradeoff(hyperbola(), work({50: 0.3, 100: 0.5}), cluster(SLOW))
+    everything = found.everything
+
+    for row in found.frontier.itertuples():
+        cheaper = everything[everything["device_hours"] < row.device_hours]
+        assert (cheaper["time_s"] > row.time_s).all()
+
+
+def test_a_step_has_one_exchange_however_many_micro_batches_are_accumulated():
+    one = step(200, 2, work({100: 0.5}), cluster(SLOW))
+    four = step(800, 2, work({100: 0.5}), cluster(SLOW))
+
+    assert one
+    assert four
+    assert four.accumulation_steps == 4
+    assert four.exposed_s == one.exposed_s == pytest.approx(1.0)  # 1e8 bytes at 0.1 GB/s
+    assert four.total_s == pytest.approx(4 * 0.5 + 1.0)
+
+
+def test_evaluations_are_shared_by_the_devices():
+    one = step(800, 1, work({100: 0.5}, share=0.1), cluster())
+    eight = step(800, 8, work({100: 0.5}, share=0.1), cluster())
+
+    assert one
+    assert eight
+    assert one.evaluation_s == pytest.approx(0.4)
+    assert eight.evaluation_s == pytest.approx(0.05)
+
+
+def test_a_full_node_is_slower_by_what_its_devices_share():
+    shared = FAST.model_copy(update={"host_us_per_example": 1000.0})
+
+    alone = step(300, 3, work({100: 0.5}), cluster(shared, per_node=4))
+    full = step(400, 4, work({100: 0.5}), cluster(shared, per_node=4))
+
+    assert alone
+    assert full
+    assert alone.compute_s == pytest.approx(0.5)
+    assert full.compute_s == pytest.approx(0.6)
+
+
+def test_devices_divide_the_batch_and_fill_one_node_or_more_than_half_of_each_alike():
+    found = points({1200: 10.0}, work({50: 0.3, 400: 2.0}), cluster(per_node=4))
+
+    assert found["devices"].tolist() == [1, 2, 3, 4, 6, 8, 12, 15, 16, 20, 24]
+
+
+def test_ten_thousand_ranks_are_simulated():
+    found = points({320_000: 100.0}, work({32: 0.1}), cluster(SLOW, per_node=8))
+
+    assert found["devices"].max() == 10_000
+
+
+def test_intervals_are_those_of_the_seeds_steps():
+    rng = np.random.default_rng(0)
+    rows = [(b, seed, 1000 + 4e5 / b + rng.normal(0, 20)) for b in (100, 400) for seed in range(5)]
+    runs = pd.DataFrame(rows, columns=["global_batch", "seed", "steps_to_target"])
+    steps = steps_to_target(runs.assign(reached_target=True))
+
+    best = tradeoff(steps, work({100: 0.5}), cluster()).best
+
+    assert (best["time_low_s"] < best["time_s"]).all()
+    assert (best["time_high_s"] < 1.03 * best["time_s"]).all()
+    low, high = np.quantile(steps.draws[400], [0.025, 0.975])
+    assert best.loc[1, "time_high_s"] - best.loc[1, "time_low_s"] == pytest.approx(
+        (high - low) * 0.5, rel=0.02
+    )
+    assert best["device_hours_low"].tolist() == pytest.approx(
+        (best["time_low_s"] * best["devices"] / 3600).tolist()
+    )
+
+
+def test_a_batch_with_a_run_short_of_the_target_is_left_out_by_name():
+    runs = pd.DataFrame(
+        {
+            "global_batch": [100, 100, 200], "seed": [0, 1, 0],
+            "steps_to_target": [50.0, None, 30.0], "reached_target": [True, False, True],
+        }
+    )  # fmt: skip
+
+    steps = steps_to_target(runs)
+
+    assert steps.means == {200: 30.0}
+    assert steps.notes == ("Left out, as not every run reached the target: batch 100.",)
+
+
+def test_speeds_are_medians_of_runs_in_one_attempt_on_the_fewest_ranks():
+    runs = pd.DataFrame(
+        {
+            "outcome": "finished", "attempt": [1, 1, 1, 1, 2], "device_kind": "cpu",
+            "world_size": [1, 1, 1, 2, 1], "micro_batch": [50, 50, 50, 50, 100],
+            "accumulation_steps": [1, 2, 1, 1, 1], "steps": 10,
+            "train_s": [10.0, 22.0, 12.0, 99.0, 5.0], "start_s": [1.0, None, 1.0, 1.0, 1.0],
+            "wall_s": [12.0, 24.2, 14.2, 101.0, 7.0],
+        }
+    )  # fmt: skip
+
+    found = measured_speeds(runs)
+
+    assert found
+    assert found.times == {50: pytest.approx(1.1)}
+    assert found.source == "measured on cpu"
+    assert evaluation_share(runs) == pytest.approx(0.1)
+
+
+def test_between_two_known_micro_batches_the_time_is_on_their_line_and_below_them_unknown():
+    speeds = given_speeds("16:160,128:320")
+
+    assert speeds.micro_s(72) == pytest.approx(0.25)
+    assert speeds.fit(256) == 128
+    assert speeds.fit(131) is None  # a prime has no divisor between 16 and 128
+    assert speeds.fit(8) is None
+    assert given_speeds("200").micro_s(7) == pytest.approx(0.035)

@@ -1,0 +1,107 @@
+"""The exchange of gradients: NCCL's numbers worked out by hand, and what backward hides."""
+
+from itertools import pairwise
+
+import pytest
+
+from sweeper.planning.exchange import Places, all_reduce_s, exchange
+from sweeper.spec.hardware import Hardware
+
+SUMMIT = Hardware(
+    compute_capability=70, link="nvlink", node_gb_per_s=32, network_gb_per_s=24, bucket_mib=64
+)
+LOOPBACK = SUMMIT.model_copy(update={"hop_us": 100.0, "node_gb_per_s": 2.0})
+
+
+def test_one_rank_exchanges_nothing():
+    assert all_reduce_s(1e9, Places(1, 6), SUMMIT) == 0
+
+
+def test_ring_of_240_ranks_on_summit_is_what_nccls_table_gives_by_hand():
+    # LL128: 14 us, 400 hops of 1.9 us in nodes and 78 of 4 us between them, 92 % of 24 GB/s
+    latency_us = 14 + 400 * 1.9 + 78 * 4.0
+    bytes_us = 102e6 / (1000 * 0.92 * 24 * 240 / 478)
+
+    found = all_reduce_s(102e6, Places(240, 6), SUMMIT, "ring")
+
+    assert found == pytest.approx((latency_us + bytes_us) / 1e6)
+
+
+def test_tree_of_240_ranks_on_summit_is_what_nccls_table_gives_by_hand():
+    # Simple: 8.4 us, twice 5 hops of 4 us and 5 of 14 us, half of 92 % of 24 GB/s, of it 80 %
+    latency_us = 8.4 + 2 * (5 * 4.0 + 5 * 14.0)
+    bytes_us = 102e6 / (1000 * 0.8 * 0.92 * 24 / 2)
+    simple = latency_us + bytes_us
+    # LL128: 14 us, twice 5 of 1.25 us and 5 of 8.5 us, of the bandwidth 120 of 128 and 90 %
+    ll128 = 14 + 2 * (5 * 1.25 + 5 * 8.5) + 102e6 / (1000 * 0.9 * 0.92 * 24 * 120 / 128 / 2)
+
+    found = all_reduce_s(102e6, Places(240, 6), SUMMIT, "tree")
+
+    assert found == pytest.approx(min(simple, ll128) / 1e6)
+
+
+def test_of_ring_and_tree_the_faster_is_taken_and_small_messages_of_many_nodes_go_by_tree():
+    for num_bytes in (1e3, 1e6, 1e9):
+        both = [all_reduce_s(num_bytes, Places(9996, 6), SUMMIT, a) for a in ("ring", "tree")]
+
+        assert all_reduce_s(num_bytes, Places(9996, 6), SUMMIT) == min(both)
+    assert all_reduce_s(1e3, Places(9996, 6), SUMMIT, "tree") < 3e-4
+    assert all_reduce_s(1e3, Places(9996, 6), SUMMIT, "ring") > 1e-2
+
+
+def test_hierarchical_is_the_ring_of_one_node_and_shorter_than_one_ring_through_many():
+    in_node, far = Places(6, 6), Places(9996, 6)
+
+    assert all_reduce_s(1e8, in_node, SUMMIT, "hierarchical") == pytest.approx(
+        all_reduce_s(1e8, in_node, SUMMIT, "ring")
+    )
+    assert all_reduce_s(1e6, far, SUMMIT, "hierarchical") < all_reduce_s(1e6, far, SUMMIT, "ring")
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
+def test_more_bytes_take_longer_and_many_of_them_go_at_the_bandwidth(algorithm):
+    places = Places(240, 6)
+    times = [all_reduce_s(2.0**n, places, SUMMIT, algorithm) for n in range(29, 40)]
+
+    assert all(one < more < 2.1 * one for one, more in pairwise(times))
+    assert times[-1] >= 2.0**39 * 2 * 239 / 240 / 24e9
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 10_000])
+def test_a_measured_ring_is_as_slow_as_its_messages_one_after_the_other(ranks):
+    ended = [0.0] * ranks  # of each rank, after it passed on a slice, which waits for its neighbour
+    hop = 100e-6 + 8e6 / ranks / 2e9
+    steps = range(2 * (ranks - 1)) if ranks < 10 else range(2)
+    for _ in steps:
+        ended = [max(ended[rank], ended[rank - 1]) + hop for rank in range(ranks)]
+    simulated = max(ended) / len(steps) * 2 * (ranks - 1)
+
+    assert all_reduce_s(8e6, Places(ranks, ranks), LOOPBACK) == pytest.approx(simulated)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "each_s", "exposed_s"),
+    [
+        (100, 1.0, 1.0),  # one bucket is ready when all of backward is over
+        (25, 1.0, 1.0),  # four, each hidden but the last
+        (25, 2.0, 5.0),  # ready after 1 of 4 s, then 8 s of exchange without a pause
+        (
+            40,
+            1.0,
+            1.2,
+        ),  # 40, 40 and 20: ready after 1.6, 3.2, 4 s; through after 2.6, 4.2, 5.2
+    ],
+)
+def test_a_bucket_is_exchanged_when_it_is_ready_and_the_one_before_is_through(
+    bucket, each_s, exposed_s
+):
+    found = exchange(100, bucket, 4.0, lambda _: each_s)
+
+    assert found.exposed_s == pytest.approx(exposed_s)
+    assert found.total_s == -(-100 // bucket) * each_s
+
+
+def test_nothing_hides_behind_no_backward_pass():
+    found = exchange(100, 25, 0.0, lambda _: 1.0)
+
+    assert found.exposed_s == found.total_s == 4.0
