@@ -13,7 +13,7 @@ SLOW_TEST_PROCESSES ?= 5
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all docs models soak check format clean
+.PHONY: help demo test test-slow test-all docs models soak gpu check format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -42,6 +42,10 @@ models: .venv/.installed-dev ## every model of torchvision, and one of each fami
 
 soak: .venv/.installed-dev ## sweeps killed 30 times each
 	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py tests/sweeper/tuning/test_killed.py
+
+gpu: .venv/.installed-dev ## on a machine with a GPU: tests marked gpu, then benchmarks/gpu-NAME.md
+	$(PYTEST) -m gpu
+	$(BIN)/python benchmarks/gpu.py
 
 check: .venv/.installed-dev ## lint, format, import directions, types
 	$(BIN)/ruff check .
