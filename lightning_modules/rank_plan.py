@@ -1,5 +1,7 @@
 """A rank's part in the batch plan of a run: what it trains on in each epoch, and at what rate."""
 
+from functools import cache
+
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.run_spec import RunSpec, with_growths
 
@@ -72,6 +74,7 @@ class RankPlan:
         return step if epoch == resumed else 0
 
 
+@cache  # asked at each micro-batch
 def micro_batch_indices(split: BatchSplit, bn_span: int) -> list[range]:
     """Indices in a step's order of each rank's micro-batches, in the order of its micro-steps.
 

@@ -32,7 +32,7 @@ from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, P
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
-from lightning_modules.callbacks.steps import after_setup, without_idle_hooks
+from lightning_modules.callbacks.steps import NoProfiler, after_setup, without_idle_hooks
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled
@@ -112,7 +112,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     )
     resumed = str(context.checkpoint) if context.checkpoint.exists() else None
     try:
-        trainer.fit(module, datamodule=loaders, ckpt_path=resumed, weights_only=True)
+        trainer.fit(module, **loaders, ckpt_path=resumed, weights_only=True)
     except Diverged as diverged:
         outcome, reason = Outcome.DIVERGED, str(diverged)
     except Stopped as stopped:
@@ -275,13 +275,13 @@ def _callbacks(
 
 def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
     config = spec.config
-    flags: dict[str, Any] = {"gradient_clip_val": config.gradient_clip, **config.trainer.flags}
+    own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip, "profiler": NoProfiler()}
     # A module of the user's may leave parameters out, as passes of several optimizers do.
     ddp = {"find_unused_parameters": config.has_own_module, **ddp_settings(config.comm_hook)}
     acts_on_gradients = config.reproducible or config.comm_hook.name != "all_reduce"
     exchanges = spec.split.world_size > 1 or acts_on_gradients
     return pl.Trainer(
-        **flags,
+        **own | config.trainer.flags,
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,

@@ -32,7 +32,7 @@ class EpochSums:
             examples: of the micro-batch; or whatever else is averaged over [examples].
         """
         values = [sums[name] for name in self._names]
-        self.totals += torch.stack([*values, torch.full_like(values[-1], examples)]).double()
+        self.totals += torch.stack([*values, torch.full_like(values[-1], examples)])
 
     def means(self) -> dict[str, float]:
         """Means over all examples on all ranks, by name; empty without examples."""

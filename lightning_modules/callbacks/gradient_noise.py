@@ -49,7 +49,7 @@ class GradientNoise(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Measure the step whose gradient is complete."""
-        self.gradient_norm = norm = gradient_norm(pl_module)
+        self.gradient_norm = norm = gradient_norm(pl_module.parameters())
         self.of_step = None
         if not math.isfinite(norm):  # the loss scaler skips this step
             return

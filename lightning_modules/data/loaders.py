@@ -4,7 +4,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from lightning_modules.data.batches import Data, MicroBatches, ValBatches, Windows, val_bounds
+from lightning_modules.data.batches import MicroBatches, ValBatches, Windows, val_bounds
 from lightning_modules.data.counted_loaders import (
     CountedBatches,
     CountedValidation,
@@ -15,46 +15,6 @@ from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.rank_plan import RankPlan
 
 
-class OurLoaders(pl.LightningDataModule):
-    """The run's micro-batches of data of ours, and this rank's part of its validation.
-
-    Args:
-        data: whose examples are trained on and evaluated.
-        plan: of the run's batches.
-        num_val_examples: how many examples are evaluated; None for all [examples].
-        in_whole_micro_batches: as `val_bounds`.
-
-    Raises:
-        ValueError: if the data has another number of examples than the plan.
-    """
-
-    def __init__(
-        self,
-        data: Data,
-        plan: RankPlan,
-        *,
-        num_val_examples: int | None,
-        in_whole_micro_batches: bool,
-    ) -> None:
-        super().__init__()
-        _check_number(data.num_train_examples, plan)
-        self._data, self._plan = data, plan
-        self._bounds = val_bounds(
-            min(data.num_val_examples, num_val_examples or data.num_val_examples),
-            split=plan.split(0),
-            rank=plan.rank,
-            in_whole_micro_batches=in_whole_micro_batches,
-        )
-
-    def train_dataloader(self) -> MicroBatches:
-        """The run's order and micro-batches."""
-        return MicroBatches(self._data, self._plan, seed=self._plan.seed)
-
-    def val_dataloader(self) -> ValBatches:
-        """This rank's part."""
-        return ValBatches(self._data, self._bounds)
-
-
 def run_loaders(
     data: Any,
     plan: RankPlan,
@@ -62,19 +22,33 @@ def run_loaders(
     num_val_examples: int | None,
     in_whole_micro_batches: bool,
     windows: Windows | None = None,
-) -> pl.LightningDataModule:
-    """What the Trainer takes, of any data; the arguments are those of `OurLoaders`.
+) -> dict[str, Any]:
+    """What `Trainer.fit` takes of any data, by the names of its arguments.
 
-    Of a user's data `windows` looks ahead, as `MicroBatches` lets it.
+    Args:
+        data: whose examples are trained on and evaluated: a user's DataModule, or data of ours.
+        plan: of the run's batches.
+        num_val_examples: how many examples of ours are evaluated; None for all [examples].
+        in_whole_micro_batches: as `val_bounds`.
+        windows: as of `MicroBatches`, for a user's data.
+
+    Raises:
+        ValueError: if the data has another number of examples than the plan.
     """
     if isinstance(data, pl.LightningDataModule):
-        return with_run_loaders(data, plan, windows=windows)
-    return OurLoaders(
-        data,
-        plan,
-        num_val_examples=num_val_examples,
+        return {"datamodule": with_run_loaders(data, plan, windows=windows)}
+    _check_number(data.num_train_examples, plan)
+    bounds = val_bounds(
+        min(data.num_val_examples, num_val_examples or data.num_val_examples),
+        split=plan.split(0),
+        rank=plan.rank,
         in_whole_micro_batches=in_whole_micro_batches,
     )
+    # No DataModule: Lightning would look for its hooks at each micro-batch.
+    return {
+        "train_dataloaders": MicroBatches(data, plan, seed=plan.seed),
+        "val_dataloaders": ValBatches(data, bounds),
+    }
 
 
 def with_run_loaders(

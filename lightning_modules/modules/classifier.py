@@ -46,6 +46,13 @@ class Classifier(pl.LightningModule):
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return cls(model, label_smoothing=label_smoothing)
 
+    def transfer_batch_to_device(
+        self, batch: tuple[Tensor, Tensor], device: torch.device, dataloader_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and labels where the module is; Lightning's own way goes through any container."""
+        del dataloader_idx
+        return batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """Mean loss of one micro-batch, and the sums of its metrics."""
         del batch_idx

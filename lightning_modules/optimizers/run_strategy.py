@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from pytorch_lightning.strategies import DDPStrategy
@@ -46,6 +47,10 @@ class RunStrategy(DDPStrategy):
         """Wrap the module, unless there is nobody to exchange gradients with."""
         if self._exchanges:
             super().configure_ddp()
+
+    def block_backward_sync(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        """Nothing is exchanged within; there is nothing to block if the module is not wrapped."""
+        return super().block_backward_sync() if self._exchanges else nullcontext()
 
     def optimizer_step(
         self,

@@ -29,6 +29,8 @@ class BatchPlan:
 
     def split_at(self, epoch: int) -> BatchSplit:
         """The layout of a 0-based epoch's optimizer steps."""
+        if not self.grown:  # asked several times at each micro-batch
+            return self.split
         times = self.factor ** sum(first <= epoch for first in self.grown)
         steps = self.split.accumulation_steps * times
         return replace(self.split, accumulation_steps=steps)

@@ -1,14 +1,16 @@
-"""Identity blocks and label smoothing against their definitions."""
+"""Identity blocks and label smoothing against their definitions; switches of the Trainer."""
 
 import math
 
 import pytest
 import torch
+from pytorch_lightning.profilers import SimpleProfiler
 from torch import nn
 from torchvision.models import resnet18, resnet50
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from lightning_modules.layers.zero_init import zero_last_norms
+from lightning_modules.modules.classifier import Classifier
 from lightning_modules.modules.loss import score
 
 
@@ -53,3 +55,23 @@ def test_a_loss_of_the_models_own_is_not_smoothed():
         ValueError, match=r"^label_smoothing must be 0 with a model that has its own"
     ):
         score(OwnLoss(), torch.ones(1), torch.ones(1), label_smoothing=0.1)
+
+
+def test_a_profiler_that_is_asked_for_sees_every_micro_batch(run_words, monkeypatch):
+    seen = []
+    monkeypatch.setattr(SimpleProfiler, "start", lambda self, name: seen.append(name))
+    monkeypatch.setattr(SimpleProfiler, "stop", lambda self, name: None)
+    short = {"batch": 768, "micro_batch": 384, "warmup": 0, "epochs": 1, "schedule": "constant"}
+    words = [f"{key}={value}" for key, value in short.items()]
+
+    run_words(*words, "+trainer.profiler=simple", num_train_examples=1536)
+
+    assert sum(name.endswith("Strategy.training_step") for name in seen) == 4
+
+
+def test_inputs_and_labels_go_where_the_module_is():
+    on_cpu = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
+
+    moved = Classifier(nn.Identity()).transfer_batch_to_device(on_cpu, torch.device("meta"), 0)
+
+    assert [part.device.type for part in moved] == ["meta", "meta"]
