@@ -62,8 +62,8 @@ class LocalLauncher(RunLauncher):
     """Starts each run in fresh processes on this machine, or under torchrun on its machines."""
 
     _refusal = (
-        "hydra/launcher=local needs hydra/sweeper=grid or optuna. Use hydra/launcher=basic with "
-        "Hydra's own sweepers."
+        "hydra/launcher=local needs hydra/sweeper=grid, optuna or sequential. Use "
+        "hydra/launcher=basic with Hydra's own sweepers."
     )
 
     def check(self) -> None:
@@ -94,7 +94,7 @@ class SlurmLauncher(RunLauncher):
     """Submits runs as job arrays and follows them."""
 
     _refusal = (
-        "hydra/launcher=slurm needs hydra/sweeper=grid or optuna. Use "
+        "hydra/launcher=slurm needs hydra/sweeper=grid, optuna or sequential. Use "
         "hydra/launcher=submitit_slurm with Hydra's own sweepers."
     )
 
@@ -182,3 +182,19 @@ class OptunaSweeper(RunSweeper):
         options = {**config, **ours}
         points = list(found.points())
         sys.exit(run_tuning(points, settings, options, configs_of, self._launch()))
+
+
+class SequentialSweeper(RunSweeper):
+    """Adds seeds until a question is decided; its file in conf/hydra/sweeper has the settings."""
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Answer the question and exit with the code of its runs."""
+        from sweeper.commands.overrides import expand, plain, resolved, with_preset
+        from sweeper.commands.sequential.study import run_sequential
+
+        overrides = with_preset(self._params, arguments)
+        points = expand(
+            self._context.config_loader, [o for o in overrides if not o.startswith("question=")]
+        )
+        options = {**plain(self._config), **resolved(self._settings)}
+        sys.exit(run_sequential(points, options, self._launch()))

@@ -65,6 +65,24 @@ _OURS = {
 }
 
 
+def metric_named(name: str, mode: str | None) -> Metric:
+    """The metric of a command's config.
+
+    Raises:
+        ValueError: if it is not known whether more or less of it is better.
+    """
+    if name in _OURS:
+        return _OURS[name]
+    known: dict[str | None, Mode] = {"max": "max", "min": "min"}
+    if mode in known or name.endswith("loss"):
+        return Metric(name, known.get(mode, "min"))
+    msg = (
+        f"metric_mode must say whether a higher {name} is better; got metric_mode="
+        f"{mode or 'null'}. Write metric_mode=max or min."
+    )
+    raise ValueError(msg)
+
+
 @dataclass(frozen=True, slots=True)
 class AskedMetric:
     """What a command asks for: a name, and a mode if the results do not say it."""

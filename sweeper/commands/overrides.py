@@ -246,7 +246,7 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
 
 
 #: Keys that a command reads once, whatever its points are.
-_OF_THE_COMMAND = ("results", "retry", "rerun", "code", "keep_going", "n_trials")
+_OF_THE_COMMAND = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question")
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:

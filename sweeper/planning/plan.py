@@ -25,6 +25,7 @@ from sweeper.store.standing import Open, recover, standing, tidy
 class Plan:
     """The plan of a grid.
 
+    `points` are all of the grid, `specs` the runs that are trained for them;
     `ended` are the current rows that the ledger has of its runs; `repeats` points that are the
     same run as another and differ only in where they run; `same` those whose training is that of
     one of the specs; `warnings`, by run id, what is
@@ -34,6 +35,7 @@ class Plan:
     """
 
     specs: Sequence[RunSpec]
+    points: Sequence[RunSpec]
     ended: Mapping[str, RowFile]
     repeats: int
     same: Sequence[SamePoint]
@@ -147,7 +149,7 @@ def plan(
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
-    same: list[SamePoint] = []
+    points, same = list(specs.values()), list[SamePoint]()
     if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
         specs = without_same(specs, same)
@@ -157,6 +159,7 @@ def plan(
     known = {run_id: fit.bounds for run_id, fit in fits.items()}
     return Plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
+        points=points,
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
         same=same,

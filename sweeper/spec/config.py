@@ -236,6 +236,7 @@ class Incidental(Settings):
     metric: Text
     metric_mode: Literal["max", "min"] | None = None
     n_trials: Count
+    question: Text | None = None
 
 
 class RunConfig(Incidental, Scientific):
@@ -288,9 +289,8 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
 def _not_finite(node: Any, key: str = "") -> Iterator[str]:
     """A sentence for each number, in settings of any type, that no table and no file can hold."""
     if isinstance(node, int | float):
-        if abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
-            return
-        yield f"{key} must be a finite number, at most {LARGEST} if it is whole; got {key}={node}."
+        if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
+            yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."
     elif isinstance(node, Mapping):
         for name, value in node.items():
             if value is not None and not isinstance(value, str):

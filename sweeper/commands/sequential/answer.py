@@ -1,0 +1,135 @@
+"""What is said of a question: after each look, and at its end; and what is remembered of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.stats.sequential import Best, Bounds, Course, Interval, Looks, Rule
+from sweeper.commands.sequential.question import Asked
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.publish import publish_json
+
+_FOLDER = "questions"
+
+
+def verdict(asked: Asked, rule: Rule) -> str:
+    """What the looks so far say, with intervals."""
+    if isinstance(rule, Best):
+        return _of_best(asked, rule)
+    assert isinstance(rule, Bounds)
+    if asked.is_each:
+        return " ".join(_of_one(asked, rule, k) for k in range(len(rule.answers)))
+    said = {True: "reproduced", False: "contradicted", None: "not decided"}[rule.answer]
+    parts = [
+        f"{name} {_shown(asked, interval)}"
+        for name, interval in zip(asked.names, rule.intervals, strict=True)
+        if interval
+    ]
+    return (
+        f"{asked.text}: {said}" + f" ({'; '.join(parts)})" * bool(parts) + f"{_lost(asked, rule)}."
+    )
+
+
+def _of_best(asked: Asked, rule: Best) -> str:
+    names = [arm.name for arm in asked.arms]
+    within = f", or at most {_amount(asked, asked.margin)} below the best" * bool(asked.margin)
+    if rule.best is not None:
+        others = [(j, pair) for (i, j), pair in rule.pairs.items() if i == rule.best]
+        latest = max(pair.n for _, pair in others)  # of what was out before, less is known
+        nearest, pair = min((o for o in others if o[1].n == latest), key=lambda o: o[1].low)
+        ahead = f"better than {names[nearest]}, the nearest, {_shown(asked, pair)}"
+        said = f"{names[rule.best]} is best of {len(names)}{within}: {ahead}"
+        return f"{said}{_lost(asked, rule)}."
+    left = [i for i in range(len(names)) if rule.open_arms[i]]
+    apart = [
+        f"{names[i]} better than {names[j]} {_shown(asked, rule.pairs[i, j])}"
+        for i in left
+        for j in left
+        if i < j and (i, j) in rule.pairs
+    ]
+    out = [names[i] for i in range(len(names)) if not rule.in_it[i]]
+    worse = f"; worse than another: {', '.join(out)}" if out else ""
+    said = f"which is best is not decided{': ' if apart else ''}{'; '.join(apart)}"
+    return f"{said}{worse}{_lost(asked, rule)}."
+
+
+def _of_one(asked: Asked, rule: Bounds, k: int) -> str:
+    interval, name = rule.intervals[k], asked.names[k]
+    told = {True: "no worse", False: "worse", None: "not decided"}[rule.answers[k]]
+    if rule.contrasts.using(rule.lost)[k]:
+        return f"{name}: not decided, as runs diverged{_lost(asked, rule)}."
+    by = f", by {_amount(asked, asked.margin)} or more" if rule.answers[k] is False else ""
+    return f"{name}: {told}{by}" + (f" (better {_shown(asked, interval)})." if interval else ".")
+
+
+def _lost(asked: Asked, rule: Best | Bounds) -> str:
+    names = [arm.name for arm, lost in zip(asked.arms, rule.lost, strict=True) if lost]
+    return f"; not compared since a run diverged: {', '.join(names)}" if names else ""
+
+
+def _amount(asked: Asked, value: float) -> str:
+    return f"{100 * value:.3g} points" if asked.metric.unit == "%" else f"{value:.4g}"
+
+
+def _shown(asked: Asked, interval: Interval) -> str:
+    scale = 100 if asked.metric.unit == "%" else 1
+    low, high = scale * interval.low, scale * interval.high
+    ends = f"95 % over all looks: {low:.3g} to {high:.3g}; {several(interval.n, 'seed')}"
+    return f"by {_amount(asked, interval.mean)} ({ends})"
+
+
+def remembered(asked: Asked, looks: Looks, results: Path) -> Path:
+    """Where a question's plan and answer are kept.
+
+    Raises:
+        ValueError: if it was begun with other seeds or looks that share some of these seeds: looks
+            planned again after others are wrong more often than is promised.
+    """
+    settings = [_settings(arm.runs[asked.seeds[0]]) for arm in asked.arms]
+    about = [asked.text.replace("=", " ").split(), asked.metric.name, settings]
+    digest, plan = _digest(about), _digest([asked.seeds, looks.at])
+    own = results / _FOLDER / f"{digest}-{plan}.json"
+    for path in sorted((results / _FOLDER).glob(f"{digest}-*.json")):
+        before = json.loads(path.read_text())
+        if path != own and set(before["seeds"]) & set(asked.seeds):
+            msg = (
+                "seed and the looks must be those that a question was begun with; "
+                f"{asked.text!r} was begun with seed={','.join(map(str, before['seeds']))} and "
+                f"looks after {', '.join(map(str, before['looks_at']))} seeds ({path}). Give "
+                "those, or ask again with seeds that it has not seen."
+            )
+            raise ValueError(msg)
+    return own
+
+
+def remember(path: Path, asked: Asked, looks: Looks, **found: Any) -> None:
+    """Keep a question's plan and what is known of its answer."""
+    path.parent.mkdir(exist_ok=True)
+    content: Mapping[str, Any] = {
+        "question": asked.text,
+        "metric": asked.metric.name,
+        "arms": [arm.name for arm in asked.arms],
+        "seeds": asked.seeds,
+        "looks_at": looks.at,
+        **found,
+    }
+    publish_json(path, content)
+
+
+def ended(asked: Asked, rule: Rule, course: Course, why: str, runs: Sequence[str]) -> str:
+    """The last sentences: the answer, why it ended, looks, and runs made and left out."""
+    of_all = len(asked.arms) * len(asked.seeds)
+    looks = several(course.looks, "look")
+    counts = f"{looks}, {several(len(runs), 'run')} used, {of_all - len(runs)} of {of_all} left out"
+    return f"{verdict(asked, rule)}\n{why} {counts}."
+
+
+def _settings(run: RunSpec) -> dict[str, str]:
+    return {key: text for key, (text, _) in run.words.items() if key != "seed"}
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,293 @@
+"""The questions that a sequential sweep answers, as people type them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.papers import PAPERS
+from analysis.papers.grid import runs_at
+from analysis.papers.paper import Paper, place_runs
+from analysis.stats.contrasts import Contrasts
+from analysis.stats.sequential import Best, Bounds, Looks, Rule
+from analysis.tables.metric import Metric
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import did_you_mean, several
+from sweeper.store.row import planned_columns
+
+_FORMS = (
+    'Write one of "best KEY at KEY VALUE ... within M points", "no worse than base_batch at KEY '
+    'VALUE ... within M points" (or another KEY VALUE in place of base_batch), and "claim N of '
+    'PAPER".'
+)
+#: Student's t says nothing of fewer.
+LEAST_SEEDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What is compared: a point of the grid, with a run for each seed."""
+
+    name: str
+    runs: Mapping[int, RunSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A question about arms.
+
+    Attributes:
+        text: as typed.
+        arms: compared with each other at the same seeds.
+        metric: by which.
+        contrasts: what must lie between bounds; None to find the best arm.
+        names: of the contrasts.
+        margin: differences that do not matter, in the metric's unit.
+        is_each: whether each contrast has an answer of its own.
+        is_claim: whether the contrasts are a paper's, of the metric as it is; else more is better.
+    """
+
+    text: str
+    arms: Sequence[Arm]
+    metric: Metric
+    contrasts: Contrasts | None = None
+    names: Sequence[str] = ()
+    margin: float = 0.0
+    is_each: bool = False
+    is_claim: bool = False
+
+    @property
+    def seeds(self) -> list[int]:
+        """In the order of the grid."""
+        return list(self.arms[0].runs)
+
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied by before arms are compared."""
+        return 1.0 if self.is_claim else self.metric.sign
+
+    def rule(self, looks: Looks) -> Rule:
+        """What answers it, before any look."""
+        if self.contrasts is None:
+            return Best(len(self.arms), looks, self.margin)
+        return Bounds(self.contrasts, looks, self.is_each)
+
+
+def ask(text: str, points: Sequence[RunSpec], metric: Metric) -> Asked:
+    """Read a question about the points of a grid.
+
+    Raises:
+        ValueError: if it is none, names what the grid lacks, or compares what differs in more than
+            what it asks for.
+    """
+    words = " ".join(text.replace("=", " ").split())
+    for pattern, read in _READERS.items():
+        if found := re.fullmatch(pattern, words):
+            asked = read(text, found, points, metric)
+            _check_seeds(asked.arms)
+            return asked
+    msg = f"question must be one that can be read; got question={text!r}. {_FORMS}"
+    raise ValueError(msg)
+
+
+def _best(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric) -> Asked:
+    key = found["key"]
+    arms = _arms(key, _selected(found["at"], points))
+    if len(arms) < 2:
+        msg = (
+            f"question must leave two or more values of {key} to compare; got question={text!r}, "
+            f"with one in the grid: {arms[0].name}. Give {key} more values."
+        )
+        raise ValueError(msg)
+    return Asked(text=text, arms=arms, metric=metric, margin=_margin(text, found, metric))
+
+
+def _no_worse(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric) -> Asked:
+    points = _selected(found["at"], points)
+    key, value = found["key"], found["value"]
+    if found["base"]:
+        key, value = "batch", points[0].words["base_batch"][0]
+    arms = _arms(key, points)
+    place = next((i for i, arm in enumerate(arms) if _same(arm.name.partition("=")[2], value)), -1)
+    if place < 0 or len(arms) < 2:
+        shown = ", ".join(arm.name for arm in arms)
+        msg = (
+            f"question must find {key}={value} and another value of {key} in the grid; got "
+            f"question={text!r}, the grid has {shown}. Add what is missing."
+        )
+        raise ValueError(msg)
+    others = [i for i in range(len(arms)) if i != place]
+    margin = _margin(text, found, metric)
+    pairs = [(i, place) for i in others]
+    return Asked(
+        text=text,
+        arms=arms,
+        metric=metric,
+        contrasts=Contrasts.pairs(*pairs, num_arms=len(arms), lower=-margin),
+        names=[arms[i].name for i in others],
+        margin=margin,
+        is_each=True,
+    )
+
+
+def _claim(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric) -> Asked:
+    del metric  # a claim has its own
+    paper = PAPERS.get(found["paper"])
+    if paper is None:
+        hint = did_you_mean(found["paper"], list(PAPERS))
+        msg = f"question must name a paper among {', '.join(PAPERS)}; got {text!r}. {hint}"
+        raise ValueError(msg.rstrip())
+    number = int(found["number"])
+    if not 1 <= number <= len(paper.claims):
+        claims = "; ".join(f"{i}: {claim.text}" for i, claim in enumerate(paper.claims, 1))
+        msg = f"question must name a claim of {paper.name} by its number; got {text!r}. {claims}."
+        raise ValueError(msg)
+    claim = paper.claims[number - 1]
+    if claim.contrasts is None or claim.only_there:
+        why = claim.only_there or "it is about an optimum that is fitted, not about points"
+        msg = (
+            f"question must be a claim that can be judged seed by seed; got {text!r} ({claim.text})"
+            f": {why}. `python -m analysis claims` judges what it can."
+        )
+        raise ValueError(msg)
+    chosen = _at_points(text, paper, number - 1, points)
+    names = [str(point) for point in claim.points]
+    _check_alike([c for point in chosen for c in point], ("batch", "warmup", "lr_rule"))
+    arms = [Arm(name, _by_seed(point)) for name, point in zip(names, chosen, strict=True)]
+    return Asked(
+        text=f"{text}: {claim.text}",
+        arms=arms,
+        metric=claim.metric,
+        contrasts=claim.contrasts,
+        names=[_weighed(row, names) for row in claim.contrasts.weights],
+        is_claim=True,
+    )
+
+
+_AT = r"(?: at (?P<at>.+?))?"
+_WITHIN = r" within (?P<margin>[\d.]+(?:e-?\d+)?)(?P<points> points?)?"
+_READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric], Asked]] = {
+    rf"best (?P<key>\S+){_AT}(?:{_WITHIN})?": _best,
+    rf"no worse than (?:(?P<base>base_batch)|(?P<key>\S+) (?P<value>\S+)){_AT}{_WITHIN}": _no_worse,
+    r"claim (?P<number>\d+) of (?P<paper>\S+)": _claim,
+}
+
+
+def _margin(text: str, found: re.Match[str], metric: Metric) -> float:
+    """In the metric's own unit; points are hundredths of a share."""
+    if found["margin"] is None:
+        return 0.0
+    if bool(found["points"]) != (metric.unit == "%"):
+        amount = found["margin"]
+        rule = (
+            f"in points: within {amount} points"
+            if metric.unit == "%"
+            else f"a number of {metric.name}"
+        )
+        msg = f"the margin of a question must be {rule}; got question={text!r}."
+        raise ValueError(msg)
+    return float(found["margin"]) / (100 if found["points"] else 1)
+
+
+def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
+    """The points with these values of keys."""
+    parts = (at or "").split()
+    if len(parts) % 2:
+        msg = f"question must give each key after at a value; got {at!r}. {_FORMS}"
+        raise ValueError(msg)
+    for key, value in zip(parts[::2], parts[1::2], strict=True):
+        _check_key(key, points)
+        left = [point for point in points if _same(point.words[key][0], value)]
+        if not left:
+            known = ", ".join(dict.fromkeys(point.words[key][0] for point in points))
+            msg = (
+                f"question must ask about what the grid has; got {key}={value}, the grid has "
+                f"{key}={known}."
+            )
+            raise ValueError(msg)
+        points = left
+    return points
+
+
+def _arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
+    """One for each value of a key; nothing else may differ between them."""
+    _check_key(key, points)
+    _check_alike(points, (key,))
+    values = dict.fromkeys(point.words[key][0] for point in points)
+    return [
+        Arm(f"{key}={value}", _by_seed([p for p in points if p.words[key][0] == value]))
+        for value in values
+    ]
+
+
+def _by_seed(points: Sequence[RunSpec]) -> dict[int, RunSpec]:
+    return {point.config.seed: point for point in points}
+
+
+def _check_key(key: str, points: Sequence[RunSpec]) -> None:
+    known = points[0].words
+    if key not in known or key == "seed":
+        hint = did_you_mean(key, [name for name in known if name != "seed"])
+        msg = f"question must ask about keys of the runs; got {key}. {hint or _FORMS}"
+        raise ValueError(msg)
+
+
+def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
+    free = ("seed", *keys)
+    for name in dict.fromkeys(name for point in points for name in point.words):
+        if any(name == key or name.startswith(f"{key}.") for key in free):
+            continue
+        values = list(dict.fromkeys(point.words.get(name, ("none",))[0] for point in points))
+        if len(values) > 1:
+            msg = (
+                f"what a question compares must differ in {', '.join(keys)} only; here {name} "
+                f"differs too: {', '.join(values)}. Give it one value, or add to the question: at "
+                f"{name} {values[0]}."
+            )
+            raise ValueError(msg)
+
+
+def _check_seeds(arms: Sequence[Arm]) -> None:
+    seeds = [list(arm.runs) for arm in arms]
+    if len(seeds[0]) < LEAST_SEEDS or any(sorted(one) != sorted(seeds[0]) for one in seeds):
+        numbers = ", ".join(sorted({f"{len(one)}" for one in seeds}))
+        msg = (
+            f"seed must have {LEAST_SEEDS} or more values, the same for all that is compared: as "
+            f"many as may be spent on the question; got {numbers}. Write 'seed=range(0,20)'."
+        )
+        raise ValueError(msg)
+
+
+def _at_points(
+    text: str, paper: Paper, number: int, points: Sequence[RunSpec]
+) -> list[list[RunSpec]]:
+    """The points of the grid that stand at each of the claim's."""
+    frame = pd.DataFrame([planned_columns(point) for point in points])
+    placed = place_runs(frame, paper)
+    wanted = paper.claims[number].points
+    chosen = [[points[int(i)] for i in placed.index[here]] for here in runs_at(placed, wanted)]
+    if missing := [str(p) for p, here in zip(wanted, chosen, strict=True) if not here]:
+        msg = (
+            f"question must be a claim about points of the grid; got {text!r}, and the grid lacks "
+            f"{several(len(missing), 'point')} of the paper's numbers: {'; '.join(missing)}."
+        )
+        raise ValueError(msg)
+    return chosen
+
+
+def _weighed(weights: "np.ndarray[tuple[int], np.dtype[np.float64]]", names: Sequence[str]) -> str:
+    used = [(weight, name) for weight, name in zip(weights, names, strict=True) if weight]
+    if sorted(weight for weight, _ in used) == [-1, 1]:
+        above, below = (next(n for w, n in used if w == sign) for sign in (1, -1))
+        return f"{above} minus {below}"
+    return " ".join(f"{weight:+.2g} x {name}" for weight, name in used)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two texts are the same value."""
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one == other

@@ -1,0 +1,185 @@
+"""Rounds of seeds for what is undecided, and a look after each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from analysis.stats.anytime import Looks
+from analysis.stats.replicates import Array
+from analysis.stats.sequential import Course, Rule, follow
+from sweeper.commands.sequential.answer import verdict
+from sweeper.commands.sequential.cost import Budget
+from sweeper.commands.sequential.question import Asked
+from sweeper.commands.sweep import Launch, take_in
+from sweeper.console.live import LiveTable
+from sweeper.planning.plan import Event, Plan, Task, tasks
+from sweeper.spec import exit_codes
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.ledger import Ledger
+
+
+@dataclass(slots=True)
+class Study:
+    """A question and the runs for it, all of which the ledger knows."""
+
+    asked: Asked
+    looks: Looks
+    planned: Plan
+    trained: Mapping[str, str]
+    ledger: Ledger
+    options: Mapping[str, Any]
+    why: str = ""
+    _pending: set[str] = field(default_factory=set[str])
+    _stale: set[str] = field(default_factory=set[str])
+    _said: int = 0
+
+    def __post_init__(self) -> None:
+        """What is made again has no result yet."""
+        if self.options["code"] == "rerun":
+            self._stale = {*self.planned.changes}
+
+    def _id(self, arm: int, seed: int) -> str:
+        run_id = self.asked.arms[arm].runs[seed].run_id
+        return self.trained.get(run_id, run_id)
+
+    def values(self) -> Array:
+        """Of each arm and seed: nan without a result, infinite for what diverged."""
+        asked = self.asked
+        ids = [[self._id(arm, seed) for seed in asked.seeds] for arm in range(len(asked.arms))]
+        rows = self.ledger.measured({i for row in ids for i in row}, [asked.metric.name])
+
+        def value(run_id: str) -> float:
+            row = rows.get(run_id)
+            if row is None or run_id in self._stale or not Outcome(row["outcome"]).is_result:
+                return np.nan
+            measured = row[asked.metric.name]
+            is_lost = row["outcome"] == Outcome.DIVERGED
+            return np.inf if is_lost else np.nan if measured is None else asked.sign * measured
+
+        return np.array([[value(run_id) for run_id in row] for row in ids])
+
+    def used(self, course: Course) -> list[str]:
+        """The runs that the looks so far used."""
+        seeds = self.asked.seeds
+        return [self._id(arm, s) for arm, n in enumerate(course.used) for s in seeds[:n]]
+
+    def course(self) -> tuple[Rule, Course]:
+        """How far the runs in the ledger answer the question."""
+        rule = self.asked.rule(self.looks)
+        return rule, follow(rule, self.values(), self.options["give_up"])
+
+    def introduce(self, table: LiveTable) -> None:
+        """Say what is asked, and what it may take."""
+        arms, seeds = len(self.asked.arms), len(self.asked.seeds)
+        outside = len(self.planned.points) - arms * seeds
+        table.say(
+            f"Question: {self.asked.text}. Looks after {self.looks.at[0]} seeds"
+            f"{'' if len(self.looks.at) == 1 else ' and then up to ' + str(seeds)}; a seed of all "
+            f"costs {several(arms, 'run')}, less as some are decided; at most {arms * seeds} runs."
+        )
+        if outside:
+            table.say(f"{several(outside, 'point')} of the grid that it is not about: not trained.")
+        used = {*self.used(self.course()[1])}
+        for spec in self.planned.specs:
+            if spec.run_id in used:
+                table.add(spec, self.planned.ended[spec.run_id].outcome)
+
+    def run(self, launch: Launch, table: LiveTable) -> int:
+        """Make what the looks need."""
+
+        def take(event: Event) -> None:
+            table.update(event)
+            self._pending -= event.ended.keys()
+            self._stale -= event.ended.keys()
+
+        rounds = self._rounds(table)
+        first = next(rounds, None)  # what is answered already starts nothing
+        if first is not None:
+            take_in(launch(chain([first], rounds), self.ledger), take)
+        return exit_codes.DONE if self.why else self._lacking(table)
+
+    def _rounds(self, table: LiveTable) -> Iterator[Task | None]:
+        """The runs of the next look, and of the one after that when these have ended."""
+        while True:
+            rule, course = self.course()
+            if not course.needs.any():
+                self.why = self._ended(rule, course)
+                return
+            if course.seeds > self._said:
+                self._said = course.seeds
+                table.say(f"After {course.seeds} seeds: {verdict(self.asked, rule)}")
+            wanted = self.wanted(course)
+            self.why = self._over_budget(rule, course, wanted)
+            if self.why:
+                return
+            yield from self._tasks(wanted, table)
+            while self._pending:
+                yield None
+            if self.wanted(course):  # some failed, and are not to be tried again
+                return
+
+    def _over_budget(self, rule: Rule, course: Course, wanted: Sequence[RunSpec]) -> str:
+        """Why the budget ends it; empty if it does not."""
+        budget = Budget.of(self.planned.specs, self.ledger)
+        if budget is None:
+            return ""
+        cost = budget.cost(wanted)
+        if cost > budget.left:
+            return budget.words(cost)
+        more = int(budget.left / cost * (course.upto - course.seeds)) if cost else self.looks.at[-1]
+        at = max(n for n in self.looks.at if n <= max(course.upto, course.seeds + more))
+        is_less = course.seeds > 0 and at < self.looks.at[-1]
+        if is_less and rule.chance(at) < self.options["give_up"]:
+            seeds, chance = several(at, "seed"), self.options["give_up"]
+            return (
+                f"Stopped: what budget={budget.given} covers, {seeds}, would answer it with a "
+                f"chance below {chance:g}."
+            )
+        return ""
+
+    def _tasks(self, wanted: Sequence[RunSpec], table: LiveTable) -> list[Task]:
+        """What is to be made of these runs; not what failed, unless that is to be retried."""
+        part = replace(self.planned, specs=wanted)
+        options = {name: self.options[name] for name in ("retry", "code")}
+        found = tasks(part, self.ledger, rerun=None, **options)
+        for task in found:
+            self._pending.add(task.spec.run_id)
+            table.add(task.spec, "waiting")
+        return found
+
+    def wanted(self, course: Course) -> list[RunSpec]:
+        """The runs without a result that the next look needs, one seed after the other."""
+        missing = np.isnan(self.values()) & course.needs[:, None]
+        missing[:, course.upto :] = False
+        ids = [self._id(int(arm), self.asked.seeds[seed]) for seed, arm in np.argwhere(missing.T)]
+        specs = {spec.run_id: spec for spec in self.planned.specs}
+        return [specs[run_id] for run_id in dict.fromkeys(ids)]
+
+    def _ended(self, rule: Rule, course: Course) -> str:
+        """Why no more seeds are made."""
+        if course.is_hopeless:
+            chance = self.options["give_up"]
+            return (
+                f"Stopped: the seeds that are left would answer it with a chance below {chance:g}."
+            )
+        if rule.is_answered:
+            return f"Decided after {several(course.seeds, 'seed')}."
+        if course.seeds == self.looks.at[-1]:
+            return "Not decided by all seeds."
+        return "Stopped: more seeds would not answer it, as runs diverged."
+
+    def _lacking(self, table: LiveTable) -> int:
+        """Say which runs of the next look have no result."""
+        _, course = self.course()
+        wanted = self.wanted(course)
+        self.why = (
+            f"The look after {several(course.upto, 'seed')} waits for "
+            f"{several(len(wanted), 'run')}, first {wanted[0].point}."
+        )
+        table.say("Repeat the command to go on; retry=failed tries again what failed.")
+        return exit_codes.RUN_FAILED

@@ -1,0 +1,280 @@
+"""A sequential sweep: its questions, its rounds, where it ends, and that it goes on as it was."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.overrides import expand, plain, resolved
+from sweeper.commands.sequential.study import run_sequential
+from sweeper.planning.plan import Event
+from sweeper.spec.outcomes import Outcome
+from sweeper.store.attempt import Attempt, End
+
+QUICK = [
+    "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
+    "model.noise_scale=256",
+]  # fmt: skip
+WARMUPS = ["warmup=0,1,2", "epochs=4", "seed=range(0,8)", "question='best warmup'"]
+
+
+@pytest.fixture
+def ask(loader, results):
+    """Answer the question of some words with a launcher."""
+
+    def run(launch, *words):
+        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+            own = [w for w in words if w.startswith(("hydra", "question", "retry", "budget"))]
+            composed = compose(
+                "config",
+                ["hydra/sweeper=sequential", f"results={results}", *own],
+                return_hydra_config=True,
+            )
+        settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})
+        words = [w for w in words if not w.startswith(("hydra", "question"))]
+        configs = list(expand(loader, [*words, f"results={results}"]))
+        named = {key: configs[0][key] for key in ("metric", "metric_mode")}
+        return run_sequential(configs, {**plain(composed), **settings, **named}, launch)
+
+    return run
+
+
+class Pretended:
+    """A place to run that publishes a value for each run, as many at once as there are tasks.
+
+    Like SLURM's it takes all tasks up to the first None; the values are a function of the spec.
+    """
+
+    def __init__(self, value, stop_after=None):
+        self.value, self.stop_after = value, stop_after
+        self.rounds = []
+
+    @property
+    def made(self):
+        return sum(len(one) for one in self.rounds)
+
+    def __call__(self, tasks, ledger):
+        source = iter(tasks)
+        while True:
+            ready = []
+            for task in source:
+                if task is None:
+                    break
+                ready.append(task)
+            else:
+                if not ready:
+                    return
+            self.rounds.append([self._point(task) for task in ready])
+            for task in ready:
+                yield self._made(task, ledger)
+                if self.made_so_far(ledger) == self.stop_after:
+                    raise KeyboardInterrupt
+
+    def made_so_far(self, ledger):
+        return sum(row.outcome.is_result for row in ledger.ended().values())
+
+    @staticmethod
+    def _point(task):
+        return task.spec.words["warmup"][0], task.spec.config.seed
+
+    def _made(self, task, ledger):
+        attempt = Attempt.begin(task.spec, ledger, task.number)
+        value = self.value(task.spec)
+        outcome = value if isinstance(value, Outcome) else Outcome.FINISHED
+        measured = {} if isinstance(value, Outcome) else {"val_accuracy": value}
+        end = End(outcome=outcome, reason="")
+        ledger.publish({**attempt.row(end, ledger.results), "steps": 5, **measured}, [])
+        attempt.settle(end, ledger)
+        return Event(began=[attempt], ended={task.spec.run_id: end})
+
+
+def accuracy(means, noise=0.002):
+    """Values by warmup, with noise of each run."""
+
+    def value(spec):
+        seed, warmup = spec.config.seed, int(spec.config.warmup)
+        return means[warmup] + noise * np.random.default_rng([seed, warmup]).normal()
+
+    return value
+
+
+FAR = accuracy({0: 0.90, 1: 0.92, 2: 0.95})
+CLOSE = accuracy({0: 0.90, 1: 0.949, 2: 0.95}, noise=0.001)
+
+
+def remembered(results):
+    (path,) = (results / "questions").iterdir()
+    return json.loads(path.read_text())
+
+
+def test_seeds_are_added_to_all_arms_until_one_is_best(ask, results, capsys):
+    launch = Pretended(FAR)
+
+    assert ask(launch, *WARMUPS) == 0
+
+    assert [len(one) for one in launch.rounds] == [9, 2]  # warmup=0 was out by then
+    said = capsys.readouterr().out
+    answer = re.search(r"warmup=2 is best of 3: better than warmup=1, the nearest, by .*", said)
+    assert answer is not None
+    assert remembered(results)["answer"] == answer[0]
+    assert re.search(rf"Decided after \d seeds. \d looks, {launch.made} runs used, \d+ of 24", said)
+
+
+def test_what_is_out_gets_no_more_seeds(ask):
+    launch = Pretended(CLOSE)
+
+    ask(launch, *WARMUPS, "hydra.sweeper.give_up=0")
+
+    assert {warmup for warmup, _ in launch.rounds[-1]} == {"1", "2"}
+
+
+def test_a_question_that_the_ledger_answers_starts_nothing(ask, capsys):
+    ask(Pretended(FAR), *WARMUPS)
+    before = capsys.readouterr().out
+    again = Pretended(FAR)
+
+    assert ask(again, *WARMUPS) == 0
+
+    last = [line for line in before.splitlines() if "warmup=2 is best" in line][-1]
+    assert again.rounds == []
+    assert last in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stop_after", [2, 10])
+def test_a_study_that_was_stopped_goes_on_to_the_same_looks_and_answer(
+    ask, results, stop_after, tmp_path
+):
+    assert ask(Pretended(CLOSE, stop_after), *WARMUPS) == 130
+    rest = Pretended(CLOSE)
+
+    assert ask(rest, *WARMUPS) == 0
+
+    stopped = remembered(results)
+    results.rename(tmp_path / "stopped")
+    whole = Pretended(CLOSE)
+    ask(whole, *WARMUPS)
+    assert remembered(results) == stopped
+    assert stop_after + rest.made == whole.made
+
+
+def test_a_run_without_a_result_is_said_and_tried_again_on_request(ask, capsys):
+    def failing(spec):
+        is_it = spec.config.seed == 1 and spec.config.warmup == 2
+        return Outcome.FAILED if is_it else FAR(spec)
+
+    first, second, third = Pretended(failing), Pretended(FAR), Pretended(FAR)
+
+    assert ask(first, *WARMUPS) == 1
+    assert "The look after 3 seeds waits for 1 run, first " in capsys.readouterr().out
+    assert ask(second, *WARMUPS, "retry=failed") == 0
+    assert ask(third, *WARMUPS) == 0
+    assert second.rounds[0] == [("2", 1)]
+    assert third.rounds == []
+
+
+def test_other_seeds_than_it_was_begun_with_are_refused_unless_all_are_new(ask):
+    ask(Pretended(CLOSE), *WARMUPS)
+    more = [word.replace("range(0,8)", "range(0,9)") for word in WARMUPS]
+    new = [word.replace("range(0,8)", "range(10,14)") for word in WARMUPS]
+
+    with pytest.raises(ValueError, match="was begun with seed=0,1,2,3,4,5,6,7 and looks"):
+        ask(Pretended(CLOSE), *more)
+    assert ask(Pretended(CLOSE), *new) == 0
+
+
+def test_arms_with_a_diverged_run_are_named(ask, capsys):
+    def value(spec):
+        return Outcome.DIVERGED if spec.config.warmup == 0 else FAR(spec)
+
+    assert ask(Pretended(value), *WARMUPS) == 0
+
+    assert "; not compared since a run diverged: warmup=0." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["question='which is best'"], "question must be one that can be read; got"),
+        (["question='best warmpu'"], "got warmpu. Did you mean warmup?"),
+        (["question='best warmup at warmup 1'"], "two or more values of warmup to compare"),
+        (["question='best warmup within 0.3'"], "in points: within 0.3 points; got question="),
+        (["question='best warmup at batch 1'"], "got batch=1, the grid has batch=3840."),
+        (["question='best warmup at batch'"], "must give each key after at a value; got 'batch'"),
+        (["question='no worse than warmup 7 within 1 points'"], "must find warmup=7 and another"),
+        (["question='claim 9 of goyal2017'"], "must name a claim of goyal2017 by its number"),
+        (["question='claim 1 of goyal2018'"], "Did you mean goyal2017?"),
+        (["question='claim 1 of goyal2017'"], "the grid lacks 2 points of the paper's numbers"),
+        (["question='claim 9 of mccord2021'"], "judged seed by seed"),
+        (["question='best warmup'", "lr_rule=linear,none"], "lr_rule differs too: linear, none."),
+        (["question='best warmup'", "seed=0,1"], "seed must have 3 or more values"),
+        (["question=null"], "question must be given with hydra/sweeper=sequential"),
+        (["question='best warmup'", "hydra.sweeper.first_look=2"], "first_look must be a whole"),
+        (["question='best warmup'", "hydra.sweeper.give_up=1"], "give_up must be a chance"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_question_that_cannot_be_asked_is_refused_before_anything_starts(
+    ask, results, words, sentence
+):
+    launch = Pretended(FAR)
+    base = [w for w in WARMUPS if w.partition("=")[0] not in {x.partition("=")[0] for x in words}]
+
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        ask(launch, *base, *words)
+
+    assert launch.rounds == []
+    assert not results.exists()
+
+
+def test_arms_that_are_one_training_are_refused(ask):
+    words = ["batch=3840", "base_batch=3840", "lr_rule=linear,none", "seed=0,1,2"]
+
+    with pytest.raises(ValueError, match="lr_rule=linear and lr_rule=none have the same learning"):
+        ask(Pretended(FAR), *words, "question='best lr_rule'")
+
+
+def test_each_batch_is_judged_against_the_base_batch(ask, capsys):
+    values = {1920: 0.95, 3840: 0.95, 7680: 0.90}
+
+    def value(spec):
+        seed = np.random.default_rng([spec.config.seed, spec.config.batch])
+        return values[spec.config.batch] + 0.0005 * seed.normal()
+
+    words = ["batch=1920,3840,7680", "base_batch=1920", "seed=range(0,8)", "base_lr=0.01"]
+
+    assert (
+        ask(Pretended(value), *words, "question='no worse than base_batch within 0.5 points'") == 0
+    )
+
+    said = capsys.readouterr().out
+    assert "batch=3840: no worse (better by " in said
+    assert re.search(r"batch=7680: worse, by 0.5 points or more \(better by -[45]", said)
+
+
+def test_a_claim_of_a_paper_is_answered_in_its_numbers(ask, capsys):
+    def value(spec):
+        seed = np.random.default_rng([spec.config.seed, int(spec.config.warmup)])
+        return 0.90 + 0.01 * (spec.config.warmup > 0) + 0.001 * seed.normal()
+
+    words = [
+        "batch=8192",
+        "warmup=0,5",
+        "seed=range(0,8)",
+        "epochs=6",
+        "data.num_train_examples=16384",
+    ]
+
+    assert ask(Pretended(value), *words, "question='claim 4 of goyal2017'", "bn_span=256") == 0
+
+    said = capsys.readouterr().out
+    assert (
+        "gradual warmup is better than none: reproduced (batch 8,192 warmup 5 linear minus" in said
+    )
+
+
+def test_a_budget_needs_the_time_of_its_runs(ask):
+    with pytest.raises(ValueError, match="that of 9 of 9 runs is not known"):
+        ask(Pretended(FAR), *WARMUPS, "budget=1")
