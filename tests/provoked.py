@@ -96,10 +96,10 @@ class Greedy(_Net):
 
 
 class GreedyAboveHalf(_Net):
-    """Asks for a petabyte in its third epoch, unless the micro-batch is at most 384."""
+    """Asks for a petabyte in its 51st micro-batch, unless that is of at most 384 examples."""
 
     def forward(self, images: Tensor) -> Tensor:
-        if len(images) > 384 and self.forwards >= 200:
+        if len(images) > 384 and self.forwards >= 50:
             return super().forward(images) + torch.empty(2**50).sum()
         return super().forward(images)
 

@@ -13,8 +13,9 @@ SHORT = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "batch": 76
 
 @pytest.fixture
 def short(config):
-    """The config of a short run that differs by these changes."""
-    return lambda **changes: config(**SHORT | changes)
+    """The config of a short run, of two steps, that differs by these changes."""
+    data = {**config()["data"], "num_train_examples": 15_360}
+    return lambda **changes: config(**SHORT | {"data": data} | changes)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_out_of_memory_is_its_own_outcome(launch):
 
 
 def test_out_of_memory_in_the_middle_goes_on_with_half_the_micro_batch(launch, results):
-    """80 micro-batches of 768 an epoch: the third epoch fails, and is made with 384."""
+    """20 micro-batches of 768 an epoch: the third epoch fails, and is made with 384."""
     row = only(launch(provoked("GreedyAboveHalf", epochs=3, micro_batch=768)))
 
     earlier = only(pd.read_parquet(results / "superseded/runs"))
@@ -147,7 +147,7 @@ def test_device_counts_may_differ_from_run_to_run(launch):
 
     assert list(rows.outcome) == ["finished"] * 3
     assert list(rows.world_size) == [1, 2, 1]
-    assert (rows.steps == 8).all()
+    assert (rows.steps == 2).all()
     assert (rows.realised_batch_min == 7680).all()
     assert (rows.realised_batch_max == 7680).all()
 
@@ -181,9 +181,11 @@ def test_starting_over_keeps_the_earlier_rows(launch, short, results):
 @pytest.mark.parametrize(
     ("seconds", "where"), [(0.05, r"after \d+ of 16 steps of epoch 1"), (3600, "after epoch 0")]
 )
-def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(short, results, seconds, where):
+def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(
+    config, short, results, seconds, where
+):
     """Steps of five micro-batches; a run whose step does not end is given up."""
-    slow = provoked("Slow", micro_batch=768, batch=3840)
+    slow = provoked("Slow", micro_batch=768, batch=3840, data=config()["data"])
     slow["model"]["seconds"] = seconds
     ledger = Ledger(results)
     ledger.prepare()
