@@ -5,6 +5,8 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +18,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hypothesis import settings
 
 from sweeper import CONFIG_FOLDER
+from sweeper.cli import main
 from sweeper.commands.overrides import CONFIG_NAME, expand, plain, with_own_classes
 from sweeper.commands.sweep import run_sweep
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
+from sweeper.launch.ranks import LocalRanks
 from sweeper.store.ledger import Ledger
 
 Config = dict[str, Any]
@@ -110,12 +114,31 @@ def grid(loader: ConfigLoader) -> Callable[..., list[Config]]:
 def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
     """Sweep in this process: ``sweep_here(results, "batch=3840,7680")`` gives the exit code."""
 
-    def sweep(results: Path, *words: str) -> int:
+    def sweep(results: Path, *words: str, ranks: LocalRanks | None = None) -> int:
         configs = list(expand(loader, with_own_classes([*words, f"results={results}"])))
         machine = Machine(cores=2, jobs=1)
-        return run_sweep(configs, configs[0], lambda tasks, on: run_here(tasks, on, machine))
+        return run_sweep(
+            configs, configs[0], lambda tasks, on: run_here(tasks, on, machine, ranks=ranks)
+        )
 
     return sweep
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`sweeper WORDS` in this process: its code and what it printed."""
+
+    def call(*words: object) -> subprocess.CompletedProcess[str]:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sweeper", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), said.out, said.err)
+
+    return call
 
 
 @pytest.fixture

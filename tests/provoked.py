@@ -193,7 +193,9 @@ class Padded(Digits):
 
 
 class Slow(_Net):
-    """Takes some time for each micro-batch."""
+    """Takes some time for each micro-batch, without a processor."""
+
+    sleeps = True
 
     def __init__(
         self, input_shape: tuple[int, int, int], num_classes: int, seconds: float = 0.01
@@ -204,7 +206,7 @@ class Slow(_Net):
     def forward(self, images: Tensor) -> Tensor:
         if self.training and self.forwards == 0:
             print("training", flush=True)  # noqa: T201
-        time.sleep(self.seconds if self.training else 0)
+        time.sleep(self.seconds if self.training and self.sleeps else 0)
         return super().forward(images)
 
 
@@ -246,6 +248,12 @@ def train_until(epoch: int, args: WorkerArgs) -> None:
     worker._append = append_and_stop
     if epoch == 0:
         stop.touch()
+    worker.work(args)
+
+
+def train_awake(args: WorkerArgs) -> None:
+    """First function of a worker that trains `Slow` as any other model."""
+    Slow.sleeps = False
     worker.work(args)
 
 

@@ -13,7 +13,10 @@ import pytest
 from sweeper.store.lease import EXPIRES_S, HEARTBEAT_S
 
 TINY = ["epochs=1", "warmup=0", "schedule=constant", "batch=3840", "data.num_train_examples=3840"]
-
+#: Minutes of sleep.
+LONG = [
+    "epochs=400", "warmup=0", "schedule=constant", "batch=3840", "model._target_=provoked.Slow",
+]  # fmt: skip
 
 #: Another name and other process ids: what a second machine on a shared folder is to a sweep.
 ANOTHER_MACHINE = (
@@ -77,7 +80,7 @@ def test_three_sweeps_of_one_grid_share_its_thirty_runs(results):
 
 @pytest.mark.slow
 def test_a_sweep_takes_over_what_a_killed_one_had_begun(results):
-    words = ["epochs=400", "warmup=0", "schedule=constant", "batch=3840"]
+    words = LONG
     first = start(results, *words)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
     second = start(results, *words, "timeout_s=4")
@@ -102,7 +105,7 @@ def test_a_sweep_takes_over_from_a_machine_that_has_gone_silent(results):
     """Only the silence of its heartbeat tells that a process elsewhere is dead."""
     if not can_be_another_machine():
         pytest.skip("namespaces of names and process ids cannot be made here")
-    words = ["epochs=400", "warmup=0", "schedule=constant", "batch=3840"]
+    words = LONG
     first = start(results, *words, elsewhere=True)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
     second = start(results, *words, "timeout_s=4")
@@ -122,7 +125,7 @@ def test_a_sweep_takes_over_from_a_machine_that_has_gone_silent(results):
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
-    words = ["epochs=400", "warmup=0", "schedule=constant", "batch=3840"]
+    words = LONG
     sweep = start(results, *words)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
 
@@ -180,7 +183,7 @@ def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk, 
 
 @pytest.mark.slow
 def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results, sweep_here):
-    words = ["epochs=400", "warmup=0", "schedule=constant", "batch=3840"]
+    words = LONG
     sweep = start(results, *words, as_mortal=True)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
 

@@ -18,7 +18,10 @@ from process_tree import descendants
 from sweeper.store.schema import CURVES, RUNS
 
 KILLS = int(os.environ.get("SWEEPER_SOAK_KILLS", "3"))
-WORDS = ["batch=3840,7680", "warmup=0,1", "seed=0,1", "epochs=4", "schedule=constant"]
+WORDS = [
+    "batch=3840,7680", "warmup=0,1", "seed=0,1", "epochs=4", "schedule=constant",
+    "data.num_train_examples=15360",
+]  # fmt: skip
 CIRCUMSTANCES = {
     "wall_s", "train_s", "examples_per_s", "peak_memory_gib", "attempt", "started_at", "host",
     "git_commit", "versions", "log_path", "config_json", "elapsed_s", "micro_batch", "start_s",

@@ -8,7 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-WORDS = ["batch=3840,30720", "warmup=0,1", "epochs=2", "schedule=constant"]
+WORDS = [
+    "batch=3840,15360", "warmup=0,1", "epochs=2", "schedule=constant",
+    "data.num_train_examples=30720",
+]  # fmt: skip
 
 
 def sweep(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -31,21 +34,21 @@ def test_every_run_is_a_row_that_plain_pandas_reads(done):
     assert list(zip(runs.global_batch, runs.warmup_epochs, strict=True)) == [
         (3840, 0.0),
         (3840, 1.0),
-        (30720, 0.0),
-        (30720, 1.0),
+        (15360, 0.0),
+        (15360, 1.0),
     ]
     assert set(runs.outcome) == {"finished"}
     assert runs.run_id.is_unique
     assert (runs.realised_batch_min == runs.global_batch).all()
     assert (runs.realised_batch_max == runs.global_batch).all()
-    assert list(runs.steps_per_epoch) == [16, 16, 2, 2]
-    assert list(runs.steps) == [32, 32, 4, 4]
+    assert list(runs.steps_per_epoch) == [8, 8, 2, 2]
+    assert list(runs.steps) == [16, 16, 4, 4]
     assert list(runs.peak_lr) == pytest.approx(list(runs.base_lr * runs.global_batch / 256))
     assert (runs.num_parameters == 13_818).all()
     assert runs.val_accuracy.between(0, 1).all()
     assert runs.lr_series_hash.is_unique
     assert runs.data_about.str.contains("1,797 real images").all()
-    assert (runs.num_train_examples == 61_440).all()
+    assert (runs.num_train_examples == 30_720).all()
     assert str(runs.started_at.dt.tz) == "UTC"
     assert json.loads(runs.config_json.iloc[0])["batch"] == 3840
 

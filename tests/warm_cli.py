@@ -3,8 +3,10 @@
 `python warm_cli.py CASES ANSWERS`: both are JSON lists; a case has argv and a folder to be in.
 """
 
+import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import signal
@@ -39,6 +41,7 @@ def main() -> None:
 def _warm() -> None:
     import hydra.core.plugins
 
+    import sweeper.commands.plan
     import sweeper.launch.local.launcher
     from sweeper.cli import COMMANDS
 
@@ -46,6 +49,8 @@ def _warm() -> None:
     for module in (*_IMPORTED, *(module for module, _ in COMMANDS.values())):
         importlib.import_module(module)
     sweeper.launch.local.launcher.run_here = _no_run
+    with contextlib.redirect_stdout(io.StringIO()):  # the grammar's tables fill as it is used
+        sweeper.commands.plan.main(["batch=3840,7680", "warmup=0", "results=nowhere"])
     gc.freeze()
 
 

@@ -97,9 +97,9 @@ def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
     """The overrides that a preset adds, from `hydra.sweeper.params`."""
-    fixed = [o.input_line or "" for o in parse(overrides, loader) if not o.is_sweep_override()]
-    params = OmegaConf.select(_compose(loader, fixed), "hydra.sweeper.params")
-    return params or {}
+    fixed = [one for one in parse(overrides, loader) if not one.is_sweep_override()]
+    chosen = tuple(one.input_line or "" for one in fixed if not _is_value(one, loader))
+    return OmegaConf.select(_template(loader, chosen).composed, "hydra.sweeper.params") or {}
 
 
 def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -152,9 +152,9 @@ class _Template:
 
     def __init__(self, loader: ConfigLoader, chosen: Sequence[str]) -> None:
         self._loader, self._chosen = loader, chosen
-        self._composed = _compose(loader, chosen)
-        keys = [str(key) for key in self._composed if key != "hydra"]
-        ours = OmegaConf.masked_copy(self._composed, keys)
+        self.composed = _compose(loader, chosen)
+        keys = [str(key) for key in self.composed if key != "hydra"]
+        ours = OmegaConf.masked_copy(self.composed, keys)
         self._has_interpolations = "${" in OmegaConf.to_yaml(ours)
         self._plain: Any = OmegaConf.to_container(ours)
         self._known: set[str] = set()

@@ -12,6 +12,9 @@ import pandas as pd
 import pytest
 import yaml
 from cluster import Cluster, missing_programs
+from provoked import train_awake
+
+from sweeper.launch.ranks import LocalRanks
 
 CONF = Path(__file__).parent / "conf"
 _SWEEP = [sys.executable, "-m", "sweeper"]
@@ -155,13 +158,13 @@ def sweeps(cluster: Cluster, tmp_path: Path) -> Generator[Sweeps]:
 def elsewhere(
     cluster: Cluster, sweep_here: Callable[..., int], tmp_path: Path
 ) -> Callable[..., pd.DataFrame]:
-    """The rows of the same runs, undisturbed and without SLURM, for comparison."""
+    """The rows of the same runs, undisturbed, without SLURM and without sleep, for comparison."""
     del cluster
 
     def run(*words: str) -> pd.DataFrame:
         results = tmp_path / "elsewhere"
         spelled_out = [part for word in _short(words) for part in _of_class(word)]
-        assert sweep_here(results, *spelled_out) == 0
+        assert sweep_here(results, *spelled_out, ranks=LocalRanks(train_awake)) == 0
         return pd.read_parquet(results / "runs")
 
     return run

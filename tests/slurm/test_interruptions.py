@@ -19,7 +19,7 @@ def steps_until(where: str, *, steps_per_epoch: int) -> int:
 
 def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere):
     """A partition of higher priority takes both nodes (submitit's own path starts at step 0)."""
-    words = ["epochs=4", "micro_batch=128"]
+    words = ["epochs=4", "model.seconds=0.06"]
     command = sweeps.start(*words)
     sweeps.wait_for_epochs(1)
     sweeps.cluster.run(
@@ -40,13 +40,13 @@ def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere
 
 def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere):
     """Steps of 6 s, epochs of eight steps, 15 s from SIGTERM to the end."""
-    words = ["epochs=1", "micro_batch=128"]
-    command = sweeps.start(*words, "model=slow", "model.seconds=0.1")
+    words = ["epochs=1", "model.seconds=0.6"]
+    command = sweeps.start(*words)
     sweeps.wait_for_training()
     sweeps.cluster.run("sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap true")
     sweeps.start_requeued_now()
     said, _ = command.communicate(timeout=600)
-    undisturbed = elsewhere(*words, "model=slow", "model.seconds=0.1")
+    undisturbed = elsewhere(*words)
 
     assert command.returncode == 0, said
     assert_same(sweeps.rows(), undisturbed)
@@ -56,9 +56,9 @@ def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere):
 
 def test_a_node_that_dies_is_survived(sweeps, elsewhere):
     """SIGKILL to a slurmd and all it started; SLURM starts its job again on the other node."""
-    words = ["epochs=12", "seed=0,1"]
+    words = ["epochs=4", "seed=0,1", "model.seconds=0.05"]
     command = sweeps.start(*words)
-    sweeps.wait_for_epochs(2)
+    sweeps.wait_for_epochs(1)
     nodes = set(sweeps.cluster.run("squeue --noheader --array -o %N").split())
     sweeps.cluster.kill_node(min(nodes))
     try:
@@ -74,7 +74,7 @@ def test_a_node_that_dies_is_survived(sweeps, elsewhere):
 
 
 def test_scancel_of_one_run_is_an_outcome_and_the_rest_goes_on(sweeps):
-    command = sweeps.start("epochs=6", "seed=0,1")
+    command = sweeps.start("epochs=3", "seed=0,1", "model.seconds=0.05")
     sweeps.wait_for_epochs(1)
     sweeps.cluster.run(f"scancel {sweeps.queue()[0].split()[0]}")
     said, _ = command.communicate(timeout=600)

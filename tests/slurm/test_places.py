@@ -52,7 +52,7 @@ def test_out_of_memory_goes_on_with_half_the_micro_batch_in_the_same_job(sweeps)
 
 def test_a_job_without_scontrol_says_so_and_the_command_goes_on(sweeps):
     """As in a container: the job cannot put itself back into the queue."""
-    words = ["epochs=4", "micro_batch=128"]
+    words = ["epochs=3", "model.seconds=0.06"]
     command = sweeps.start(*words, "hydra.launcher.setup=['export PATH=/nonexistent']")
     sweeps.wait_for_epochs(1)
     (job,) = (line.split()[0] for line in sweeps.queue())

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewhere):
     """Lightning's own requeue leaves hpc_ckpt_1.ckpt where later jobs find and load it."""
     (sweeps.folder / "hpc_ckpt_1.ckpt").write_bytes(b"another run's weights")
-    words = ["epochs=6", "base_lr=0.01,0.02"]
+    words = ["epochs=3", "base_lr=0.01,0.02", "model.seconds=0.05"]
     command = sweeps.start(*words)
     sweeps.wait_for_epochs(1)
     (job,) = {line.partition("_")[0] for line in sweeps.queue()}
@@ -26,7 +26,7 @@ def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewher
 
 
 def test_a_run_over_two_nodes_goes_on_after_the_warning(sweeps, elsewhere):
-    words = ["epochs=6", "model=small_cnn"]
+    words = ["epochs=3", "model.seconds=0.1"]
     command = sweeps.start(*words, "num_nodes=2")
     sweeps.wait_for_epochs(1)
     (line,) = sweeps.queue()
@@ -66,7 +66,7 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
 
     slurmctld looks at limits every 30 s: the epochs after the first sleep longer than that.
     """
-    words = ["epochs=9", "micro_batch=128"]
+    words = ["epochs=9", "model.seconds=0.06"]
     limits = ["time_min=30", "warning_s=119", "grace_s=50"]
     command = sweeps.start(*words, *(f"hydra.launcher.{limit}" for limit in limits))
     sweeps.wait_for_epochs(1)

@@ -15,20 +15,16 @@ from sweeper.cli import COMMANDS, main
 from sweeper.commands import sweep
 
 
-def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sweeper", *arguments],
-        env={**os.environ, **environment},
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-
-
 def complete(line: str) -> list[str]:
     """What the shell is offered for the last word of a line."""
-    return call("-sc", "query=bash", COMP_LINE=line).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-m", "sweeper", "-sc", "query=bash"],
+        env={**os.environ, "COMP_LINE": line},
+        text=True,
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
+    ).stdout.split()
 
 
 def test_the_script_and_the_module_are_the_same_function():
@@ -37,8 +33,8 @@ def test_the_script_and_the_module_are_the_same_function():
     assert script.value == "sweeper.cli:main"
 
 
-def test_the_help_names_every_command_and_every_group_with_its_options():
-    said = call("--help")
+def test_the_help_names_every_command_and_every_group_with_its_options(command):
+    said = command("--help")
 
     assert said.returncode == 0
     for name, (_, text) in COMMANDS.items():
@@ -49,13 +45,13 @@ def test_the_help_names_every_command_and_every_group_with_its_options():
     assert max(map(len, said.stdout.splitlines())) <= 100
 
 
-def test_the_version_is_that_of_the_package():
-    assert call("--version").stdout == f"sweeper {importlib.metadata.version('batch-sweeper')}\n"
+def test_the_version_is_that_of_the_package(command):
+    assert command("--version").stdout == f"sweeper {importlib.metadata.version('batch-sweeper')}\n"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_a_help_of_its_own(command):
-    said = call(command, "--help")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_help_of_its_own(command, name):
+    said = command(name, "--help")
 
     assert said.returncode == 0
     assert said.stdout.startswith("usage: ")
@@ -124,8 +120,8 @@ def test_ctrl_c_before_anything_runs_is_no_traceback(hydra, capsys):
     assert capsys.readouterr().err.endswith("\nStopped.\n")
 
 
-def test_a_mistyped_command_gets_a_sentence():
-    refused = call("stats", "results")
+def test_a_mistyped_command_gets_a_sentence(command):
+    refused = command("stats", "results")
 
     assert refused.returncode == 2
     assert refused.stderr == (
@@ -157,8 +153,8 @@ def test_the_first_word_may_be_a_command_a_key_or_a_group():
 
 
 @pytest.mark.parametrize("order", [("--json", "batch=3840"), ("batch=3840", "--json")])
-def test_flags_may_stand_before_and_between_overrides(order, tmp_path):
-    said = call("plan", *order, "warmup=0", f"results={tmp_path}")
+def test_flags_may_stand_before_and_between_overrides(command, order, tmp_path):
+    said = command("plan", *order, "warmup=0", f"results={tmp_path}")
 
     assert said.returncode == 0, said.stderr
     assert '"global_batch": 3840' in said.stdout

@@ -19,11 +19,6 @@ from sweeper.store.publish import publish_json
 SHORT = ["epochs=1", "warmup=0", "schedule=constant", "data.num_train_examples=15360"]
 
 
-def call(module: str, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *map(str, words)]
-    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
-
-
 @pytest.fixture(scope="module")
 def results(sweep_here, tmp_path_factory):
     """A sweep of three runs, one of which fails."""
@@ -33,10 +28,10 @@ def results(sweep_here, tmp_path_factory):
     return folder
 
 
-def test_plan_tells_steps_and_rates_and_what_the_ledger_has(results):
+def test_plan_tells_steps_and_rates_and_what_the_ledger_has(command, results):
     words = [*SHORT, "batch=3840,7680,15360", f"results={results}"]
 
-    found = json.loads(call("sweeper", "plan", "--json", *words).stdout)
+    found = json.loads(command("plan", "--json", *words).stdout)
     planned = found["runs"]
 
     assert [line["steps_per_epoch"] for line in planned] == [4, 2, 1]
@@ -46,18 +41,18 @@ def test_plan_tells_steps_and_rates_and_what_the_ledger_has(results):
     assert found["device_hours"] == pytest.approx(planned[2]["predicted_s"] / 3600)
 
 
-def test_plan_prints_a_table_and_starts_nothing(results):
+def test_plan_prints_a_table_and_starts_nothing(command, results):
     before = sorted(results.rglob("*"))
 
-    said = call("sweeper", "plan", *SHORT, "batch=15360", "warmup=0", f"results={results}").stdout
+    said = command("plan", *SHORT, "batch=15360", "warmup=0", f"results={results}").stdout
 
     assert "batch=15360" in said
     assert "1 run, 1 of them new. Nothing was started." in said
     assert sorted(results.rglob("*")) == before
 
 
-def test_plan_refuses_what_the_sweep_would_refuse():
-    refused = call("sweeper", "plan", "batch=100")
+def test_plan_refuses_what_the_sweep_would_refuse(command):
+    refused = command("plan", "batch=100")
 
     assert refused.returncode == 2
     assert "batch must be a multiple of ranks x bn_span" in refused.stderr
@@ -87,9 +82,9 @@ def test_skipping_finished_runs_imports_no_torch(results):
     assert "code 0 False" in done.stdout
 
 
-def test_status_counts_and_names_failures_with_reason_and_log(results):
-    said = call("sweeper", "status", results).stdout
-    found = json.loads(call("sweeper", "status", results, "--json").stdout)
+def test_status_counts_and_names_failures_with_reason_and_log(command, results):
+    said = command("status", results).stdout
+    found = json.loads(command("status", results, "--json").stdout)
 
     assert found["counts"] == {"finished": 2, "failed": 1}
     (failure,) = found["without_result"]
@@ -99,11 +94,11 @@ def test_status_counts_and_names_failures_with_reason_and_log(results):
     assert failure["log_path"] in said
 
 
-def test_status_of_one_run_shows_config_attempts_and_curve(results):
+def test_status_of_one_run_shows_config_attempts_and_curve(command, results):
     run_id = pd.read_parquet(results / "runs").query("outcome == 'finished'").run_id.iloc[0]
 
-    shown = call("sweeper", "status", run_id[:8], "--results", results)
-    found = json.loads(call("sweeper", "status", run_id, "--results", results, "--json").stdout)
+    shown = command("status", run_id[:8], "--results", results)
+    found = json.loads(command("status", run_id, "--results", results, "--json").stdout)
 
     assert found["config"]["epochs"] == 1
     assert found["attempts"][0]["end"] == "finished: trained 1 epoch"
@@ -113,8 +108,8 @@ def test_status_of_one_run_shows_config_attempts_and_curve(results):
     assert "epoch=1 step=" in shown.stdout
 
 
-def test_status_of_nothing_is_a_sentence():
-    refused = call("sweeper", "status", "nowhere")
+def test_status_of_nothing_is_a_sentence(command):
+    refused = command("status", "nowhere")
 
     assert refused.returncode == 2
     assert "status needs a results folder or a run id; got nowhere." in refused.stderr
@@ -133,11 +128,11 @@ def test_status_shows_what_runs_elsewhere_in_a_folder_that_it_may_only_read(
         publish_json(attempt.folder / LEASE, asdict(holder))
         os.utime(attempt.folder / LEASE, (time.time() - age_s, time.time() - age_s))
         attempt.folder.chmod(0o500)
-    command = [sys.executable, "-m", "sweeper", "status", str(folder), "--json"]
+    words = [sys.executable, "-m", "sweeper", "status", str(folder), "--json"]
     if os.geteuid() == 0:
-        command = ["setpriv", "--bounding-set=-dac_override", *command]
+        words = ["setpriv", "--bounding-set=-dac_override", *words]
 
-    status = subprocess.run(command, text=True, capture_output=True, check=True)
+    status = subprocess.run(words, text=True, capture_output=True, check=True)
 
     running = json.loads(status.stdout)["running"]
     assert sorted(line["state"] for line in running) == ["abandoned", "running"]
@@ -149,22 +144,22 @@ def prepared(folder) -> Ledger:
     return ledger
 
 
-def test_compacting_changes_no_row_and_no_verdict(results):
+def test_compacting_changes_no_row_and_no_verdict(sweep_here, command, results, capsys):
     def tables():
         runs = pd.read_parquet(results / "runs").sort_values("run_id", ignore_index=True)
         curves = pd.read_parquet(results / "curves")
         return runs, curves.sort_values(["run_id", "epoch"], ignore_index=True)
 
     before = tables()
-    said = call("sweeper", "compact", results).stdout
+    said = command("compact", results).stdout
 
     assert "2 runs merged" in said
     assert len(list((results / "runs").glob("compact-*.parquet"))) == 1
     assert len(list((results / "runs").glob("*.parquet"))) == 2  # the failed run stays by itself
     for old, new in zip(before, tables(), strict=True):
         pd.testing.assert_frame_equal(old, new)
-    again = call("sweeper", "-m", *SHORT, "batch=3840,7680", f"results={results}")
-    assert "2 of 2 runs already have a result." in again.stdout
+    assert sweep_here(results, *SHORT, "batch=3840,7680") == 0
+    assert "2 of 2 runs already have a result." in capsys.readouterr().out
 
 
 def test_starting_over_takes_merged_rows_out_again(sweep_here, results):
