@@ -39,8 +39,8 @@ def test_a_preempted_run_is_saved_at_its_next_step_and_goes_on(sweeps, elsewhere
 
 
 def test_an_epoch_that_outlives_the_grace_is_not_lost(sweeps, elsewhere):
-    """Steps of 6 s, epochs of eight steps, 15 s from SIGTERM to the end."""
-    words = ["epochs=1", "model.seconds=0.6"]
+    """Steps of 3 s, epochs of eight steps, 15 s from SIGTERM to the end."""
+    words = ["epochs=1", "model.seconds=0.3"]
     command = sweeps.start(*words)
     sweeps.wait_for_training()
     sweeps.cluster.run("sbatch --partition=high -N2 --ntasks-per-node=4 -o /dev/null --wrap true")
