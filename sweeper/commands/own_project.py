@@ -195,13 +195,13 @@ def _key(config: Config) -> str:
 def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
     """Of a process of its own, since this one imports no torch; runs use its fork server too."""
     groups = [configs[0].get(group) for group in ("module", "data", "model")]
-    modules = [target.rpartition(".")[0] for target in targets(groups)]
+    context = open_fork_server(list(targets(groups)))
     with tempfile.TemporaryDirectory() as folder:
         answer, said = Path(folder, "facts.jsonl"), Path(folder, "said.txt")
         answer.touch()
         said.touch()
         try:
-            process = start_process(_look, (configs, answer, said), open_fork_server(modules))
+            process = start_process(_look, (configs, answer, said), context)
         except ForkServerDied as error:
             raise ValueError(str(error)) from None
         try:

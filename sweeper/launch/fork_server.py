@@ -50,10 +50,13 @@ class ProcessGroup:
         self._process.join(timeout)
 
 
-def open_fork_server(modules: Sequence[str] = ()) -> ForkServerContext:
-    """The fork server of this process: it imports once what its workers need."""
+def open_fork_server(targets: Sequence[str] = ()) -> ForkServerContext:
+    """The fork server of this process: it imports once what its workers need.
+
+    That is torch and what defines these targets, a run's module, data and model.
+    """
     context = multiprocessing.get_context("forkserver")
-    os.environ[PRELOADED] = ",".join(modules)
+    os.environ[PRELOADED] = ",".join(target.rpartition(".")[0] for target in targets)
     context.set_forkserver_preload(["sweeper.launch.preload"])
     return context
 

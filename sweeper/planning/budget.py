@@ -3,7 +3,7 @@
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -214,18 +214,3 @@ class Account:
             f"{self.left_out[0].spec.point}, since budget={budget} would be passed: this sweep has "
             f"taken {self.spent:.3g} of {max(0.0, self.left):.3g} device-hours."
         )
-
-
-class Rationed(list[Task]):
-    """Tasks, each looked at when its turn has come: what the account does not cover is passed over.
-
-    A copy of the list has all of them.
-    """
-
-    def __init__(self, tasks: Sequence[Task], account: Account) -> None:
-        super().__init__(tasks)
-        self._account = account
-
-    def __iter__(self) -> Iterator[Task]:
-        """Those that fit when they are asked for."""
-        return (task for task in self[:] if self._account.fits(task))

@@ -1,6 +1,6 @@
 """The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,24 @@ class Task:
 #: What a place to run is given: tasks in their order, taken one by one as room appears. None means
 #: that there is no task just now: what has ended is reported first, then asked again.
 Tasks = Iterable[Task | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rationed:
+    """Tasks that are taken one by one; those that do not fit when asked for are passed over."""
+
+    all: Sequence[Task]
+    fits: Callable[[Task], bool]
+
+    def __iter__(self) -> Iterator[Task]:
+        """Those that fit."""
+        return filter(self.fits, self.all)
+
+
+def known_tasks(tasks: Tasks) -> list[Task]:
+    """Those that can be looked at before the first is taken."""
+    listed = tasks.all if isinstance(tasks, Rationed) else tasks
+    return [task for task in listed if task] if isinstance(listed, list | tuple) else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

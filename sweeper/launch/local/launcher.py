@@ -26,7 +26,7 @@ from sweeper.launch.ranks import (
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
-from sweeper.planning.plan import Event, Task, Tasks
+from sweeper.planning.plan import Event, Task, Tasks, known_tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
@@ -56,12 +56,14 @@ def run_here(
     what it needs of this machine: with `look_first` no run starts then, else those end as failed.
     """
     ranks = ranks or LocalRanks()
-    known = [task for task in tasks[:] if task] if isinstance(tasks, list | tuple) else []
+    known = known_tasks(tasks)
     for task in known:
         ranks.check(task.spec)
     if look_first:
         check_ready((task.spec.config for task in known), machine)
-    context = open_fork_server(_modules_of(known[:1]))
+    configs = [task.spec.config for task in known[:1]]
+    groups = [group for one in configs for group in (one.module, one.data, one.model) if group]
+    context = open_fork_server([group.target for group in groups])
     with shared_folder() as shared, interruptible():
         runs = _Runs(
             source=iter(tasks),
@@ -89,13 +91,6 @@ def run_here(
             raise
         finally:
             runs.stop()
-
-
-def _modules_of(tasks: Sequence[Task]) -> list[str]:
-    """The modules of these runs' data and model: imported once, not by each run."""
-    configs = [task.spec.config for task in tasks]
-    groups = [group for one in configs for group in (one.module, one.data, one.model) if group]
-    return [module for group in groups if (module := group.target.rpartition(".")[0])]
 
 
 @dataclass(slots=True, kw_only=True)
