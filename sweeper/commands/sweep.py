@@ -27,7 +27,7 @@ from sweeper.launch.local.slots import this_device
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.order import by_information
-from sweeper.planning.plan import Event, Plan, Rationed, Task, Tasks, plan, tasks
+from sweeper.planning.plan import Event, LazyTasks, Plan, Task, Tasks, plan, tasks
 from sweeper.planning.same_training import of_same
 from sweeper.planning.seconds import Speeds
 from sweeper.spec import exit_codes
@@ -194,7 +194,8 @@ def _follow(
     attempts = [(task.spec, task.number) for task in to_do]
     with list_pending(attempts, ledger.results):
         if to_do:
-            take_in(launch(Rationed(to_do, account.fits) if account else to_do, ledger), take)
+            affordable = LazyTasks(to_do, filter(account.fits, to_do)) if account else to_do
+            take_in(launch(affordable, ledger), take)
     if account and (said := account.words(to_do[0].spec.config.budget)):
         table.say(said)
     is_done = is_detached or table.all_have_results

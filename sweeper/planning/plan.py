@@ -1,6 +1,6 @@
 """The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,20 +86,23 @@ Tasks = Iterable[Task | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rationed:
-    """Tasks that are taken one by one; those that do not fit when asked for are passed over."""
+class LazyTasks:
+    """Tasks that are decided on when each is asked for.
 
-    all: Sequence[Task]
-    fits: Callable[[Task], bool]
+    `known` are those that can be looked at before, `taken` those that are then made.
+    """
+
+    known: Sequence[Task]
+    taken: Iterable[Task]
 
     def __iter__(self) -> Iterator[Task]:
-        """Those that fit."""
-        return filter(self.fits, self.all)
+        """Those that are made."""
+        return iter(self.taken)
 
 
 def known_tasks(tasks: Tasks) -> list[Task]:
     """Those that can be looked at before the first is taken."""
-    listed = tasks.all if isinstance(tasks, Rationed) else tasks
+    listed = tasks.known if isinstance(tasks, LazyTasks) else tasks
     return [task for task in listed if task] if isinstance(listed, list | tuple) else []
 
 

@@ -19,7 +19,7 @@ from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
-from sweeper.planning.plan import Event, Task
+from sweeper.planning.plan import Event, LazyTasks, Task
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -86,15 +86,15 @@ class _Job:
         """Make the runs that have not ended."""
         found = self._tasks(run_ids)
         try:
-            tasks = _Pulled(found) if self._policy.pulling_jobs else [*found]
+            known = list(islice(found, 1) if self._policy.pulling_jobs else found)
         except ValueError as error:
             print(error, flush=True)  # noqa: T201  into the job's log
             return exit_codes.RUN_FAILED
-        if tasks:
+        if known:
             if why := self._first_ends.why_stop:
-                return self._drop(tasks[:], why)
-            self._rename(tasks)
-            events = self._launch(tasks)
+                return self._drop(known, why)
+            self._rename(known)
+            events = self._launch(LazyTasks(known, chain(known, found)))
             for event in events:
                 self._take_in(event)
                 if self._must_stop():
@@ -152,11 +152,11 @@ class _Job:
         is_alone = len(tasks) == 1 and not self._policy.pulling_jobs
         commands.rename(self._number, name if is_alone else f"{name}_and_more")
 
-    def _launch(self, tasks: Sequence[Task]) -> Generator[Event]:
+    def _launch(self, tasks: LazyTasks) -> Generator[Event]:
         policy = self._policy
         machine = this_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
         ranks = None
-        if tasks[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
+        if tasks.known[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
             machine, ranks = Machine(cores=1, jobs=1, device=machine.device), SrunRanks()
         return run_here(
             tasks,
@@ -237,18 +237,6 @@ class _Job:
             reason = f"no step was saved within the job's time limit in {most} attempts in a row"
             attempt.end(End(outcome=Outcome.TIMED_OUT, reason=reason), self._ledger)
             self._tickets.remove(run_id)
-
-
-class _Pulled(list[Task]):
-    """The first of some tasks, as a list; whoever iterates is given the others after it."""
-
-    def __init__(self, tasks: Iterator[Task]) -> None:
-        super().__init__(islice(tasks, 1))
-        self._others = tasks
-
-    def __iter__(self) -> Iterator[Task]:
-        """Each is looked for when its turn has come."""
-        return chain(self[:], self._others)
 
 
 _NOTE = "slurm.json"

@@ -7,7 +7,7 @@ import pytest
 
 from sweeper.planning import budget
 from sweeper.planning.budget import Account, allowed_hours, check_budget, spent_hours
-from sweeper.planning.plan import Event, Rationed, Task, known_tasks
+from sweeper.planning.plan import Event, LazyTasks, Task, known_tasks
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -98,8 +98,9 @@ def test_a_running_sweep_starts_nothing_that_would_pass_it(specs, ledger, monkey
     now = 0.0
     monkeypatch.setattr(budget.time, "monotonic", lambda: now)
     account = Account(left=4.0, hours={spec.run_id: 1.0 for spec in specs})
-    tasks = Rationed([Task(spec=spec, number=1) for spec in specs], account.fits)
-    asked = iter(tasks)
+    tasks = [Task(spec=spec, number=1) for spec in specs]
+    affordable = LazyTasks(tasks, filter(account.fits, tasks))
+    asked = iter(affordable)
 
     for task in (next(asked), next(asked)):
         account.take(Event(began=[Attempt.begin(task.spec, ledger, 1)]))
@@ -109,6 +110,6 @@ def test_a_running_sweep_starts_nothing_that_would_pass_it(specs, ledger, monkey
 
     assert [task.spec for task in asked] == [specs[2]]
     assert [task.spec for task in account.left_out] == specs[3:]
-    assert known_tasks(tasks) == tasks.all
+    assert known_tasks(affordable) == tasks
     words = r"3 runs are left out, first batch=7680 .* since budget=4 would be passed: this sweep "
     assert re.match(words + "has taken 3.8 of 4 device-hours", account.words(4))
