@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -10,14 +13,12 @@ from hydra import compose, initialize_config_dir
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, plain, resolved
 from sweeper.commands.sequential.study import run_sequential
+from sweeper.launch.local.launcher import run_here
+from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 
-QUICK = [
-    "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
-    "model.noise_scale=256",
-]  # fmt: skip
 WARMUPS = ["warmup=0,1,2", "epochs=4", "seed=range(0,8)", "question='best warmup'"]
 
 
@@ -278,3 +279,29 @@ def test_a_claim_of_a_paper_is_answered_in_its_numbers(ask, capsys):
 def test_a_budget_needs_the_time_of_its_runs(ask):
     with pytest.raises(ValueError, match="that of 9 of 9 runs is not known"):
         ask(Pretended(FAR), *WARMUPS, "budget=1")
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_and_repeated_answers_as_one_that_is_not(ask, results, tmp_path):
+    """SIGKILL while real runs train: the same looks, intervals and answer, no run made twice."""
+    words = [
+        "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
+        "model.noise_scale=256", "batch=256", "base_lr=0.03,0.1,0.3", "seed=range(0,8)",
+        "question='best base_lr'",
+    ]  # fmt: skip
+    sweeper = [sys.executable, "-m", "sweeper", "-m", "hydra/sweeper=sequential"]
+    command = subprocess.Popen([*sweeper, *words, f"results={results}"], stdout=subprocess.DEVNULL)
+    while len(list(results.glob("runs/*-finished.parquet"))) < 4 and command.poll() is None:
+        time.sleep(0.1)
+    command.kill()
+    assert command.wait() < 0
+    machine = Machine(cores=2, jobs=2)
+
+    assert ask(lambda tasks, ledger: run_here(tasks, ledger, machine), *words) == 0
+
+    killed = remembered(results)
+    assert len(list(results.glob("runs/*-finished.parquet"))) == len(killed["runs"])
+    results.rename(tmp_path / "killed")
+    ask(lambda tasks, ledger: run_here(tasks, ledger, machine), *words)
+    assert remembered(results) == killed
+    assert killed["why"].startswith("Decided after ")
