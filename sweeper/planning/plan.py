@@ -25,13 +25,11 @@ from sweeper.store.standing import Open, recover, standing, tidy
 class Plan:
     """The plan of a grid.
 
-    `points` are all of the grid, `specs` the runs that are trained for them;
-    `ended` are the current rows that the ledger has of its runs; `repeats` points that are the
-    same run as another and differ only in where they run; `same` those whose training is that of
-    one of the specs; `warnings`, by run id, what is
-    allowed but probably not meant; `fits`, by run id, what is known of the micro-batches, empty
-    if not read; `changes` the runs that other sources of the user's made; `early` the ids of runs
-    that failed before their first step.
+    `points` are all of the grid, `specs` the runs trained for them, `ended` their current rows in
+    the ledger; `repeats` points that are the same run as another and differ only in where they run;
+    `same` those whose training is that of one of the specs; `warnings`, by run id, what is allowed
+    but probably not meant; `fits`, by run id, what is known of the micro-batches, empty if not
+    read; `changes` the runs that other sources made; `early` those that failed before a step.
     """
 
     specs: Sequence[RunSpec]
