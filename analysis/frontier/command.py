@@ -56,6 +56,9 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     yield f"{about[0].upper()}{about[1:]}."
     yield from said
     yield from steps.notes
+    if lost := sorted({*steps.means} - {*found.best["global_batch"]}):
+        named = ", ".join(f"{batch:,}" for batch in lost)
+        yield f"Left out, as no micro-batch of known speed shares it so: batch {named}."
     yield from in_words(found, form, cluster)
     drawing = draw_frontier(found, form, f"{about}; {said[0]}", width=options.width)
     for path in save(drawing, options.out, f"frontier-{cluster.name}"):

@@ -90,6 +90,12 @@ def test_with_devices_each_batch_is_on_so_many(ask):
     assert [row["devices"] for row in json.loads(said)["batches"]] == [16, 16, 16]
 
 
+def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
+    _, said = ask(*GIVEN, *SPEED, *SUMMIT, "--devices", "64")
+
+    assert "Left out, as no micro-batch of known speed shares it so: batch 256.\n" in said
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
