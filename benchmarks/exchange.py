@@ -1,9 +1,9 @@
 """All-reduce over processes of this machine with gloo, against the model of the exchange.
 
-The model, a ring, has two constants for each number of processes: the latency of a hop and the
-bandwidth. They are fitted to every other size and checked at the sizes between. Sizes are measured
-in turns, round after round, so that other work on the machine meets them all alike. Each size is
-given with the median and the fastest of its rounds; the model is of the one named by --of.
+The model is a ring whose steps are measured at every other size, for each number of processes; it
+is checked at the sizes between and beyond. Sizes are measured in turns, round after round, so that
+other work on the machine meets them all alike. Each size is given with the median and the fastest
+of its rounds; the model is of the one named by --of.
 
     python benchmarks/exchange.py [--rounds 40] [--of fastest]
 """
@@ -16,7 +16,6 @@ import time
 from multiprocessing import get_context
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -38,8 +37,7 @@ def main() -> None:
         seen = measure(ranks, options.rounds)
         times = {size: OF[options.of](found) for size, found in seen.items()}
         hardware = fit({size: times[size] for size in FITTED}, ranks)
-        print(f"{ranks} processes: {hardware.hop_us:.0f} us a hop, ", end="")
-        print(f"{hardware.node_gb_per_s:.2f} GB/s; {options.rounds} rounds, {options.of}")
+        print(f"{ranks} processes, {options.of} of {options.rounds} rounds")
         for size, found in seen.items():
             model = all_reduce_s(size, Places(ranks, ranks), hardware)
             use = "fitted " if size in FITTED else "checked"
@@ -51,13 +49,11 @@ def main() -> None:
 
 
 def fit(times: dict[int, float], ranks: int) -> Hardware:
-    """Latency and bandwidth of least relative error: a line through the times."""
-    sizes, seconds = np.array(list(times), dtype=float), np.array(list(times.values()))
-    each, fixed = np.polyfit(sizes, seconds, 1, w=1 / seconds)
+    """The steps of a ring over so many processes, from its times."""
+    steps = 2 * (ranks - 1)
     return Hardware(
-        compute_capability=70, link="pci", bucket_mib=25, network_gb_per_s=1,
-        node_gb_per_s=2 * (ranks - 1) / ranks / each / 1e9,
-        hop_us=max(1e-3, 1e6 * fixed / (2 * (ranks - 1))),
+        compute_capability=70, link="pci", node_gb_per_s=1, network_gb_per_s=1, bucket_mib=25,
+        hop_us=[[size / ranks, 1e6 * time / steps] for size, time in times.items()],
     )  # fmt: skip
 
 

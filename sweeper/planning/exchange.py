@@ -4,7 +4,7 @@ Pure: no clock, no disk. Bandwidths are in GB/s = 1,000 bytes per microsecond.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -84,11 +84,18 @@ def all_reduce_s(
         return 0.0
     if hardware.hop_us is not None:
         steps = 2 * (places.ranks - 1)
-        bandwidth = _bus(places, hardware) * places.ranks / steps
-        return (steps * hardware.hop_us + num_bytes / (1000 * bandwidth)) / 1e6
+        return steps * _measured_us(num_bytes / places.ranks, hardware.hop_us) / 1e6
     by_name = {"ring": _ring_us, "tree": _tree_us, "hierarchical": _hierarchical_us}
     names = [algorithm] if algorithm else ["ring", "tree"]
     return min(by_name[name](num_bytes, places, hardware) for name in names) / 1e6
+
+
+def _measured_us(num_bytes: float, pairs: Sequence[Sequence[float]]) -> float:
+    """On the line between two measured sizes; beyond the largest on the last line."""
+    i = next((i for i in range(1, len(pairs) - 1) if num_bytes < pairs[i][0]), len(pairs) - 1)
+    (size, less_us), (larger, more_us) = pairs[i - 1], pairs[i]
+    share = max(0.0, (num_bytes - size) / (larger - size))
+    return less_us + share * (more_us - less_us)
 
 
 def _ring_us(num_bytes: float, places: Places, hardware: Hardware) -> float:

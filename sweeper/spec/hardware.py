@@ -1,8 +1,24 @@
 """What a cluster's devices and links are, as its preset in conf/cluster says."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from sweeper.spec.values import Count, Positive, Settings
+from pydantic import AfterValidator
+
+from sweeper.spec.values import Count, Positive, Rule, Settings
+
+
+def _ascending(pairs: list[list[float]]) -> list[list[float]]:
+    sizes = [size for size, _ in pairs]
+    if len(pairs) < 2 or sizes != sorted(set(sizes)):
+        raise ValueError
+    return pairs
+
+
+_Pairs = Annotated[
+    list[list[Positive]],
+    AfterValidator(_ascending),
+    Rule("two or more pairs of bytes and us, such as [[65536, 60], [4194304, 2900]]"),
+]
 
 
 class Hardware(Settings):
@@ -14,7 +30,8 @@ class Hardware(Settings):
         node_gb_per_s: bus bandwidth of an all-reduce within a node [GB/s].
         network_gb_per_s: of the network, all rails of a node together [GB/s].
         bucket_mib: gradients are exchanged in buckets of this size; DDP's default is 25 [MiB].
-        hop_us: measured latency of a step of a ring, in place of NCCL's constants [us].
+        hop_us: measured steps of a ring, in place of NCCL's constants: two or more pairs of the
+            bytes that are passed on and how long it takes, the smallest first [bytes, us].
         host_us_per_example: an example takes so much longer on a device where all devices of its
             node work, which share input, power and cooling [us].
     """
@@ -24,5 +41,5 @@ class Hardware(Settings):
     node_gb_per_s: Positive
     network_gb_per_s: Positive
     bucket_mib: Positive
-    hop_us: Positive | None = None
+    hop_us: _Pairs | None = None
     host_us_per_example: Positive | None = None

@@ -13,9 +13,9 @@ from sweeper.spec.hardware import Hardware
 
 FAST = Hardware(
     compute_capability=70, link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=25,
-    hop_us=1e-12,
+    hop_us=[[1, 1e-12], [2, 1e-12]],
 )  # fmt: skip
-SLOW = FAST.model_copy(update={"network_gb_per_s": 0.1, "node_gb_per_s": 0.1, "bucket_mib": 1e6})
+SLOW = FAST.model_copy(update={"hop_us": [[1, 0.01], [1e8, 1e6]], "bucket_mib": 1e6})
 BATCHES = [2**k * 100 for k in range(9)]
 FEWEST_STEPS, FEWEST_EXAMPLES = 1000.0, 3_200_000.0
 

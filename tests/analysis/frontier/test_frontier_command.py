@@ -150,6 +150,11 @@ def test_a_preset_of_the_users_own_needs_its_links_and_their_keys(ask, tmp_path)
         "devices: 4\nprice: EUR:3\nhardware: {link: pci, compute_capability: 80, "
         "node_gb_per_s: 12, network_gb_per_s: 6, bucket_mib: 25}\n"
     )
+    links = preset.read_text()
+    for wrong in ("5", "[[1, 2]]", "[[1], [2, 3]]", "[[3, 4], [2, 5]]", "[[1, 2], [3, -4]]"):
+        preset.write_text(links.replace("25}", f"25, hop_us: {wrong}}}"))
+        assert "hardware.hop_us must be two or more pairs of bytes and us" in ask(*words)[1]
+    preset.write_text(links)
     code, said = ask(*words)
 
     assert code == 0

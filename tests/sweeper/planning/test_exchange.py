@@ -10,7 +10,7 @@ from sweeper.spec.hardware import Hardware
 SUMMIT = Hardware(
     compute_capability=70, link="nvlink", node_gb_per_s=32, network_gb_per_s=24, bucket_mib=64
 )
-LOOPBACK = SUMMIT.model_copy(update={"hop_us": 100.0, "node_gb_per_s": 2.0})
+LOOPBACK = SUMMIT.model_copy(update={"hop_us": [[500, 100.0], [2e6, 1100.0], [4e6, 2500.0]]})
 
 
 def test_one_rank_exchanges_nothing():
@@ -67,16 +67,25 @@ def test_more_bytes_take_longer_and_many_of_them_go_at_the_bandwidth(algorithm):
     assert times[-1] >= 2.0**39 * 2 * 239 / 240 / 24e9
 
 
-@pytest.mark.parametrize("ranks", [2, 5, 10_000])
-def test_a_measured_ring_is_as_slow_as_its_messages_one_after_the_other(ranks):
-    ended = [0.0] * ranks  # of each rank, after it passed on a slice, which waits for its neighbour
-    hop = 100e-6 + 8e6 / ranks / 2e9
-    steps = range(2 * (ranks - 1)) if ranks < 10 else range(2)
-    for _ in steps:
-        ended = [max(ended[rank], ended[rank - 1]) + hop for rank in range(ranks)]
-    simulated = max(ended) / len(steps) * 2 * (ranks - 1)
+@pytest.mark.parametrize(
+    ("ranks", "hop_us"),
+    [
+        (2, 2500.0),  # 4 MB each
+        (4, 1100.0),
+        (8, 1100 - 1000 * 1e6 / 1999500),
+        (1, 0.0),
+        (16_000, 100.0),  # slices of 500 bytes
+        (32_000, 100.0),
+    ],
+)
+def test_a_measured_ring_is_as_slow_as_its_steps_one_after_the_other(ranks, hop_us):
+    found = all_reduce_s(8e6, Places(ranks, ranks), LOOPBACK)
 
-    assert all_reduce_s(8e6, Places(ranks, ranks), LOOPBACK) == pytest.approx(simulated)
+    assert found == pytest.approx(2 * (ranks - 1) * hop_us / 1e6)
+
+
+def test_beyond_the_largest_measured_step_time_goes_on_along_the_last_line():
+    assert all_reduce_s(12e6, Places(2, 2), LOOPBACK) == pytest.approx(2 * 3900e-6)
 
 
 @pytest.mark.parametrize(
