@@ -194,7 +194,9 @@ def _follow(
     attempts = [(task.spec, task.number) for task in to_do]
     with list_pending(attempts, ledger.results):
         if to_do:
-            affordable = LazyTasks(to_do, filter(account.fits, to_do)) if account else to_do
+            affordable = to_do
+            if account:
+                affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
             take_in(launch(affordable, ledger), take)
     if account and (said := account.words(to_do[0].spec.config.budget)):
         table.say(said)

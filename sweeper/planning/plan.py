@@ -87,11 +87,12 @@ Tasks = Iterable[Task | None]
 class LazyTasks:
     """Tasks that are decided on when each is asked for.
 
-    `known` are those that can be looked at before, `taken` those that are then made.
+    `known` can be looked at before; `taken` are made, in `hours` in all if any [device-hours].
     """
 
     known: Sequence[Task]
     taken: Iterable[Task]
+    hours: float | None = None
 
     def __iter__(self) -> Iterator[Task]:
         """Those that are made."""
@@ -175,14 +176,13 @@ def plan(
     named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
     probes = MemoryCache(ledger.results, device) if device else None
     fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
-    known = {run_id: fit.bounds for run_id, fit in fits.items()}
     return Plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         points=points,
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
         same=same,
-        warnings=find_warnings(list(specs.values()), known),
+        warnings=find_warnings([*specs.values()], {id: fit.bounds for id, fit in fits.items()}),
         fits=fits,
         changes=code_changes(named, ended, ledger),
         early=_failed_early(specs, ended, ledger),

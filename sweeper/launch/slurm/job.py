@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
 from types import FrameType
@@ -94,7 +95,7 @@ class _Job:
             if why := self._first_ends.why_stop:
                 return self._drop(known, why)
             self._rename(known)
-            events = self._launch(LazyTasks(known, chain(known, found)))
+            events = self._launch(LazyTasks(known, filter(self._fits, chain(known, found))))
             for event in events:
                 self._take_in(event)
                 if self._must_stop():
@@ -115,6 +116,15 @@ class _Job:
                 if self._took and self._first_ends.why_stop:
                     return
                 yield task
+
+    def _fits(self, task: Task) -> bool:
+        """Whether the command's budget allows a task; else its row says that it does not."""
+        ticket = self._tickets.of(task.spec.run_id)
+        account = self._tickets.account_of(ticket) if ticket else None
+        if account is None or account.fits(task, self._ledger):
+            return True
+        self._drop([task], f"budget={task.spec.config.budget} would be passed: not started")
+        return False
 
     def _drop(self, tasks: Sequence[Task], why: str) -> int:
         """Start none of these runs; their rows say why, and the same command submits them again."""
@@ -182,10 +192,19 @@ class _Job:
             (attempt.folder / _NOTE).write_text(note)
         for run_id, end in event.ended.items():
             if attempt := self._running.pop(run_id, None):
+                self._note_hours(attempt)
                 is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
                 self._first_ends.add(run_id, end.reason, is_early=is_early)
             if end.outcome != Outcome.PREEMPTED or self._signals.first is None:
                 self._tickets.remove(run_id)
+
+    def _note_hours(self, attempt: Attempt) -> None:
+        """Note what an attempt took that has ended, if a budget asks for it."""
+        run_id, ranks = attempt.spec.run_id, attempt.spec.split.world_size
+        ticket = self._tickets.of(run_id) if attempt.spec.config.budget else None
+        if ticket and (account := self._tickets.account_of(ticket)):
+            taken = datetime.now(UTC) - attempt.started_at
+            account.note(run_id, attempt.number, taken.total_seconds() * ranks / 3600)
 
     def _must_stop(self) -> bool:
         """After a signal stop runs gracefully: whether all have, or the grace is over."""

@@ -4,6 +4,7 @@ Nothing is held open: jobs make their runs and publish the rows; the queue and t
 rest. What already has a job is attached to, never submitted again.
 """
 
+import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, submit
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
-from sweeper.planning.plan import Event, Task, Tasks
+from sweeper.planning.plan import Event, LazyTasks, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End
@@ -54,7 +55,10 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     """
     commands.check_submit_host()
     source, is_open = iter(tasks), True
-    sweep = _Sweep(Ledger(ledger.results.resolve()), request)
+    account = None
+    if isinstance(tasks, LazyTasks) and tasks.hours is not None:
+        account = (f"account-{secrets.token_hex(6)}", tasks.hours)
+    sweep = _Sweep(Ledger(ledger.results.resolve()), request, account)
     try:
         while is_open or sweep.followed:
             ready, is_open = _ready(source) if is_open else ([], False)
@@ -107,8 +111,8 @@ class _Followed:
 class _Sweep:
     """The runs of one command, queued or running."""
 
-    def __init__(self, ledger: Ledger, request: Request) -> None:
-        self._ledger, self._request = ledger, request
+    def __init__(self, ledger: Ledger, request: Request, account: tuple[str, float] | None) -> None:
+        self._ledger, self._request, self._account = ledger, request, account
         self._tickets = Tickets(ledger)
         self._has_submitted = False
         self._warned: set[str] = set()
@@ -181,6 +185,7 @@ class _Sweep:
             from_scratch=task.from_scratch,
             submission=submission,
             index=index,
+            account=self._account,
         )
         return self._tickets.claim(ticket, instead_of=known.get(task.spec.run_id))
 

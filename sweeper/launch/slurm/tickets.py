@@ -4,6 +4,7 @@
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
                                              that, and submitit's files: sbatch text, logs;
                                              first_ends/, by which later jobs may not start
+    results/slurm/account-<...>/             what runs of a command with a budget take, by file name
 
 A submission's name travels as the comment of its jobs, so that a job is found even if the process
 that submitted it was killed before it could note the job's number.
@@ -18,6 +19,7 @@ from typing import Any
 
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
+from sweeper.launch.slurm.shared_budget import SharedAccount
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.store.lease import claim, is_held, release
@@ -34,7 +36,8 @@ class Ticket:
     """A run in the queue.
 
     `number` is the first attempt that its job is to make; `index` that of its job in the
-    submission's array, None if any of them may take it.
+    submission's array, None if any of them may take it; `account` the command's, and what its jobs
+    may take [device-hours], None without a budget.
     """
 
     run_id: str
@@ -43,6 +46,7 @@ class Ticket:
     from_scratch: bool
     submission: str
     index: int | None
+    account: tuple[str, float] | None = None
 
     @property
     def spec(self) -> RunSpec:
@@ -141,6 +145,13 @@ class Tickets:
     def first_ends_of(self, ticket: Ticket) -> Path:
         """Where the jobs of the ticket's submission note how their first runs ended."""
         return self.folder / ticket.submission / "first_ends"
+
+    def account_of(self, ticket: Ticket) -> SharedAccount | None:
+        """What the jobs of the ticket's command share; None without a budget."""
+        if ticket.account is None:
+            return None
+        name, hours = ticket.account
+        return SharedAccount(self.folder / Path(name).name, hours)
 
     def is_being_submitted(self, name: str) -> bool:
         """Whether a living process is at a submission that has no number yet."""

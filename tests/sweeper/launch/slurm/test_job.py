@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from sweeper.launch.slurm.job import JobPolicy, _Job, _Signals
+from sweeper.launch.slurm.shared_budget import SharedAccount
 from sweeper.launch.slurm.tickets import Ticket, Tickets
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
@@ -52,3 +53,28 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
     assert {row.outcome for row in ledger.ended().values()} == {"finished"}
     assert ledger.ended().keys() == set(ids[1:])
     assert Tickets(ledger).latest() == {ids[0]: 1}
+
+
+def test_jobs_that_share_a_budget_start_nothing_that_would_pass_it(short, ledger, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    predicted = {"s": 3600.0, "least_s": 3000.0, "most_s": 4000.0}
+    configs = [short(seed=seed, budget=2.5, predicted=predicted) for seed in range(3)]
+    ids = [run_spec(config).run_id for config in configs]
+    ledger.prepare()
+    account = SharedAccount(ledger.results / "slurm/account-1", 2.5)
+    account.note("0123456789ab", 1, 1.0)  # of another job
+    for index, (run_id, config) in enumerate(zip(ids, configs, strict=True)):
+        what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
+        ticket = Ticket(run_id=run_id, number=1, account=("account-1", 2.5), **what)
+        Tickets(ledger).claim(ticket, instead_of=None)
+    account.note("ab0123456789", 1, 0.6)  # of one that started since
+
+    codes = [_Job(ledger, POLICY, _Signals()).run([ids[0]])]
+    account.note("ab0123456789", 1, 0.1)  # and has ended
+    codes += [_Job(ledger, POLICY, _Signals()).run([run_id]) for run_id in ids[1:]]
+
+    rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
+    assert codes == [1, 0, 0]  # those that ran took seconds, not the predicted hour
+    assert list(rows.outcome) == ["preempted", "finished", "finished"]
+    assert rows.reason.iloc[0] == "budget=2.5 would be passed: not started"
+    assert Tickets(ledger).all() == {}
