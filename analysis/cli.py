@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,15 +10,9 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.frontier.options import add_options
+from analysis.tables.asked import asked_metric, read_asked_runs, with_asked_metric
 from analysis.tables.comparable_runs import COLUMNS
-from analysis.tables.load import Loaded, read_curves, read_runs
-from analysis.tables.metric import (
-    AskedMetric,
-    Measured,
-    check_target,
-    curve_columns,
-    with_metric,
-)
+from analysis.tables.metric import Measured, check_target, curve_columns
 from sweeper.console.text import of_os_error, say, whole_number
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
@@ -49,22 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    results = argparse.ArgumentParser(add_help=False)
-    results.add_argument(
-        "results", nargs="*", default=["results"], help="results folders (default: results)"
-    )
-    metric = argparse.ArgumentParser(add_help=False)
-    metric.add_argument("--metric", help="what to compare by; default: what the runs name")
-    metric.add_argument(
-        "--metric-mode", choices=("max", "min"), help="which is better, if the runs do not say"
-    )
-    out = argparse.ArgumentParser(add_help=False)
-    out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
-    out.add_argument(
-        "--width", choices=("screen", "column", "text"), default="screen",
-        help="for a screen, or the column (3.35 in) or text (6.9 in) of a paper: the caption is "
-        "then a text file alone",
-    )  # fmt: skip
+    results, metric, out = _shared_options()
 
     def add(
         command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
@@ -90,6 +70,17 @@ def _parser() -> argparse.ArgumentParser:
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
     )
     table.add_argument("--out", type=Path, default=Path("tables"), help="output folder")
+    further = add(
+        _next, "the runs that would decide what is open, most useful first", results, metric
+    )
+    further.add_argument(
+        "--price", help="of a device-hour, such as EUR:2.50; default: as the runs say"
+    )
+    further.add_argument(
+        "--most-seeds", type=whole_number(2, 1000), default=50, help="proposed for a point (50)"
+    )
+    further.add_argument("--target", type=float, help="metric that counts as trained")
+    further.add_argument("--json", action="store_true", help="print JSON, for scripts")
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
         "results", nargs="?", default="results", help="results folder of the studies"
@@ -111,12 +102,33 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
+    """What several commands take: results folders, a metric, where figures go."""
+    results = argparse.ArgumentParser(add_help=False)
+    results.add_argument(
+        "results", nargs="*", default=["results"], help="results folders (default: results)"
+    )
+    metric = argparse.ArgumentParser(add_help=False)
+    metric.add_argument("--metric", help="what to compare by; default: what the runs name")
+    metric.add_argument(
+        "--metric-mode", choices=("max", "min"), help="which is better, if the runs do not say"
+    )
+    out = argparse.ArgumentParser(add_help=False)
+    out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
+    out.add_argument(
+        "--width", choices=("screen", "column", "text"), default="screen",
+        help="for a screen, or the column (3.35 in) or text (6.9 in) of a paper: the caption is "
+        "then a text file alone",
+    )  # fmt: skip
+    return results, metric, out
+
+
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures.draw import draw_all
 
-    runs = _read_runs(options, [*COLUMNS, "peak_lr"])
+    runs = read_asked_runs(options, [*COLUMNS, "peak_lr"])
     others = () if options.target is None else ("step", "examples_seen")
-    measured = _with_metric(options, runs, curve_columns(runs, _asked(options), *others))
+    measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options), *others))
     check_target(options.target, measured.metric.unit)
     for path in draw_all(measured, options.out, options.width, options.target):
         say(f"wrote {path}")
@@ -126,8 +138,8 @@ def _figures(options: argparse.Namespace) -> int:
 def _paper(options: argparse.Namespace) -> int:
     from analysis.papers.draw import draw_paper
 
-    runs = _read_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
-    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
+    runs = read_asked_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
+    measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
     for line in draw_paper(options.name, measured, options.out, options.results[0], options.width):
         say(line)
     return 0
@@ -137,9 +149,9 @@ def _claims(options: argparse.Namespace) -> int:
     from analysis.papers.judge import judge_all, judge_paper, lines, table
     from analysis.papers.validity import check_validity
 
-    runs = _read_runs(options)
-    columns = curve_columns(runs, _asked(options), "step", "lr", "distance_from_start")
-    measured = _with_metric(options, runs, columns)
+    runs = read_asked_runs(options)
+    columns = curve_columns(runs, asked_metric(options), "step", "lr", "distance_from_start")
+    measured = with_asked_metric(options, runs, columns)
     runs, curves, name = measured.runs, measured.curves, options.paper
     judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
     for paper in judged:
@@ -157,7 +169,7 @@ def _claims(options: argparse.Namespace) -> int:
 def _estimates(options: argparse.Namespace) -> int:
     from analysis.report.estimates import estimate_all
 
-    measured = _with_metric(options, _read_runs(options))
+    measured = with_asked_metric(options, read_asked_runs(options))
     check_target(options.target, measured.metric.unit)
     for found in estimate_all(measured, options.target):
         say(f"{found.question}\n  {found.words}")
@@ -166,11 +178,27 @@ def _estimates(options: argparse.Namespace) -> int:
     return 0
 
 
+def _next(options: argparse.Namespace) -> int:
+    from analysis.decide.proposals import propose
+    from analysis.decide.words import as_json, in_words
+    from analysis.papers.judge import judge_all
+
+    measured = with_asked_metric(options, read_asked_runs(options))
+    check_target(options.target, measured.metric.unit)
+    judged = judge_all(measured.runs, measured.curves)
+    found = propose(
+        measured, judged, price=options.price, most_seeds=options.most_seeds, target=options.target
+    )
+    for paragraph in [json.dumps(as_json(found), indent=1)] if options.json else in_words(found):
+        say(paragraph)
+    return 0
+
+
 def _table(options: argparse.Namespace) -> int:
     from analysis.report.table import tables
 
-    runs = _read_runs(options)
-    measured = _with_metric(options, runs, curve_columns(runs, _asked(options)))
+    runs = read_asked_runs(options)
+    measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
     if others := len(measured.runs) - len(measured.runs_with_metric):
         say(f"left out: {several(others, 'run')} with another metric than {measured.metric.name}")
     for table, paths in tables(measured, options.out):
@@ -194,8 +222,10 @@ def _tuning(options: argparse.Namespace) -> int:
         options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
-        runs = _read_runs(options, columns)
-        curves = _with_metric(options, runs, curve_columns(runs, _asked(options), "step")).curves
+        runs = read_asked_runs(options, columns)
+        curves = with_asked_metric(
+            options, runs, curve_columns(runs, asked_metric(options), "step")
+        ).curves
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target, options.width):
@@ -207,9 +237,9 @@ def _frontier(options: argparse.Namespace) -> int:
     from analysis.frontier.command import frontier
 
     def read() -> Measured:
-        runs = _read_runs(options)
-        columns = curve_columns(runs, _asked(options), "step", "examples_seen")
-        return _with_metric(options, runs, columns)
+        runs = read_asked_runs(options)
+        columns = curve_columns(runs, asked_metric(options), "step", "examples_seen")
+        return with_asked_metric(options, runs, columns)
 
     for line in frontier(options, read):
         say(line)
@@ -220,7 +250,7 @@ def _predictions(options: argparse.Namespace) -> int:
     from analysis.report.predictions import COLUMNS as PREDICTED
     from analysis.report.predictions import prediction_errors
 
-    errors = prediction_errors(_read_runs(options, PREDICTED))
+    errors = prediction_errors(read_asked_runs(options, PREDICTED))
     say(errors.to_string(index=False, float_format=lambda share: f"{share:.1%}"))
     return 0
 
@@ -230,67 +260,20 @@ def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import page
 
     command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
-    data = report_data(options.results, command, _asked(options))
+    data = report_data(options.results, command, asked_metric(options))
     options.out.write_text(page(data), encoding="utf-8")
     say(f"wrote {options.out}")
     return 0
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from analysis.report.watch import Watcher, make_server
+    from analysis.report.watch import Watcher, open_server
 
     command = f"python -m analysis watch {' '.join(options.results)}"
-    watcher = Watcher(options.results, command, _asked(options))
+    watcher = Watcher(options.results, command, asked_metric(options))
     watcher.data_json()  # what is wrong with the results or the metric is said here
-    if not options.host.strip():
-        msg = f"--host must be an address of this machine; got {options.host!r}. Leave it out."
-        raise ValueError(msg)
-    try:
-        server = make_server(watcher, options.host, options.port)
-    except (OSError, UnicodeError) as error:
-        msg = (
-            "--host and --port must be an address of this machine that is free; got "
-            f"{options.host}:{options.port}: {getattr(error, 'strerror', None) or error}. "
-            "Leave out --host, or name another --port."
-        )
-        raise ValueError(msg) from error
+    server = open_server(watcher, options.host, options.port)
     say(f"http://{options.host}:{server.server_address[1]}/ shows the runs; Ctrl-C ends")
     with contextlib.suppress(KeyboardInterrupt), server:
         server.serve_forever()
     return 0
-
-
-def _read_runs(options: argparse.Namespace, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    runs = _loaded(read_runs(options.results, columns))
-    if not len(runs):
-        msg = (
-            f"results must hold runs; got {', '.join(options.results)}, which holds none. "
-            "Run a sweep first, or name another folder."
-        )
-        raise ValueError(msg)
-    return runs
-
-
-def _read_curves(
-    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
-) -> pd.DataFrame:
-    return _loaded(read_curves(options.results, runs, columns))
-
-
-def _with_metric(
-    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
-) -> Measured:
-    curves = _read_curves(options, runs, columns)
-    measured = with_metric(options.results, runs, curves, _asked(options))
-    _loaded(Loaded(measured.runs, list(measured.unread)))
-    return measured
-
-
-def _asked(options: argparse.Namespace) -> AskedMetric:
-    return AskedMetric(options.metric, options.metric_mode)
-
-
-def _loaded(loaded: Loaded) -> pd.DataFrame:
-    for unread in loaded.unread:
-        say(f"skipped {unread}")
-    return loaded.frame

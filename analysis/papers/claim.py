@@ -129,6 +129,14 @@ class PointValues:
         return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
 
 
+def runs_about(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs at a claim's points; for the best warmup's exponent, those of any warmup."""
+    if claim.contrasts is not None:
+        return runs[np.any(runs_at(runs, claim.points), axis=0)]
+    batches, rules = {p.batch for p in claim.points}, {p.rule for p in claim.points}
+    return runs[runs["paper_batch"].isin(batches) & runs["lr_rule"].isin(rules)]
+
+
 def values_of(
     arms: Sequence[pd.DataFrame], names: Sequence[str], metric: Metric = ACCURACY
 ) -> PointValues:
@@ -214,7 +222,7 @@ def _judge_exponent(
     claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, blank: Verdict
 ) -> Verdict:
     """Whether the best warmup grows with the batch, by less than the batch."""
-    runs = runs[np.any(runs_at(runs, claim.points), axis=0)]
+    runs = runs_about(claim, runs)
     placed = runs.assign(global_batch=runs["paper_batch"], warmup_epochs=runs["paper_warmup"])
     value, draws, note = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
     if draws is None:

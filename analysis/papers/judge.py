@@ -8,8 +8,17 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers import NAMES, PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Claim, Verdict, judge, lacking, settle
-from analysis.papers.grid import ended, runs_at
+from analysis.papers.claim import (
+    LACKING,
+    UNDECIDED,
+    Claim,
+    Verdict,
+    judge,
+    lacking,
+    runs_about,
+    settle,
+)
+from analysis.papers.grid import ended
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.papers.validity import ARM, at_upper_edge, confounds, same_arms
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
@@ -127,7 +136,7 @@ def _judge_valid(
     if claim.only_there and not is_there:
         return Verdict(text=claim.text, where=claim.where, why=claim.only_there)
     verdict = judge(claim, placed, rng, num_claims)
-    why = _refusal(claim, placed[np.any(runs_at(placed, claim.points), axis=0)])
+    why = _refusal(claim, runs_about(claim, placed))
     if not why or not verdict.num_seeds:
         return verdict
     return replace(verdict, verdict=UNDECIDED, p=np.nan, seeds_needed=-1, why=why)

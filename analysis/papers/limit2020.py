@@ -5,7 +5,7 @@ The paper's batches, recipes and numbers are not public in full; the grid is the
 momentum under the same schedule, as Nado et al. 2021 (arXiv:2102.06356) ask for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -97,13 +97,28 @@ def judge_claims(
         The runs that may be compared, and the verdicts.
     """
     shown = ended(by_optimizer(runs))
-    shared = shown.groupby("global_batch")["optimizer"].nunique()
-    batches = shared[shared > 1].index
-    if not len(batches):
+    at_largest = at_largest_batch(shown)
+    if not len(at_largest):
         why = "runs of two or more optimizers at one batch are needed"
         return shown, [Verdict(text=t, where="abstract", why=why) for t in (_GAIN, _DRIFT)]
-    at_largest = shown[shown["global_batch"] == batches.max()]
     return shown, settle([_judge_gain(at_largest, rng), _judge_drift(at_largest, curves, rng)])
+
+
+def at_largest_batch(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the largest batch with two or more optimizers; none if there is no such batch."""
+    shared = runs.groupby("global_batch")["optimizer"].nunique()
+    return runs[runs["global_batch"] == shared[shared > 1].index.max()]
+
+
+def baseline_first(names: Iterable[str]) -> list[str]:
+    """The optimizers with the baseline as the first."""
+    return [BASELINE, *(str(name) for name in names if name != BASELINE)]
+
+
+def gains(num_arms: int) -> Contrasts:
+    """What the best of the others gains over the first."""
+    others = [(i, 0) for i in range(1, num_arms)]
+    return Contrasts.pairs(*others, num_arms=num_arms, is_any=True)
 
 
 def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
@@ -117,12 +132,10 @@ def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     if found := confounds(runs, ["optimizer"]):
         why = f"refused: the arms differ in more than the question: {'; '.join(found)}"
         return Verdict(text=_GAIN, where=where, why=why)
-    ordered = [BASELINE, *(str(name) for name in names if name != BASELINE)]
+    ordered = baseline_first(names)
     values = values_of([runs[runs["optimizer"] == name] for name in ordered], ordered)
-    others = [(i, 0) for i in range(1, len(ordered))]
-    contrasts = Contrasts.pairs(*others, num_arms=len(ordered), is_any=True)
     blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds)
-    return judge_contrasts(contrasts, values, blank, rng, num_claims=2)
+    return judge_contrasts(gains(len(ordered)), values, blank, rng, num_claims=2)
 
 
 def _judge_drift(runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator) -> Verdict:

@@ -125,6 +125,15 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
     return max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
 
 
+def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:
+    """Batch and warmup of a paper's point for runs like these: those of a small twin are shares."""
+    if not len(like) or pd.isna(like.iloc[0]["twin_of"]):
+        return point.batch, point.warmup
+    first = like.iloc[0]
+    share = first["num_train_examples"] / IMAGENET_EXAMPLES
+    return round(point.batch * share / 10) * 10, point.warmup * first["epochs"] / paper.epochs
+
+
 def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str) -> str:
     """The command that runs missing points, as one grid.
 
@@ -132,13 +141,10 @@ def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, resul
     and on how many examples and epochs.
     """
     twin = runs[runs["is_twin"]]
-    batches, warmups = {p.batch for p in points}, {p.warmup for p in points}
+    own = [own_point(p, paper, (twin if len(twin) else runs).head(1)) for p in points]
+    batches, warmups = {batch for batch, _ in own}, {warmup for _, warmup in own}
     preset = ""
     if len(twin):
-        first = twin.iloc[0]
-        share = first["num_train_examples"] / IMAGENET_EXAMPLES
-        batches = {round(b * share / 10) * 10 for b in batches}
-        warmups = {w * first["epochs"] / paper.epochs for w in warmups}
         preset = f"+experiment={paper.experiment}_small"
     elif len(runs) and (runs.iloc[0]["data"], runs.iloc[0]["model"]) == ("imagenet", "resnet50"):
         preset = f"+experiment={paper.experiment}"

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from analysis.decide.proposals import propose
+from analysis.decide.words import as_pairs
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, lines
 from analysis.papers.validity import check_validity
@@ -164,7 +166,7 @@ def conclusions(tables: Tables) -> dict[str, Any]:
     """Claims, doubts and estimates; empty without a run that has ended."""
     runs, curves = tables.runs, tables.curves
     if not len(runs):
-        return {"claims": [], "findings": [], "estimates": []}
+        return {"claims": [], "findings": [], "estimates": [], "next": []}
     judged, metric = judge_all(runs, curves), tables.metric
     found = {str(f) for paper in judged for f in check_validity(paper.compared.runs, metric)}
     measured = Measured(runs, curves, metric)
@@ -174,6 +176,7 @@ def conclusions(tables: Tables) -> dict[str, Any]:
         ],
         "findings": sorted(found),  # refusals before remarks
         "estimates": [[e.question, e.words] for e in estimate_all(measured)],
+        "next": as_pairs(propose(measured, judged)),
     }
 
 

@@ -9,6 +9,15 @@ import pandas as pd
 
 from analysis.papers.grid import ended
 from analysis.papers.validity import ARM, confounds
+from analysis.report.which_runs import (
+    SAME,
+    at_best_warmup,
+    finished_runs,
+    margin_of,
+    of_one_rule,
+    of_one_warmup,
+    rates_of,
+)
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.stats.equivalence import Comparison, compare
@@ -17,16 +26,13 @@ from analysis.stats.replicates import DRAWS, Estimate
 from analysis.stats.rules import compare_rules
 from analysis.stats.shares import validation_size
 from analysis.stats.target import critical_batch, to_target
-from analysis.tables.comparable_runs import AXES, group_comparable
+from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric
 
 _SEED = 20170608
 
 #: Share of what is within reach by which a target falls short of it, if none is given.
 TARGET_SHORT = 0.02
-
-#: Margins for accuracies, as fractions; for other metrics a share of their mean.
-_BREAKING, _SAME, _SHARE = 0.005, 0.003, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,7 @@ def estimate_all(
         msg = f"--target must be an accuracy from 0 to 1; got {target:g}. Write 0.9 for 90 %."
         raise ValueError(msg)
     compared = group_comparable(runs)[0].runs
-    one_rule = compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
-    rates = group_comparable(runs, (*AXES, "base_lr"))[0].runs
+    one_rule, rates = of_one_rule(runs), rates_of(runs)
     question = "How does the best warmup grow with the batch?"
     of_batches = [
         _optimum(question, best_warmups(one_rule, rng, draws, metric), "warmups"),
@@ -119,9 +124,7 @@ def _learning_rate(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
     question = "Which learning-rate rule explains the best rates?"
-    warmups = runs["warmup_epochs"].value_counts()
-    of_one = runs[runs["warmup_epochs"] == warmups.index[0]]
-    optima = best_lrs(of_one, rng, draws, metric=metric)
+    optima = best_lrs(of_one_warmup(runs), rng, draws, metric=metric)
     found = _optimum(question, optima, "learning rates")
     if len(optima.batches) < 3 or optima.is_rejected:
         return found
@@ -134,36 +137,18 @@ def _learning_rate(
     return Estimated(question, words, comparison.table)
 
 
-def _finished(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    return runs[(runs["outcome"] == "finished") & runs[metric.name].notna()]
-
-
-def _margin(metric: Metric, of_accuracy: float, values: pd.Series) -> tuple[float, str]:
-    """What does not matter, as a number and in words: of other metrics, 1 % of the mean."""
-    if metric.unit == "%":
-        return of_accuracy, f"{100 * of_accuracy:g} points"
-    margin = _SHARE * abs(float(values.mean())) if len(values) else np.nan
-    return margin, "1 %" if np.isnan(margin) else f"{margin:.2g}, 1 %"
-
-
 def _breaking(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
-    finished = _finished(runs, metric)
-    smallest = finished[finished["global_batch"] == finished["global_batch"].min()]
-    margin, words = _margin(metric, _BREAKING, smallest[metric.name])
     worse = "below" if metric.unit == "%" else "worse than at"
-    question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
-    spans = finished.groupby("warmup_epochs").agg(
-        batches=("global_batch", "nunique"), value=(metric.name, "mean")
-    )
-    if not len(spans) or spans["batches"].max() < 2:
+    found = at_best_warmup(runs, metric)
+    if found is None:
+        question = f"At which batch does {metric.word} break?"
         return Estimated(question, "Not decidable: two or more batches are needed.")
-    spans["value"] *= metric.sign
-    warmup = spans.sort_values(["batches", "value"]).index[-1]
-    at_warmup = finished[finished["warmup_epochs"] == warmup]
-    found = breaking_batch(at_warmup, rng, margin, draws, metric)
-    return Estimated(question, f"At {number(found, ' examples')} (warmup {warmup:g} epochs).")
+    at_warmup, warmup, margin, words = found
+    question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
+    estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
+    return Estimated(question, f"At {number(estimate, ' examples')} (warmup {warmup:g} epochs).")
 
 
 def _critical(
@@ -202,8 +187,8 @@ def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
 
 
 def _same(runs: pd.DataFrame, metric: Metric) -> Estimated:
-    finished = _finished(runs, metric)
-    margin, words = _margin(metric, _SAME, finished[metric.name])
+    finished = finished_runs(runs, metric)
+    margin, words = margin_of(metric, SAME, finished[metric.name])
     question = f"Does the learning-rate rule make a difference (margin {words})?"
     values = finished[metric.name].to_numpy(dtype=float)
     size = validation_size(values) if metric.unit == "%" else None

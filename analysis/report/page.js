@@ -55,6 +55,7 @@ function load(changed) {
   fill("findings", data.findings.map((text) => element("li", text)));
   fill("claims", data.claims.flatMap(({ heading, verdicts }) => [element("h3", heading), verdictTable(verdicts)]));
   fill("estimates", pairs(data.estimates));
+  fill("next", pairs(data.next));
   refresh();
 }
 

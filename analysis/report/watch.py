@@ -105,6 +105,22 @@ def _stamp(path: Path) -> int:
         return 0
 
 
+def open_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
+    """As `make_server`; ValueError if the address is not one to listen on."""
+    if not host.strip():
+        msg = f"--host must be an address of this machine; got {host!r}. Leave it out."
+        raise ValueError(msg)
+    try:
+        return make_server(watcher, host, port)
+    except (OSError, UnicodeError) as error:
+        msg = (
+            "--host and --port must be an address of this machine that is free; got "
+            f"{host}:{port}: {getattr(error, 'strerror', None) or error}. "
+            "Leave out --host, or name another --port."
+        )
+        raise ValueError(msg) from error
+
+
 def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
     """A server of the live page; `serve_forever` runs it.
 

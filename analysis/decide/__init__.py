@@ -1,0 +1,1 @@
+"""What to run next: the commands that would decide what these runs leave open."""

@@ -1,0 +1,93 @@
+"""What to run next for all that runs leave open, most useful first."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from analysis.decide.bill import Prices
+from analysis.decide.claims import of_claim, open_claims
+from analysis.decide.command import commands
+from analysis.decide.edges import Edge, edges, of_edges, of_target
+from analysis.decide.expected import UNKNOWN
+from analysis.decide.proposal import Proposal
+from analysis.papers.judge import Judged
+from analysis.tables.metric import Measured
+
+#: Seeds a point beyond which none are proposed, if no other number is asked for.
+MOST_SEEDS = 50
+
+
+def propose(
+    measured: Measured,
+    judged: Sequence[Judged],
+    *,
+    price: str | None = None,
+    most_seeds: int = MOST_SEEDS,
+    target: float | None = None,
+) -> list[Proposal]:
+    """What to run next, most useful first.
+
+    The most useful settles the most open questions per device-hour, or per run where the time of a
+    run is not known; what no runs decide is last.
+
+    Args:
+        measured: the runs, with their metric.
+        judged: papers' claims on them.
+        price: of a device-hour, such as EUR:2.50.
+        most_seeds: of a point.
+        target: of the metric, if steps to it are asked for.
+
+    Raises:
+        ValueError: if the price is none.
+    """
+    prices = Prices.at(measured.runs, price)
+    found = [of_claim(claim, most_seeds) for claim in open_claims(judged)]
+    by_end: dict[tuple[str, bool], list[Edge]] = {}
+    for edge in edges(measured):
+        by_end.setdefault((edge.key, edge.is_upper), []).append(edge)
+    found += [of_edges(at_one_end) for at_one_end in by_end.values()]
+    if target is not None:
+        found += of_target(measured, target, prices.results)
+    return _ranked([_priced(proposal, prices) for proposal in found])
+
+
+def _priced(proposal: Proposal, prices: Prices) -> Proposal:
+    if not proposal.configs:
+        return proposal
+    folder = f"{prices.results.rstrip('/')}_again" if proposal.repeats else prices.results
+    try:
+        priced = prices.of(proposal.configs)
+        is_again = not proposal.repeats and prices.have_failed(proposal.configs)
+    except ValueError as error:  # of settings that this version does not have
+        why = f"such runs are not possible with this version: {str(error).splitlines()[0]}"
+        return replace(proposal, configs=(), why=why, expected=UNKNOWN)
+    return replace(
+        proposal,
+        priced=priced,
+        commands=commands(proposal.configs, folder, *["retry=failed"] * is_again),
+        joining=commands(proposal.lacking, prices.results),
+    )
+
+
+def _ranked(found: Sequence[Proposal]) -> list[Proposal]:
+    """In order, those of the same runs as one."""
+    first: dict[tuple[frozenset[str], str], Proposal] = {}
+    for i, one in enumerate(found):
+        key = one.priced.run_ids, "" if one.configs else str(i)
+        others = [
+            other.question
+            for other in found
+            if other is not one
+            and other.configs
+            and other.priced.run_ids <= one.priced.run_ids
+            and bool(other.repeats) == bool(one.repeats)
+        ]
+        first.setdefault(key, replace(one, settles=others))
+    hours = [one.priced.device_hours for one in first.values() if one.configs]
+    are_known = None not in hours
+
+    def order(proposal: Proposal) -> tuple[bool, bool, float]:
+        cost = proposal.priced.device_hours if are_known else len(proposal.priced.run_ids)
+        settled = (1 + len(proposal.settles)) / (cost or 1)
+        return not proposal.commands, not proposal.configs, -settled
+
+    return sorted(first.values(), key=order)

@@ -1,0 +1,115 @@
+"""Proposals as text and as JSON."""
+
+import re
+from collections.abc import Iterator, Sequence
+from math import isfinite, isnan
+from typing import Any
+
+from analysis.decide.expected import Interval, width
+from analysis.decide.proposals import Proposal
+from sweeper.spec.sentences import several
+
+
+def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
+    """A paragraph for each, in their order."""
+    if not proposals:
+        yield "Nothing is open: no claim and no edge of the grid asks for more runs."
+    some = [proposal for proposal in proposals if proposal.commands]
+    for number, proposal in enumerate(some, 1):
+        yield "\n".join([f"{number}. {proposal.question}", *_lines(proposal)])
+    if none := [proposal for proposal in proposals if not proposal.commands]:
+        rest = [f"  {one.question}\n    {'; '.join(_sentences(one))}" for one in none]
+        yield "\n".join(["No runs that are proposed decide:", *rest])
+    if any(one.configs and one.priced.device_hours is None for one in some):
+        yield (
+            "Where the time is not known, no run of the kind has finished on this device in the "
+            "folder: `sweeper plan --probe` with the words of the command finds it out."
+        )
+
+
+def as_pairs(proposals: Sequence[Proposal]) -> list[list[str]]:
+    """Of each the question, and the rest in words."""
+    return [[one.question, "\n".join(line.strip() for line in _lines(one))] for one in proposals]
+
+
+def _lines(proposal: Proposal) -> Iterator[str]:
+    for sentence in _sentences(proposal):
+        yield f"   {sentence}"
+    if proposal.repeats:
+        yield (
+            "   All that is compared is run again, in a folder of its own: added to these, runs "
+            f"would differ in more than the question: {_shortened(proposal.repeats)}."
+        )
+    if proposal.settles:
+        yield f"   The same runs are all that is needed for: {'; '.join(proposal.settles)}."
+    yield from (f"   {command}" for command in proposal.commands)
+    if proposal.joining:
+        commit = _shortened(proposal.commit)
+        yield f"   With the code of commit {commit} instead, what is missing alone:"
+        yield from (f"   {command}" for command in proposal.joining)
+
+
+def _shortened(text: str) -> str:
+    """With the first 12 digits of each commit."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", text)
+
+
+def _sentences(proposal: Proposal) -> Iterator[str]:
+    if proposal.configs:
+        yield f"{_cost(proposal)}: {proposal.why}"
+    else:
+        yield proposal.why
+    if interval := _widths(proposal):
+        yield interval
+
+
+def _cost(proposal: Proposal) -> str:
+    runs = several(len(proposal.priced.run_ids), "run")
+    hours, cost = proposal.priced.device_hours, proposal.priced.cost
+    if hours is None:
+        return f"{runs}, time not known"
+    return f"{runs}, {hours:.3g} device-hours" + (f", {cost}" if cost else "")
+
+
+def _widths(proposal: Proposal) -> str:
+    now, then = width(proposal.now), width(proposal.expected)
+    if isnan(then):
+        return ""
+    scale, unit = (100, "points") if proposal.unit == "accuracy" else (1, proposal.unit)
+    start = "the 95 % interval" if proposal.configs else "with so many the 95 % interval"
+    after = f"{scale * then:.3g} {unit}".strip()
+    if isnan(now):
+        return f"{start} is expected to be {after} wide; there is none now"
+    return f"{start} is expected to be {after} wide, now {scale * now:.3g}"
+
+
+def as_json(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
+    """For scripts; null where a number is not known."""
+    return [
+        {
+            "question": one.question,
+            "why": one.why,
+            "runs": len(one.priced.run_ids),
+            "run_ids": sorted(one.priced.run_ids),
+            "commands": list(one.commands),
+            "device_hours": one.priced.device_hours,
+            "cost": one.priced.cost,
+            "interval": _plain(one.now),
+            "width": _number(width(one.now)),
+            "expected_width": _number(width(one.expected)),
+            "unit": one.unit,
+            "settles": list(one.settles),
+            "repeats": one.repeats,
+            "commit": one.commit,
+            "commands_at_commit": list(one.joining),
+        }
+        for one in proposals
+    ]
+
+
+def _plain(interval: Interval) -> list[float | None]:
+    return [_number(end) for end in interval]
+
+
+def _number(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,61 @@
+"""Which runs a question is about, and which differences do not matter."""
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.comparable_runs import AXES, group_comparable
+from analysis.tables.metric import Metric
+
+#: Margins for accuracies, as fractions; for other metrics a share of their mean.
+BREAKING, SAME, _SHARE = 0.005, 0.003, 0.01
+
+
+def of_one_rule(runs: pd.DataFrame) -> pd.DataFrame:
+    """The largest group of comparable runs, those of its most frequent rule."""
+    compared = group_comparable(runs)[0].runs
+    return compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
+
+
+def rates_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """The largest group of runs that are comparable but for their base rate."""
+    return group_comparable(runs, (*AXES, "base_lr"))[0].runs
+
+
+def of_one_warmup(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs of the most frequent warmup."""
+    return runs[runs["warmup_epochs"] == runs["warmup_epochs"].value_counts().index[0]]
+
+
+def finished_runs(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+    """Those that finished and have the metric."""
+    return runs[(runs["outcome"] == "finished") & runs[metric.name].notna()]
+
+
+def margin_of(metric: Metric, of_accuracy: float, values: pd.Series) -> tuple[float, str]:
+    """What does not matter, as a number and in words: of other metrics, 1 % of the mean."""
+    if metric.unit == "%":
+        return of_accuracy, f"{100 * of_accuracy:g} points"
+    margin = _SHARE * abs(float(values.mean())) if len(values) else np.nan
+    return margin, "1 %" if np.isnan(margin) else f"{margin:.2g}, 1 %"
+
+
+def at_best_warmup(
+    runs: pd.DataFrame, metric: Metric
+) -> tuple[pd.DataFrame, float, float, str] | None:
+    """The finished runs of the warmup with the most batches, the best of those.
+
+    Returns:
+        The runs, their warmup, and what does not matter as a number and in words; None with fewer
+        than two batches.
+    """
+    finished = finished_runs(runs, metric)
+    smallest = finished[finished["global_batch"] == finished["global_batch"].min()]
+    spans = finished.groupby("warmup_epochs").agg(
+        batches=("global_batch", "nunique"), value=(metric.name, "mean")
+    )
+    if not len(spans) or spans["batches"].max() < 2:
+        return None
+    spans["value"] *= metric.sign
+    warmup = spans.sort_values(["batches", "value"]).index[-1]
+    margin, words = margin_of(metric, BREAKING, smallest[metric.name])
+    return finished[finished["warmup_epochs"] == warmup], float(warmup), margin, words

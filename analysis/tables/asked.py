@@ -1,0 +1,51 @@
+"""What a command of `python -m analysis` reads, as its options say; what is skipped is said."""
+
+import argparse
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.tables.load import Loaded, read_curves, read_runs
+from analysis.tables.metric import AskedMetric, Measured, with_metric
+from sweeper.console.text import say
+
+
+def read_asked_runs(
+    options: argparse.Namespace, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """The runs of the results folders; ValueError if there are none."""
+    runs = _loaded(read_runs(options.results, columns))
+    if not len(runs):
+        msg = (
+            f"results must hold runs; got {', '.join(options.results)}, which holds none. "
+            "Run a sweep first, or name another folder."
+        )
+        raise ValueError(msg)
+    return runs
+
+
+def _read_curves(
+    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    return _loaded(read_curves(options.results, runs, columns))
+
+
+def with_asked_metric(
+    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
+) -> Measured:
+    """Runs and curves, these with some columns, and the metric that is asked for."""
+    curves = _read_curves(options, runs, columns)
+    measured = with_metric(options.results, runs, curves, asked_metric(options))
+    _loaded(Loaded(measured.runs, list(measured.unread)))
+    return measured
+
+
+def asked_metric(options: argparse.Namespace) -> AskedMetric:
+    """What `--metric` and `--metric-mode` say."""
+    return AskedMetric(options.metric, options.metric_mode)
+
+
+def _loaded(loaded: Loaded) -> pd.DataFrame:
+    for unread in loaded.unread:
+        say(f"skipped {unread}")
+    return loaded.frame

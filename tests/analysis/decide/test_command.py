@@ -1,0 +1,90 @@
+"""Commands made from the settings of runs train just these runs."""
+
+import shlex
+
+import pytest
+
+from analysis.decide.command import commands
+from analysis.decide.presets import PRESETS, files
+from sweeper.commands.overrides import expand, preset_overrides, with_own_classes, with_preset
+from sweeper.spec.identity import run_id
+
+
+def trained(loader, found: list[str]) -> list[str]:
+    """The identities of all runs of these commands."""
+    words = [shlex.split(line) for line in found]
+    assert all(line[:4] == ["python", "-m", "sweeper", "-m"] for line in words)
+    return [run_id(config) for line in words for config in points(loader, line[4:])]
+
+
+def points(loader, words: list[str]):
+    """As a sweep: presets' own lists give way to what is on the command line."""
+    return expand(loader, with_preset(preset_overrides(loader, words), words))
+
+
+def test_the_words_for_a_grid_are_the_grid(grid, loader):
+    configs = grid(
+        "batch=3840,7680", "warmup=0,5", "seed=0,1", "base_lr=0.1", "lr_rule=linear,sqrt"
+    )
+
+    (found,) = commands(configs, "results")
+
+    assert found == (
+        "python -m sweeper -m lr_rule=linear,sqrt base_lr=0.1 batch=3840,7680 warmup=0,5 seed=0,1"
+    )
+    assert sorted(trained(loader, [found])) == sorted(map(run_id, configs))
+
+
+def test_runs_that_are_no_grid_take_several_commands_and_no_run_more(grid, loader):
+    configs = [
+        *grid("batch=3840", "warmup=0,5", "seed=0,1"),
+        *grid("batch=7680", "warmup=5", "seed=3"),
+        *grid("batch=7680", "lr_rule=power", "lr_rule.exponent=0.6,0.7", "seed=3"),
+    ]
+
+    found = commands(configs, "results")
+
+    assert sorted(trained(loader, found)) == sorted(map(run_id, configs))
+
+
+def test_a_twin_is_named_by_its_experiment(grid, loader):
+    words = ["+experiment=mccord2021_warmup_small", "batch=300", "warmup=3", "seed=0,1,2"]
+    configs = grid(*words)
+
+    (found,) = commands(configs, "my results")
+
+    assert shlex.split(found)[4:-1] == words
+    assert {c["results"] for c in points(loader, shlex.split(found)[4:])} == {"my results"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tags=5", "twin_of='A, b (c): \"d\" it\\'s {e}'", "gradient_clip=1e-05"],
+        ["~optimizer.name", "optimizer.nesterov=true", "+optimizer.dampening=0.1"],
+        ["+trainer.detect_anomaly=true", "+trainer.limit_val_batches=3", "devices=2"],
+        ["model.channels=[8,16]", "schedule=cosine", "ema_decay=0.99", "precision=64-true"],
+        ["module=own", "data=own", "module._target_=a.M", "data._target_=b.D", "+data.x={k:[1,c]}"],
+        ["perturbation=sam", "comm_hook=powersgd", "comm_hook.rank=3", "optimizer=adamw"],
+        ["metric=val/f1", "metric_mode=max", "loss_ceiling=20", "seed=range(0,30)"],
+    ],
+)
+def test_any_setting_comes_back(words, loader):
+    configs = list(points(loader, words))
+
+    found = commands(configs, "results")
+
+    again = [c for line in found for c in points(loader, with_own_classes(shlex.split(line)[4:]))]
+    assert len(found) == 1
+    assert again == configs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", PRESETS)
+def test_every_preset_comes_back(group, loader):
+    for name in files(group):
+        configs = list(points(loader, [f"+{group}={name}"]))
+
+        found = commands(configs[:20], "results")
+
+        assert sorted(trained(loader, found)) == sorted(map(run_id, configs[:20]))

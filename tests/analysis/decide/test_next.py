@@ -1,0 +1,291 @@
+"""`analysis next`: commands that add just what an open question lacks, and what none decides."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_studies import simulated_curves, simulated_runs, write_results
+
+from analysis.cli import main
+from analysis.decide import proposal
+from analysis.decide.proposals import propose
+from analysis.decide.words import as_json
+from analysis.papers.judge import judge_all
+from analysis.tables.load import load_curves, load_runs
+from analysis.tables.metric import with_metric
+from sweeper.commands.plan import plan_grid
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory):
+    """The small twin's runs, as if this code had made them."""
+    folder = tmp_path_factory.mktemp("twin")
+    for kind in ("runs", "curves"):
+        shutil.copytree(ROOT / "docs/results/cifar10_twin" / kind, folder / kind)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(proposal, "git_commit", load_runs(folder)["git_commit"].iloc[0].__str__)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def of_twin(twin) -> list[dict]:
+    """What is proposed for them."""
+    runs, curves = load_runs(twin), load_curves(twin)
+    measured = with_metric(twin, runs, curves)
+    return as_json(propose(measured, judge_all(runs, curves)))
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Simulated runs of a law in a folder, as if this code had made them."""
+    monkeypatch.setattr(proposal, "git_commit", lambda: None)
+
+    def write(law, seeds=3, noise=0.004, batches=(7680, 30720), change=lambda runs: runs) -> Path:
+        rng = np.random.default_rng(5)
+        runs = simulated_runs(batches, (0, 5, 10, 20), seeds, accuracy=law, noise=noise, rng=rng)
+        runs = change(runs.assign(num_train_examples=61440))
+        write_results(tmp_path / "study", runs, simulated_curves(runs, 3))
+        return tmp_path / "study"
+
+    return write
+
+
+def proposals(capsys, folder: Path, *options: str) -> list[dict]:
+    assert main(["next", str(folder), "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def asks(found: list[dict], start: str) -> dict:
+    """The proposal for a question, else one that settles it too."""
+    by_question = sorted(found, key=lambda one: not one["question"].startswith(start))
+    return next(
+        one
+        for one in by_question
+        if any(text.startswith(start) for text in [one["question"], *one["settles"]])
+    )
+
+
+def planned(command: str) -> tuple[set[str], set[str]]:
+    """The runs of a command, and those of them without a result."""
+    words = [word for word in shlex.split(command)[3:] if word != "-m"]
+    grid, _ = plan_grid(words, config_dir=None)
+    return {s.run_id for s in grid.specs}, {s.run_id for s in grid.without_result}
+
+
+def test_every_command_plans_just_the_runs_that_are_lacking(twin, of_twin):
+    ids = set(load_runs(twin)["run_id"])
+    for one in (p for p in of_twin if p["commands"]):
+        runs = [planned(command) for command in one["commands"]]
+        everything = set().union(*(every for every, _ in runs))
+        lacking = set().union(*(new for _, new in runs))
+        assert everything == lacking == set(one["run_ids"])
+        assert not lacking & ids
+
+
+def test_the_best_warmup_that_is_the_longest_tried_asks_for_longer_ones(twin, of_twin):
+    found = asks(of_twin, "The best warmup is at the upper end")
+
+    assert found["commands"] == [
+        "python -m sweeper -m +experiment=mccord2021_warmup_small data.root=data batch=300,1200 "
+        f"warmup=3 seed=0,1,2 results={twin}"
+    ]
+    assert "warmup=3, beyond the grid" in found["why"]
+
+
+def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(twin, capsys, monkeypatch):
+    monkeypatch.setattr(proposal, "git_commit", lambda: "another")
+
+    found = asks(proposals(capsys, twin), "The best warmup is at the upper end")
+
+    assert found["commands"] == [
+        "python -m sweeper -m +experiment=mccord2021_warmup_small data.root=data batch=300,1200 "
+        f"warmup=0,0.5,1,2,3 seed=0,1,2 results={twin}_again"
+    ]
+    assert "commit" in found["repeats"]
+
+
+def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
+    counts = [p["runs"] / (1 + len(p["settles"])) for p in of_twin if p["commands"]]
+    assert counts == sorted(counts)
+    assert counts[0] == 3
+    assert not any(p["commands"] for p in of_twin[len(counts) :])
+    hopeless = asks(of_twin, "At 30,720, linear scaling and none reach the same accuracy")
+    assert hopeless["why"].startswith("no number of seeds up to 50 is sure to decide this")
+    assert hopeless["expected_width"] < hopeless["width"]
+
+
+def test_a_larger_number_of_seeds_is_proposed_if_it_is_asked_for(twin, capsys):
+    found = asks(
+        proposals(capsys, twin, "--most-seeds", "200"), "At 7,680, training without warmup"
+    )
+
+    assert found["runs"] == 4 * (160 - 3)
+    assert "'seed=range(3,160)'" in found["commands"][0]
+
+
+def test_one_seed_asks_for_three(study, capsys):
+    found = proposals(capsys, study(lambda b, w: 0.8 - b / 1e6, seeds=1))
+
+    one = asks(found, "The best warmup grows with the batch")
+    assert one["width"] is None
+    assert one["runs"] == 16
+    assert "At 7,680, training without warmup is worst (figure 6c)" in one["settles"]
+    assert all("seed=1,2 " in command for command in one["commands"])
+
+
+def test_where_nothing_differs_few_runs_are_proposed(study, capsys):
+    found = proposals(capsys, study(lambda b, w: 0.8, seeds=5), "--most-seeds", "20")
+
+    warmups = asks(found, "At 7,680, accuracy falls with every warmup beyond 5")
+    assert warmups["commands"] == []
+    assert "no number of seeds up to 20" in warmups["why"]
+
+
+def test_a_study_that_decides_all_that_it_asks_has_nothing_left(study, capsys):
+    def law(batch, warmup):
+        return 0.9 - 0.05 * np.log2(batch / 7680) - 0.1 * np.log((warmup + 1) / 8) ** 2
+
+    found = proposals(capsys, study(law, seeds=5, noise=0.0005))
+
+    assert not any("best warmup is at" in p["question"] for p in found)
+
+
+def test_a_point_that_was_not_run_is_added_with_the_seeds_of_the_others(study, capsys):
+    def without(runs):
+        return runs[(runs["global_batch"] != 7680) | (runs["warmup_epochs"] != 10)]
+
+    found = asks(
+        proposals(capsys, study(lambda b, w: 0.8 - w / 100, change=without)),
+        "At 7,680, 5 epochs of warmup are best",
+    )
+
+    (command,) = found["commands"]
+    assert command.split()[-4:-1] == ["batch=7680", "warmup=10", "seed=0,1,2"]
+    assert found["expected_width"] > 0
+
+
+def test_a_diverged_arm_asks_for_as_many_seeds_as_ranks_need(study, capsys):
+    def some_diverge(runs):
+        lost = (runs["warmup_epochs"] == 0) & (runs["global_batch"] == 30720) & (runs["seed"] > 0)
+        return runs.assign(
+            outcome=np.where(lost, "diverged", "finished"),
+            val_accuracy=runs["val_accuracy"].mask(lost),
+        )
+
+    found = asks(
+        proposals(capsys, study(lambda b, w: 0.8, change=some_diverge)),
+        "At 30,720, training without warmup is worst",
+    )
+
+    assert "ranks decide nothing with fewer than 6 seeds" in found["why"]
+    assert found["runs"] == 4 * 3
+
+
+def test_another_metric_has_edges_of_its_own(study, capsys):
+    def losses(runs):
+        return runs.assign(val_loss=1 / (1 + runs["warmup_epochs"]))
+
+    folder = study(lambda b, w: 0.8 - w / 100, change=losses)
+
+    by_loss = asks(
+        proposals(capsys, folder, "--metric", "val_loss"), "The best warmup is at the upper"
+    )
+    assert "warmup=24" in by_loss["why"]
+    assert not any("best warmup is" in p["question"] for p in proposals(capsys, folder))
+
+
+def test_the_best_rate_at_an_end_asks_for_rates_beyond_it(study, capsys):
+    def rates(runs):
+        rate = runs["warmup_epochs"].map({0: 0.1, 5: 0.2, 10: 0.4, 20: 0.8})
+        configs = [
+            json.dumps({**json.loads(c), "base_lr": r, "warmup": 5})
+            for c, r in zip(runs["config_json"], rate, strict=True)
+        ]
+        peak = rate * runs["global_batch"] / 256
+        return runs.assign(base_lr=rate, peak_lr=peak, warmup_epochs=5.0, config_json=configs)
+
+    found = proposals(capsys, study(lambda b, w: 0.8 + w / 100, change=rates))
+
+    one = asks(found, "The best rate is at the upper end of the grid at batch 7,680, 30,720")
+    (command,) = one["commands"]
+    assert "base_lr=1.6,3.2 batch=7680,30720 warmup=5 seed=0,1,2" in command
+
+
+def test_an_accuracy_that_holds_asks_for_a_larger_batch(study, capsys):
+    found = asks(
+        proposals(capsys, study(lambda b, w: 0.8 + b / 1e6, noise=0.0001)), "Accuracy holds up"
+    )
+
+    assert found["question"] == "Accuracy holds up to the largest batch, 30,720"
+    assert "batch=61440 " in found["commands"][0]
+
+
+def test_a_target_that_is_not_reached_names_one_that_is(study, capsys):
+    found = asks(proposals(capsys, study(lambda b, w: 0.8), "--target", "0.95"), "95 % is not")
+
+    (command,) = found["commands"]
+    words = shlex.split(command)
+    assert 0.7 < float(words[-1]) < 0.8
+    assert main(words[3:]) == 0
+
+
+def test_known_speeds_and_a_price_make_a_bill(study, capsys):
+    def timed(runs):
+        return runs.assign(
+            micro_batch=768, accumulation_steps=runs["global_batch"] // 768, train_s=3000.0,
+            steps=30 * (61440 // runs["global_batch"]), epochs_completed=30,
+            start_s=10.0, wall_s=3600.0, device_kind="cpu", world_size=1,
+            config_json=[complete_config(text) for text in runs["config_json"]],
+        )  # fmt: skip
+
+    def complete_config(text):
+        from analysis.decide.command import complete
+
+        return json.dumps(complete(json.loads(text)))
+
+    found = proposals(capsys, study(lambda b, w: 0.8, seeds=1, change=timed), "--price", "EUR:2")
+
+    one = asks(found, "The best warmup grows with the batch")
+    assert one["device_hours"] == pytest.approx(16, rel=0.01)
+    assert one["cost"] == "EUR:32.00"
+    assert main(["next", one["commands"][0].split("results=")[1], "--price", "2"]) == 2
+    assert "price must be a currency and an amount above 0" in capsys.readouterr().out
+
+
+def test_the_text_says_what_each_costs_and_how_narrow_it_makes(twin, capsys):
+    assert main(["next", str(twin)]) == 0
+
+    text = capsys.readouterr().out
+    assert text.startswith("1. The best warmup grows with the batch")
+    assert "5 runs, time not known" in text
+    assert "the 95 % interval is expected to be 2.04 points wide, now 2.98" in text
+    assert "`sweeper plan --probe`" in text
+
+
+def test_runs_without_a_result_leave_nothing_to_propose(study, capsys):
+    folder = study(
+        lambda b, w: 0.8, change=lambda r: r.assign(outcome="preempted", val_accuracy=np.nan)
+    )
+
+    assert main(["next", str(folder)]) == 0
+    assert "Nothing is open" in capsys.readouterr().out
+
+
+def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
+    def old(runs):
+        texts = [
+            json.dumps({**json.loads(c), "perturbation": {"name": "gone"}})
+            for c in runs["config_json"]
+        ]
+        return runs.assign(config_json=texts)
+
+    found = proposals(capsys, study(lambda b, w: 0.8, seeds=1, change=old))
+
+    one = asks(found, "At 7,680, training without warmup is worst")
+    assert one["commands"] == []
+    assert one["why"].startswith("such runs are not possible with this version: perturbation must")
