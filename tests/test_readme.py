@@ -24,6 +24,9 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "sweeper -m … hydra/launcher=slurm": "tests/slurm/test_slurm.py",
     "torchrun --nproc-per-node=2 -m sweeper …": "tests/sweeper/launch/torchrun/test_torchrun.py",
     "sweeper -m … hydra/sweeper=optuna": "tests/sweeper/tuning/test_going_on.py",
+    "sweeper -m … hydra/sweeper=sequential question='no worse than base_batch within 0.3 points'": (
+        "tests/sweeper/commands/test_sequential.py"
+    ),
     "sweeper plan …": [["plan", *DEMO, *BRIEF], ["plan", *DEMO, *BRIEF, "--json"]],
     "sweeper status [results or RUN_ID]": [
         ["status"],
@@ -41,6 +44,10 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "estimates": [["analysis", "estimates"]],
     "report": [["analysis", "report"]],
     "watch": "tests/analysis/report/test_running.py",
+    "sweeper analysis next": [["analysis", "next"]],
+    "sweeper analysis frontier --cluster summit --target 0.75": (
+        "tests/analysis/frontier/test_frontier_command.py"
+    ),
     'pandas.read_parquet("results/runs")': "tests/test_straight_line.py",
 }
 
