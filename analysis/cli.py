@@ -5,6 +5,7 @@ import contextlib
 import json
 import textwrap
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("--target", type=float, help="objective that counts as trained")
     frontier = add(_frontier, "time against device-hours on a cluster", results, metric, out)
     add_options(frontier)
-    add(_predictions, "how well the times of runs were predicted", results)
+    add(_predictions, "how well time and memory of runs were predicted", results)
     report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
     watch = add(_watch, "serve the page while a sweep runs", results, metric)
@@ -124,13 +125,16 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
 
 
 def _figures(options: argparse.Namespace) -> int:
+    from analysis.figures import memory
     from analysis.figures.draw import draw_all
 
-    runs = read_asked_runs(options, [*COLUMNS, "peak_lr"])
+    runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory.COLUMNS}])
     others = () if options.target is None else ("step", "examples_seen")
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options), *others))
     check_target(options.target, measured.metric.unit)
-    for path in draw_all(measured, options.out, options.width, options.target):
+    drawn = draw_all(measured, options.out, options.width, options.target)
+    of_memory = memory.draw_all_memory(options.results, runs, options.out, options.width)
+    for path in chain(drawn, of_memory):
         say(f"wrote {path}")
     return 0
 
@@ -251,7 +255,7 @@ def _predictions(options: argparse.Namespace) -> int:
     from analysis.report.predictions import prediction_errors
 
     errors = prediction_errors(read_asked_runs(options, PREDICTED))
-    say(errors.to_string(index=False, float_format=lambda share: f"{share:.1%}"))
+    say(errors.to_string(index=False, na_rep="", float_format=lambda share: f"{share:.1%}"))
     return 0
 
 

@@ -67,12 +67,11 @@ class RankContext:
     Attributes:
         rank: this process among the ranks of the run.
         folder: for Lightning's files; only for this attempt (Lightning#12369).
-        checkpoint: the run's checkpoint, replaced after each epoch and at a graceful stop;
-            resumed from if it is there.
+        checkpoint: the run's, replaced after each epoch and at a graceful stop; resumed from.
         on_epoch: given the curve's new rows after each epoch, and the old ones at a resume.
         on_steps: given how far the run is, every few seconds; None if nobody asks.
-        val_examples: how many validation examples are evaluated; None for all [examples].
         stop_requested: whether the run is to be saved after the step it is in, and stopped.
+        fit: takes the place of the Trainer's, with Trainer, module and loaders; None for it.
     """
 
     rank: int
@@ -80,8 +79,8 @@ class RankContext:
     checkpoint: Path
     on_epoch: Callable[[list[dict[str, Any]]], None]
     on_steps: Callable[[StepProgress], None] | None = None
-    val_examples: int | None = None
     stop_requested: Callable[[], bool] = lambda: False
+    fit: Callable[[pl.Trainer, pl.LightningModule, dict[str, Any]], None] | None = None
 
 
 def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
@@ -106,11 +105,12 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     loaders = run_loaders(
         data,
         plan,
-        num_val_examples=context.val_examples,
         in_whole_micro_batches=bool(spec.config.reproducible),
         windows=callbacks.items.windows if callbacks.items else None,
     )
     resumed = str(context.checkpoint) if context.checkpoint.exists() else None
+    if context.fit:
+        context.fit(trainer, module, loaders)
     try:
         trainer.fit(module, **loaders, ckpt_path=resumed, weights_only=True)
     except Diverged as diverged:

@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.process.memory import peak_of_process_gib
-from lightning_modules.process.memory_probe import brief
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.config import run_config
@@ -29,23 +27,16 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import (
     CHECKPOINT,
     FIRST_STEP,
-    GPU_BUSY_EXIT,
     GRACEFUL_STOP,
     METRIC_NOT_LOGGED,
-    OVER_MEMORY_EXIT,
     SIGNALS_OF_LAUNCHER,
     UNWRITABLE_EXIT,
-    ProbeArgs,
     WorkerArgs,
 )
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.step_progress import write_step_progress
 
 _REASON_LINES = 3
-_LOOK_S = 0.005
-_GIB = 2**30
-# Left free of a run's share of a GPU: CUDA's and NCCL's own memory, and fragments.
-_GPU_PART, _GPU_RESERVE_GIB = 0.95, 1.0
 _MEETING_S = 300.0
 _AFTER_PROBES = 500
 
@@ -81,78 +72,6 @@ def work(rank: WorkerArgs) -> None:
     if rank.rank == 0:
         publish_json(folder / "record-0.json", record)
     dist.destroy_process_group()
-
-
-def probe_micro_batch(args: ProbeArgs) -> None:
-    """Train a few steps in micro-batches of one size and leave what memory they took.
-
-    Exits with OVER_MEMORY_EXIT if they took more than they may.
-    """
-    config = run_config(args.config)
-    folder = Path(args.folder)
-    _redirect_output(folder / "log.txt")
-    _die_with_parent()
-    _be_the_first_to_go()
-    rank = WorkerArgs(
-        folder=args.folder,
-        rank=0,
-        local_rank=0,
-        node_rank=0,
-        world_size=1,
-        threads=args.threads,
-        environment=args.environment,
-    )
-    _enter(rank, config.accelerator)
-    is_crowded = _set_limit(args)
-    context = RankContext(
-        rank=0,
-        folder=folder,
-        checkpoint=folder / CHECKPOINT,
-        on_epoch=lambda rows: None,
-        val_examples=args.micro_batch,
-    )
-    try:
-        record = train(brief(config, args.micro_batch), context)
-    except Exception as error:  # noqa: BLE001  whatever failed, the exit code tells
-        traceback.print_exc()
-        sys.stderr.flush()
-        too_much = GPU_BUSY_EXIT if is_crowded else OVER_MEMORY_EXIT
-        os._exit(too_much if _is_out_of_memory(error) else 1)
-    if record["outcome"] != Outcome.FINISHED:  # before the optimizer had its state, perhaps
-        sys.exit(f"{record['outcome']}: {record['reason']}")
-    on_gpu = args.share_of_gpu is not None
-    peak = torch.cuda.max_memory_reserved() / _GIB if on_gpu else record["peak_memory_gib"]
-    measured = {"peak_gib": peak, "steps": record["steps"], "device": record["device_kind"]}
-    publish_json(folder / "measured.json", measured)
-    dist.destroy_process_group()
-
-
-def _set_limit(args: ProbeArgs) -> bool:
-    """Have this process fail when it takes more memory than it may.
-
-    Returns:
-        Whether others use so much of the GPU that a failure says nothing.
-    """
-    if args.share_of_gpu is None:
-        assert args.limit_gib is not None, "on a CPU the limit is always stated"
-        _end_above(args.limit_gib)
-        return False
-    free, total = torch.cuda.mem_get_info()
-    usable_gib = total / _GIB * args.share_of_gpu * _GPU_PART - _GPU_RESERVE_GIB
-    usable_gib = min(usable_gib, args.limit_gib or usable_gib)
-    torch.cuda.set_per_process_memory_fraction(max(0.0, usable_gib * _GIB / total))
-    return free / _GIB < usable_gib
-
-
-def _end_above(limit_gib: float) -> None:
-    """End this process as soon as it has taken more memory, before it can harm the machine."""
-
-    def watch() -> None:
-        while peak_of_process_gib() <= limit_gib:
-            time.sleep(_LOOK_S)
-        os._exit(OVER_MEMORY_EXIT)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _be_the_first_to_go(score: int = 1000) -> None:

@@ -43,6 +43,25 @@ NAMES = (
         why="activation checkpointing repeats forward passes in a backward pass",
     ),
     Reach(
+        library="torch",
+        name="torch._subclasses.fake_tensor:FakeTensorMode",
+        used_in="lightning_modules/process/memory_trace.py",
+        why="memory is predicted with tensors that have shapes and no values",
+    ),
+    Reach(
+        library="torch",
+        name="torch:ops.aten._local_scalar_dense.default",
+        used_in="lightning_modules/process/memory_trace.py",
+        mark="_local_scalar_dense",
+        why="a value that is asked of a fake tensor",
+    ),
+    Reach(
+        library="torch",
+        name="torch.utils._python_dispatch:TorchDispatchMode",
+        used_in="lightning_modules/process/tensor_memory.py",
+        why="counts the storages that operations make",
+    ),
+    Reach(
         library="Optuna",
         name="optuna:Trial.__init__",
         used_in="sweeper/tuning/study.py",

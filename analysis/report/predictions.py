@@ -1,11 +1,13 @@
-"""How well the times of runs were predicted."""
+"""How well time and memory of runs were predicted."""
+
+import math
 
 import pandas as pd
 
 #: What this reads of the runs table.
 COLUMNS = (
     "outcome", "attempt", "model", "device_kind", "wall_s", "predicted_s", "predicted_least_s",
-    "predicted_most_s",
+    "predicted_most_s", "peak_memory_gib", "predicted_memory_gib",
 )  # fmt: skip
 
 
@@ -17,19 +19,21 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row for each model and device, and one for all: the number of runs, the median of
-        ``|wall_s / predicted_s - 1|`` and of the same with its sign, the error of the sum, and the
-        share of runs within bounds that are to hold 9 of 10.
+        ``|wall_s / predicted_s - 1|`` and of the same with its sign, the error of the sum, the
+        share of runs within bounds that are to hold 9 of 10, and the median of
+        ``|peak_memory_gib / predicted_memory_gib - 1|``; each over the runs with that prediction.
 
     Raises:
         ValueError: if no such run was predicted.
     """
-    ended = runs[(runs.outcome == "finished") & (runs.attempt == 1) & runs.predicted_s.notna()]
+    is_predicted = runs.predicted_s.notna() | runs.predicted_memory_gib.notna()
+    ended = runs[(runs.outcome == "finished") & (runs.attempt == 1) & is_predicted]
     ended = ended.drop_duplicates("wall_s")  # a point that is the training of another has its row
     if ended.empty:
         msg = (
-            "results must hold runs whose time was predicted and that finished in one attempt; "
-            f"got none of {len(runs)}. Runs are predicted where one of their kind has finished "
-            "before, or after `sweeper plan --probe`."
+            "results must hold runs whose time or memory was predicted and that finished in one "
+            f"attempt; got none of {len(runs)}. Runs are predicted where one of their kind has "
+            "finished before, or after `sweeper plan --probe --memory`."
         )
         raise ValueError(msg)
     groups = [
@@ -38,16 +42,19 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
     ]
     return pd.DataFrame(
         [{**names, **_errors(group)} for names, group in [*groups, ({"model": "all"}, ended)]]
-    ).fillna("")
+    ).fillna({"device": ""})
 
 
 def _errors(runs: pd.DataFrame) -> dict[str, float]:
-    error = runs.wall_s / runs.predicted_s - 1
-    is_within = runs.wall_s.between(runs.predicted_least_s, runs.predicted_most_s)
+    timed = runs[runs.predicted_s.notna()]
+    error = timed.wall_s / timed.predicted_s - 1
+    is_within = timed.wall_s.between(timed.predicted_least_s, timed.predicted_most_s)
+    predicted_s, memory = timed.predicted_s.sum(), runs.peak_memory_gib / runs.predicted_memory_gib
     return {
         "runs": len(runs),
         "median_error": error.abs().median(),
         "median_signed_error": error.median(),
-        "error_of_sum": runs.wall_s.sum() / runs.predicted_s.sum() - 1,
+        "error_of_sum": timed.wall_s.sum() / predicted_s - 1 if predicted_s else math.nan,
         "within_bounds": is_within.mean(),
+        "median_memory_error": (memory - 1).abs().median(),
     }

@@ -19,7 +19,6 @@ def run_loaders(
     data: Any,
     plan: RankPlan,
     *,
-    num_val_examples: int | None,
     in_whole_micro_batches: bool,
     windows: Windows | None = None,
 ) -> dict[str, Any]:
@@ -28,7 +27,6 @@ def run_loaders(
     Args:
         data: whose examples are trained on and evaluated: a user's DataModule, or data of ours.
         plan: of the run's batches.
-        num_val_examples: how many examples of ours are evaluated; None for all [examples].
         in_whole_micro_batches: as `val_bounds`.
         windows: as of `MicroBatches`, for a user's data.
 
@@ -39,7 +37,7 @@ def run_loaders(
         return {"datamodule": with_run_loaders(data, plan, windows=windows)}
     _check_number(data.num_train_examples, plan)
     bounds = val_bounds(
-        min(data.num_val_examples, num_val_examples or data.num_val_examples),
+        data.num_val_examples,
         split=plan.split(0),
         rank=plan.rank,
         in_whole_micro_batches=in_whole_micro_batches,

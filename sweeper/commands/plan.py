@@ -14,6 +14,7 @@ from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.bill import account_of, bill
+from sweeper.commands.memory import memory_words, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, refuse
@@ -33,6 +34,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
+from sweeper.store.memory_cache import MemoryCache
 from sweeper.store.row import planned_columns
 
 Line = dict[str, Any]
@@ -42,7 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print the plan of the overrides on the command line; return the exit code."""
     options = _parser().parse_intermixed_args(arguments)
     try:
-        planned, ledger = plan_grid(options.overrides, config_dir=options.config_dir)
+        planned, ledger = plan_grid(
+            options.overrides, config_dir=options.config_dir, traces_memory=options.memory
+        )
     except ValueError as error:
         return refuse(error, "This grid cannot run.")
     if options.schedule_plot:
@@ -109,15 +113,23 @@ def _say_what_is_missing(planned: Plan) -> None:
             sys.stderr.write(f"Not on this machine: {line}\n")
 
 
-def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
+def plan_grid(
+    overrides: Sequence[str], *, config_dir: str | None, traces_memory: bool = False
+) -> tuple[Plan, Ledger]:
     """The plan of a command's overrides, and the ledger it was compared with.
+
+    With `traces_memory`, the memory of kinds of runs that is not known is traced first.
 
     ValueError if an override cannot be parsed or a point is impossible.
     """
     configs = configs_of(overrides, config_dir=config_dir)
     ledger = Ledger.at(configs[0].get("results") if configs else "results")
     device = this_machine(jobs="auto", runs_per_gpu=1).device
-    return plan(with_facts(configs, ledger.results), ledger, device=device), ledger
+    known = list(with_facts(configs, ledger.results))
+    planned = plan(known, ledger, device=device)
+    if traces_memory and trace_unknown(planned.specs, MemoryCache(ledger.results, device)):
+        planned = plan(known, ledger, device=device)
+    return planned, ledger
 
 
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
@@ -147,6 +159,7 @@ def _line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         **(seconds.predicted.columns if seconds else {}),
         "predicted_parts_s": seconds.parts if seconds else None,
         "micro_batch_from": planned.fits[spec.run_id].source,
+        "predicted_memory_classes_gib": dict(planned.fits[spec.run_id].classes) or None,
         "batches": [
             {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
             for first, batch in spec.batch_plan.batches()
@@ -172,8 +185,10 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     console.print(common(differences, set(layouts)), soft_wrap=False)
     console.print(FittedTable(columns), soft_wrap=False)
     if any(layout.endswith("?") for layout in layouts):
-        console.print("Layouts with ?: at most, to be probed.")
-    for sentence in dict.fromkeys([*map(_course, planned.specs), *map(_compared, planned.specs)]):
+        console.print("Layouts with ?: at most, until memory is traced (`sweeper plan --memory`).")
+    memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in planned.specs]
+    said = [*memory, *map(_course, planned.specs), *map(_compared, planned.specs)]
+    for sentence in dict.fromkeys(said):
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
@@ -253,7 +268,7 @@ def _guarantees(spec: RunSpec) -> str:
 
 def _layout(line: Line) -> str:
     layout = f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}"
-    return layout + "?" * (line["micro_batch_from"] == "to be probed")
+    return layout + "?" * (line["micro_batch_from"] == "to be traced")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -264,6 +279,11 @@ def _parser() -> argparse.ArgumentParser:
         "--probe",
         action="store_true",
         help="time runs of which no kind has finished yet, by training their beginning here",
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="predict the memory of runs of which no kind was traced yet, training nothing",
     )
     parser.add_argument(
         "--schedule-plot", help="plot the learning rates to this file, such as lr.png"

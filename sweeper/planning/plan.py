@@ -174,15 +174,14 @@ def plan(
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
         specs = without_same(specs, same)
     named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
-    probes = MemoryCache(ledger.results, device) if device else None
-    fits = {run_id: probes.fit(spec) for run_id, spec in specs.items()} if probes else {}
+    fits = MemoryCache(ledger.results, device).fits(specs.values()) if device else {}
     return Plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         points=points,
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
         same=same,
-        warnings=find_warnings([*specs.values()], {id: fit.bounds for id, fit in fits.items()}),
+        warnings=find_warnings([*specs.values()], {id: fit.fails for id, fit in fits.items()}),
         fits=fits,
         changes=code_changes(named, ended, ledger),
         early=_failed_early(specs, ended, ledger),

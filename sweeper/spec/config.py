@@ -184,7 +184,6 @@ class Scientific(Settings):
     perturbation: Perturbation
     comm_hook: CommHook
     trainer: TrainerSettings
-
     batch: InStep
     warmup: Epochs
     warmup_start: Literal["base", "constant", "horovod", "zero"]
@@ -232,6 +231,7 @@ class Incidental(Settings):
     hardware: Hardware | None = None
     order: Literal["grid", "information"] | None = None  # of earlier rows
     predicted: Predicted | None = None  # filled in where the time of such runs is known
+    predicted_memory_gib: Positive | None = None  # the same for memory
     code: Literal["keep", "rerun"] | None = None
     metric: Text
     metric_mode: Literal["max", "min"] | None = None

@@ -60,10 +60,7 @@ def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
         config: of a run.
         device: what the run trains on.
     """
-    about = asdict(device)
-    if device.memory_gib is not None:  # what torch keeps of it depends on what it may use
-        about["limit_gib"] = config.memory_limit_gib
-    return {**work_part(config.resolved), "device": about}
+    return {**work_part(config.resolved), "device": asdict(device)}
 
 
 def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:

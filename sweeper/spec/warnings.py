@@ -6,7 +6,6 @@ from functools import cache
 from sweeper.spec.batch import is_slow, nearest_splitting_well, usable_micro_batches
 from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
-from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import early_milestones, silent_milestones
 from sweeper.spec.sentences import several
@@ -20,16 +19,16 @@ _RATE_OF_SGD = 0.025
 _EVEN = 0.01
 
 
-def find_warnings(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict[str, list[str]]:
+def find_warnings(
+    specs: Sequence[RunSpec], fails: Mapping[str, int | None]
+) -> dict[str, list[str]]:
     """The warnings of a grid, by the id of the run that they concern.
 
     Args:
         specs: every run of the grid.
-        known: what is known of the micro-batches that fit, by run id; may lack any.
+        fails: by run id, the smallest micro-batch known to need too much memory; may lack any.
     """
-    found = {
-        spec.run_id: list(_of_run(spec, known.get(spec.run_id, NOTHING_KNOWN))) for spec in specs
-    }
+    found = {spec.run_id: list(_of_run(spec, fails.get(spec.run_id))) for spec in specs}
     for alike in _by_data(specs):
         if uneven := _uneven(alike):
             for spec in alike:
@@ -41,7 +40,7 @@ def find_warnings(specs: Sequence[RunSpec], known: Mapping[str, Bounds]) -> dict
     return found
 
 
-def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
+def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     config = spec.config
     if silent := silent_milestones(config.schedule, spec.epochs):
         yield (
@@ -63,7 +62,7 @@ def _of_run(spec: RunSpec, known: Bounds) -> Iterator[str]:
         yield f"base_lr={_RATE_OF_SGD} is the default, which is for SGD. Give optimizer={name} one."
     if config.bn_span == "micro":
         yield "bn_span=micro: BatchNorm follows the micro-batch, so the layout changes the results."
-    if slow := slow_split(spec, known):
+    if slow := slow_split(spec, fails):
         yield slow
 
 
@@ -79,20 +78,19 @@ def _few_parts(config: RunConfig) -> str:
     )
 
 
-def slow_split(spec: RunSpec, known: Bounds) -> str:
+def slow_split(spec: RunSpec, fails: int | None) -> str:
     """Warn of a batch that splits into far smaller micro-batches than possible; else empty.
 
     Args:
         spec: the run.
-        known: what is known of the micro-batches that fit.
+        fails: the smallest micro-batch that needs too much memory; None if none is known.
     """
     config, ranks = spec.config, spec.split.world_size
     span = 1 if config.bn_span == "micro" else spec.bn_span
     share = spec.split.rank_batch
     if gradient_span(config) is not None or share % span:
         return ""  # the method, or spans over several ranks, decide
-    limit = config.micro_batch_limit if known.fails is None else known.fails - 1
-    limit = min(limit, config.micro_batch_limit)
+    limit = config.micro_batch_limit if fails is None else min(config.micro_batch_limit, fails - 1)
     usable = usable_micro_batches(share, limit=limit, bn_span=span)
     reach = min(share, limit)
     if not usable or not is_slow(usable[-1], reach=reach):

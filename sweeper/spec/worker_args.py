@@ -2,7 +2,6 @@
 
 import signal
 from dataclasses import dataclass
-from typing import Any
 
 #: A file in the attempt's folder: the ranks save after the step they are in, and exit.
 GRACEFUL_STOP = "graceful-stop"
@@ -17,10 +16,6 @@ METRIC_NOT_LOGGED = "metric must be a name that the module logs"
 SIGNALS_OF_LAUNCHER = (signal.SIGINT, signal.SIGTERM)
 #: A variable: modules that the fork server imports for all runs, with commas between.
 PRELOADED = "SWEEPER_PRELOAD"
-#: Exit code of a memory probe that needed more than it may use.
-OVER_MEMORY_EXIT = 3
-#: Exit code of one that ran out of memory on a GPU that others use: it says nothing.
-GPU_BUSY_EXIT = 4
 #: Exit codes above this say with which errno the attempt's folder could not be written.
 UNWRITABLE_EXIT = 64
 
@@ -42,20 +37,3 @@ class WorkerArgs:
     threads: int
     environment: dict[str, str]
     master: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeArgs:
-    """A micro-batch to be probed.
-
-    The probe writes its log and measured.json to `folder`. `limit_gib` is the memory that it may
-    use, on a GPU the tensors, None for any; `share_of_gpu` is None on a CPU.
-    """
-
-    config: dict[str, Any]
-    micro_batch: int
-    folder: str
-    threads: int
-    environment: dict[str, str]
-    limit_gib: float | None
-    share_of_gpu: float | None

@@ -1,143 +1,180 @@
-"""Results of memory probes, cached beside the runs.
+"""What is known of the memory that runs take, remembered beside them.
 
-    results/probes/<key>/about.json         what the key means, for people
-    results/probes/<key>/<micro>-took.json  the memory that a micro-batch took
-    results/probes/<key>/<micro>-over.json  one that took more than it might; takes precedence
-    results/probes/<key>/probing/lease.json while a process is at it
+    results/memory/<key>/about.json         what the key means, for people
+    results/memory/<key>/trace.json         the memory by class, as a trace predicts it
+    results/memory/<key>/<micro>-took.json  the most that a run with this micro-batch took
+    results/memory/<key>/<micro>-over.json  one that took more than it might; takes precedence
 
 One writer per file, published by rename: sweeps at once lose nothing. A file that cannot be read is
 as good as none.
 """
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from sweeper.spec.batch import usable_micro_batches
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import RunConfig, targets
 from sweeper.spec.memory import CPU, Device, memory_part
+from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
 from sweeper.spec.method_checks import gradient_span
-from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds, largest_fitting, next_try
+from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
-from sweeper.store.lease import lock, unlock
-from sweeper.store.publish import publish_json
+from sweeper.store.attempt import Attempt
+from sweeper.store.own_code import code_hash, own_code
+from sweeper.store.publish import publish_json, publish_text
 
 _KEY_LENGTH = 16
-#: A probe may take this part of a stated limit: equal runs were seen to differ (docs/batch.md).
+#: A prediction may take this part of a limit: equal runs were seen to differ (docs/batch.md).
 _PART_OF_LIMIT = 0.95
+#: Left free of a run's share of a GPU: CUDA's and NCCL's own memory, and fragments.
+_GPU_RESERVE_GIB = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What is known about a run's micro-batch before it starts.
+    """What is known about a run's memory before it starts.
 
-    `spec` is the run with its micro-batch, as planned while that is to be probed; `to_probe`
-    the micro-batch to probe next, None if there is none; `refusal` why the run cannot be made,
-    empty if it can; `source` given, limit, probed or to be probed.
+    `spec` is the run with its micro-batch, and with the memory that it is predicted to take if
+    that is known: `classes`, by class [GiB]. `source` of the micro-batch is given, limit,
+    predicted or to be traced; `fails` the smallest that needs too much, None if none is known;
+    `refusal` why the run cannot be made, empty if it can.
     """
 
     spec: RunSpec
-    to_probe: int | None = None
-    refusal: str = ""
     source: str
-    bounds: Bounds = NOTHING_KNOWN
+    classes: Mapping[str, float] = field(default_factory=dict[str, float])
+    fails: int | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """Of one kind of run: its trace, and by micro-batch what runs took or had too little of."""
+
+    trace: MemoryTrace | None
+    took: Mapping[int, float]
+    over: Mapping[int, float | None]
+
+    def classes(self, micro_batch: int, *, on_gpu: bool) -> dict[str, float]:
+        """The predicted memory of each class [GiB]; empty if it is not known."""
+        if self.trace is None or (found := self.trace.at(micro_batch)) is None:
+            return {}
+        trace, on_cpu = self.trace, not on_gpu
+        seen = [
+            peak - total_gib(of) - on_cpu * trace.beside(taken)
+            for taken, peak in self.took.items()
+            if (of := trace.at(taken)) is not None
+        ]
+        beside = on_cpu * trace.beside(micro_batch) + (median(seen) if seen else 0.0)
+        return {**found, DEVICE: max(0.0, beside)}
+
+    def fails(self, micro_batch: int, allowed_gib: float, *, on_gpu: bool) -> bool:
+        """Whether a micro-batch is known, or else predicted, to need more."""
+        for failed, limit in self.over.items():
+            if failed <= micro_batch and (limit is None or allowed_gib <= limit):
+                return True
+        if micro_batch in self.took:
+            return self.took[micro_batch] > allowed_gib
+        return total_gib(self.classes(micro_batch, on_gpu=on_gpu)) > allowed_gib * _PART_OF_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class TracedKind:
+    """A kind of run whose memory was traced.
+
+    Attributes:
+        run_ids: of runs that took what is remembered.
+    """
+
+    run_ids: frozenset[str]
+    _known: _Known
+    _on_gpu: bool
+
+    def classes(self, micro_batch: int) -> dict[str, float]:
+        """The predicted memory of each class [GiB]."""
+        return self._known.classes(micro_batch, on_gpu=self._on_gpu)
+
+
+def traced_kinds(results: Path) -> Iterator[TracedKind]:
+    """The kinds of run whose memory was traced, and that were trained."""
+    for path in sorted((results / "memory").glob("*/about.json")):
+        known, device = _known(path.parent), _read(path).get("device")
+        if isinstance(device, Mapping) and known.trace is not None and known.trace.classes:
+            ids = {_read(took).get("run_id") for took in path.parent.glob("*-took.json")}
+            yield TracedKind(frozenset(map(str, ids)), known, device.get("kind") != CPU.kind)
 
 
 class MemoryCache:
-    """The findings of a results folder on one kind of device."""
+    """What a results folder knows of memory on one kind of device."""
 
     def __init__(self, results: Path, device: Device) -> None:
-        self._folder, self._device = results / "probes", device
+        self._folder, self._device = results / "memory", device
+
+    def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
+        """By run id, what is known of each."""
+        known: dict[str, _Known] | None = {} if self._folder.is_dir() else None
+        return {spec.run_id: self._fit(spec, known) for spec in specs}
 
     def fit(self, spec: RunSpec) -> Fit:
-        """The largest micro-batch that is known to fit, or what to probe to find it."""
-        if not self.is_probed(spec):
-            is_given = spec.config.micro_batch != "auto"
-            return Fit(spec=spec, source="given" if is_given else "limit")
-        bounds, limit = self.bounds(spec), spec.config.micro_batch_limit
-        usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
-        if (to_probe := next_try(usable, bounds)) is not None:
-            return Fit(spec=spec, to_probe=to_probe, source="to be probed", bounds=bounds)
-        largest = largest_fitting(usable, bounds)
-        chosen = with_micro_batch(spec, largest or usable[0])
-        refusal = "" if largest else self._refusal(chosen)
-        return Fit(spec=chosen, refusal=refusal, source="probed", bounds=bounds)
+        """What is known of a run: its micro-batch, and the memory that it will take."""
+        return self.fits([spec])[spec.run_id]
 
-    def is_probed(self, spec: RunSpec) -> bool:
-        """Whether a run's micro-batch is ours to choose, and there is a memory it must fit into.
+    def is_traced(self, spec: RunSpec) -> bool:
+        """Whether the memory of such runs was traced."""
+        return _trace(self._folder / self.key(spec)) is not None
+
+    def is_chosen(self, spec: RunSpec) -> bool:
+        """Whether a run's micro-batch is ours to choose, and there is a memory it must fit into."""
+        return spec.config.micro_batch == "auto" and self.allowed_gib(spec) is not None
+
+    def allowed_gib(self, spec: RunSpec) -> float | None:
+        """The memory that a run, whose micro-batch may be changed, must fit into; None for any.
 
         Where BatchNorm or the method looks at each micro-batch, its size is part of what is
         trained: the memory of a machine must not choose it.
         """
-        return spec.config.micro_batch == "auto" and self.has_limit(spec)
-
-    def has_limit(self, spec: RunSpec) -> bool:
-        """Whether there is a memory that a run's micro-batch, however chosen, must fit into."""
-        config = spec.config
-        is_free = config.bn_span != "micro" and gradient_span(config) is None
-        return is_free and (self._on_gpu(config) or config.memory_limit_gib is not None)
-
-    def share_of_gpu(self, spec: RunSpec) -> float | None:
-        """The part of a GPU's memory that is a run's; None if it trains on a CPU."""
-        return 1 / self._device.runs if self._on_gpu(spec.config) else None
+        config, device = spec.config, self._device
+        if config.bn_span == "micro" or gradient_span(config) is not None:
+            return None
+        limits = [] if config.memory_limit_gib is None else [config.memory_limit_gib]
+        if self._on_gpu(config) and device.memory_gib is not None:
+            limits.append(max(0.0, device.memory_gib / device.runs - _GPU_RESERVE_GIB))
+        return min(limits, default=None)
 
     def key(self, spec: RunSpec) -> str:
         """Names everything that the memory of a micro-batch depends on."""
         text = json.dumps(self._about(spec), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
-    def bounds(self, spec: RunSpec) -> Bounds:
-        """What the probes so far imply for a run."""
-        fitting, failing = list[int](), list[int]()
-        allowed = self.allowed_gib(spec)
-        for path in (self._folder / self.key(spec)).glob("*-*.json"):
-            micro_batch, _, word = path.stem.partition("-")
-            fits = _fits(word, _read(path), allowed)
-            if fits is not None and micro_batch.isdecimal():
-                (fitting if fits else failing).append(int(micro_batch))
-        return Bounds.of(fitting, failing)
+    def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
+        """Remember what the memory of such runs consists of."""
+        publish_text(self._described(spec) / "trace.json", trace.model_dump_json())
 
-    def allowed_gib(self, spec: RunSpec) -> float | None:
-        """What a probe may use of a given limit; None if only the device limits it [GiB]."""
-        limit = spec.config.memory_limit_gib
-        return None if limit is None else limit * _PART_OF_LIMIT
+    def learn(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Remember what a run took, and whether that was too much: no other shall repeat it."""
+        spec = attempt.spec
+        limit, peak = spec.config.memory_limit_gib, (attempt.record() or {}).get("peak_memory_gib")
+        if outcome == Outcome.OUT_OF_MEMORY:
+            self.record_over(spec, limit_gib=None, why="a run ran out of memory")
+        elif outcome == Outcome.FINISHED and peak:
+            self.record_took(spec, peak)
+            if limit is not None and peak > limit:
+                self.record_over(spec, limit_gib=limit, why=f"a run took {peak:.3f} GiB")
 
-    def record_fit(self, spec: RunSpec, micro_batch: int, *, peak_gib: float, **other: Any) -> None:
-        """Remember what a micro-batch took: the most memory at once; `other` is for people."""
-        content = {"peak_gib": peak_gib, "run_id": spec.run_id, **other}
-        self._note(spec, f"{micro_batch}-took.json", content)
+    def record_took(self, spec: RunSpec, peak_gib: float) -> None:
+        """Remember what a run took: the most memory at once."""
+        self._record(spec, "took", {"peak_gib": peak_gib})
 
-    def record_over(
-        self, spec: RunSpec, micro_batch: int, *, limit_gib: float | None, **other: Any
-    ) -> None:
-        """Remember that a micro-batch took more than this, or if None all that the device has."""
-        content = {"limit_gib": limit_gib, "run_id": spec.run_id, **other}
-        self._note(spec, f"{micro_batch}-over.json", content)
-
-    def claim(self, spec: RunSpec) -> bool:
-        """Make this process the one that probes; False if another one is at it."""
-        return lock(self.probe_folder(spec))
-
-    def release(self, spec: RunSpec) -> None:
-        """The probe is over."""
-        unlock(self.probe_folder(spec))
-
-    def probe_folder(self, spec: RunSpec) -> Path:
-        """Where the probe may write; removed at the release."""
-        return self._folder / self.key(spec) / "probing"
-
-    def keep_log(self, spec: RunSpec) -> Path:
-        """Keep the log of the probe beyond its release; where it is."""
-        kept = self._folder / self.key(spec) / "log.txt"
-        with contextlib.suppress(FileNotFoundError):
-            (self.probe_folder(spec) / "log.txt").replace(kept)
-        return kept
+    def record_over(self, spec: RunSpec, *, limit_gib: float | None, why: str) -> None:
+        """Remember that a run took more than this, or if None all that the device has."""
+        self._record(spec, "over", {"limit_gib": limit_gib, "why": why})
 
     def describe(self, spec: RunSpec) -> str:
         """Description of the memory that a run must fit in."""
@@ -150,28 +187,88 @@ class MemoryCache:
         gpu = f"the memory of {self._device.kind}{size}{shared}"
         return f"{stated} and {gpu}" if stated else gpu
 
+    def _fit(self, spec: RunSpec, known: dict[str, _Known] | None) -> Fit:
+        is_given = spec.config.micro_batch != "auto"
+        source, on_gpu = "given" if is_given else "limit", self._on_gpu(spec.config)
+        if known is None:
+            return Fit(spec=spec, source="to be traced" if self.is_chosen(spec) else source)
+        key = self.key(spec)
+        found = known[key] = known.get(key) or _known(self._folder / key)
+        if not self.is_chosen(spec):
+            return _predicted(spec, found, on_gpu=on_gpu, source=source)
+        allowed = self.allowed_gib(spec) or 0.0
+        limit = spec.config.micro_batch_limit
+        usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
+        failing = [m for m in usable if found.fails(m, allowed, on_gpu=on_gpu)]
+        fails = min(failing, default=None)
+        chosen = max((m for m in usable if fails is None or m < fails), default=usable[0])
+        if found.trace is None:
+            source = "to be traced"
+        elif found.trace.classes:
+            source = "predicted"
+        fit = _predicted(with_micro_batch(spec, chosen), found, on_gpu=on_gpu, source=source)
+        refusal = self._refusal(fit) if fails == usable[0] else ""
+        return replace(fit, fails=fails, refusal=refusal)
+
     def _on_gpu(self, config: RunConfig) -> bool:
         return self._device.kind != "cpu" and config.accelerator != "cpu"
 
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device if self._on_gpu(spec.config) else CPU
-        return {**memory_part(spec.config, device), "versions": _versions()}
+        about = {**memory_part(spec.config, device), "versions": _versions()}
+        code = code_hash(own_code(targets(spec.config.resolved)))
+        return {**about, "code": code} if code else about
 
-    def _note(self, spec: RunSpec, name: str, content: Mapping[str, Any]) -> None:
+    def _described(self, spec: RunSpec) -> Path:
         folder = self._folder / self.key(spec)
         folder.mkdir(parents=True, exist_ok=True)
         publish_json(folder / "about.json", self._about(spec))
-        publish_json(folder / name, content)
+        return folder
 
-    def _refusal(self, spec: RunSpec) -> str:
-        config, ranks = spec.config, spec.split.world_size
+    def _record(self, spec: RunSpec, word: str, content: Mapping[str, Any]) -> None:
+        path = self._described(spec) / f"{spec.split.micro_batch}-{word}.json"
+        publish_json(path, {**content, "run_id": spec.run_id})
+
+    def _refusal(self, fit: Fit) -> str:
+        spec, config = fit.spec, fit.spec.config
+        needs = f"is predicted to need {total_gib(fit.classes):.3g} GiB" if fit.classes else ""
         return (
             f"the smallest micro-batch must fit in {self.describe(spec)}; got micro_batch="
             f"{spec.split.micro_batch}, the smallest that can make up batch={config.batch} on "
-            f"{ranks} rank(s) with bn_span={spec.bn_span}, and it needs more. Provide more "
-            "memory, or choose a smaller model or a smaller bn_span, which changes the "
-            f"experiment. The measurements are in {self._folder / self.key(spec)}."
+            f"{spec.split.world_size} rank(s) with bn_span={spec.bn_span}, and it "
+            f"{needs or 'needs more'}. Provide more memory, or choose a smaller model or a smaller "
+            "bn_span, which changes the experiment. What is known is in "
+            f"{self._folder / self.key(spec)}."
         )
+
+
+def _predicted(spec: RunSpec, known: _Known, *, on_gpu: bool, source: str) -> Fit:
+    """What is known of a run with its micro-batch, whose config then says what it will take."""
+    classes = known.classes(spec.split.micro_batch, on_gpu=on_gpu)
+    if classes:
+        update = {"predicted_memory_gib": total_gib(classes)}
+        spec = replace(spec, config=spec.config.model_copy(update=update))
+    return Fit(spec=spec, source=source, classes=classes)
+
+
+def _known(folder: Path) -> _Known:
+    found: dict[str, dict[int, Any]] = {"took": {}, "over": {}}
+    for word, key in (("took", "peak_gib"), ("over", "limit_gib")):
+        for path in folder.glob(f"*-{word}.json"):
+            content, micro_batch = _read(path), path.stem.partition("-")[0]
+            value = content.get(key, "")
+            if micro_batch.isdecimal() and (
+                isinstance(value, float | int) or (word, value) == ("over", None)
+            ):
+                found[word][int(micro_batch)] = value
+    return _Known(trace=_trace(folder), took=found["took"], over=found["over"])
+
+
+def _trace(folder: Path) -> MemoryTrace | None:
+    try:
+        return MemoryTrace.model_validate_json((folder / "trace.json").read_bytes())
+    except (OSError, ValueError):
+        return None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -181,16 +278,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _fits(word: str, content: Mapping[str, Any], allowed_gib: float | None) -> bool | None:
-    """Whether a finding fits into what is allowed; None if it does not say."""
-    if word == "took" and isinstance(peak := content.get("peak_gib"), float):
-        return allowed_gib is None or peak <= allowed_gib
-    if word == "over" and "limit_gib" in content:
-        limit = content["limit_gib"]
-        return False if limit is None or allowed_gib is None or allowed_gib <= limit else None
-    return None
 
 
 @cache

@@ -53,6 +53,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "seed": config.seed,
         "epochs": spec.epochs,
         **(config.predicted.columns if config.predicted else dict.fromkeys(Predicted.names)),
+        "predicted_memory_gib": config.predicted_memory_gib,
     }
 
 

@@ -65,6 +65,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "start_s": (_REAL, "of these, seconds until training began"),
     "train_s": (_REAL, "seconds of training, without validation, over all attempts"),
     "examples_per_s": (_REAL, "examples trained on per second of training"),
+    "predicted_memory_gib": (_REAL, "peak_memory_gib, as predicted; null if not known"),
     "peak_memory_gib": (_REAL, "of the tensors on a GPU, of the process on a CPU"),
     "lr_series_hash": (_TEXT, "chain hash of the learning rate of every step, as realised"),
     "attempt": (_COUNT, "1-based; earlier attempts are in superseded/"),

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.context import ForkServerContext
@@ -12,9 +12,10 @@ from sweeper.launch.first_ends import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.elsewhere import Elsewhere
 from sweeper.launch.local.interrupts import interruptible, undivided
-from sweeper.launch.local.memory_probe import MemoryProber, OomRetry
+from sweeper.launch.local.oom_retry import OomRetry
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, Slots
+from sweeper.launch.memory_trace import trace_memory
 from sweeper.launch.ranks import (
     GracefulStop,
     LocalRanks,
@@ -28,6 +29,8 @@ from sweeper.launch.ranks import (
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks, known_tasks
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.warnings import slow_split
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
@@ -73,7 +76,7 @@ def run_here(
             ranks=ranks,
             context=context,
             shared=shared,
-            prober=MemoryProber(MemoryCache(ledger.results, machine.device), context),
+            memory=MemoryCache(ledger.results, machine.device),
             why_stopped=why_stopped,
             may_start=may_start,
         )
@@ -104,7 +107,7 @@ class _Runs:
     ranks: Ranks
     context: ForkServerContext
     shared: Path
-    prober: MemoryProber
+    memory: MemoryCache
     why_stopped: WhyStopped
     may_start: Callable[[], bool]
     _source_is_empty: bool = False
@@ -120,7 +123,7 @@ class _Runs:
     @property
     def are_left(self) -> bool:
         """Whether any run has not ended."""
-        is_busy = self._waiting or self._running or self.prober.holds_runs
+        is_busy = self._waiting or self._running
         return bool(is_busy or self.elsewhere.has_runs or not self._source_is_empty)
 
     def start(self) -> Event:
@@ -135,11 +138,9 @@ class _Runs:
             and (slot := self.slots.take(self._waiting[0].spec)) is not None
         ):
             task = self._waiting.popleft()
-            fit = self.prober.fit(task.spec)
-            if fit.to_probe is not None:
-                if not self.prober.start(task, fit.to_probe, slot):
-                    self.slots.give_back(task.spec.run_id)
-            elif attempt := self._begin(task, fit):
+            said += self._trace(task.spec)
+            fit = self.memory.fit(task.spec)
+            if attempt := self._begin(task, fit):
                 began.append(attempt)
                 self._start_ranks(attempt, fit, slot)
             else:
@@ -148,6 +149,14 @@ class _Runs:
             self._refill()
         said += [note for attempt in began for note in attempt.notes]
         return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
+
+    def _trace(self, spec: RunSpec) -> list[str]:
+        """Trace the memory that decides a micro-batch, if it is not known; what to say of it."""
+        if not self.memory.is_chosen(spec) or self.memory.is_traced(spec):
+            return []
+        why_not = trace_memory(spec, self.memory, self.context)
+        fit = self.memory.fit(spec)
+        return [text for text in (why_not, slow_split(fit.spec, fit.fails)) if text]
 
     def _drop_waiting(self) -> list[str]:
         """Start no more runs if the first failed alike, before their first step; why."""
@@ -197,8 +206,7 @@ class _Runs:
 
     def wait(self) -> None:
         """Wait until a process ends, but not for long."""
-        processes = [process for run in self._running for process in run.processes]
-        wait_for_exit([*processes, *self.prober.processes])
+        wait_for_exit([process for run in self._running for process in run.processes])
 
     def end(self) -> Event:
         """Publish what has ended here, and read what other processes published."""
@@ -212,12 +220,12 @@ class _Runs:
         for run in list(self._running):
             if end := end_of(run, self.why_stopped):
                 self._publish(run.attempt, end)
-                self.prober.learn(run.attempt, end.outcome)
+                self.memory.learn(run.attempt, end.outcome)
                 is_over = end.outcome == Outcome.OUT_OF_MEMORY
                 if is_over and (again := self._oom_retry.retry(run.attempt)):
                     del self._ended[again.spec.run_id]
                     self._waiting.appendleft(again)
-        return Event(ended=self._take_ended(), said=self._take_back_probed())
+        return Event(ended=self._take_ended())
 
     def _take_ended(self) -> Mapping[str, End]:
         """What has ended since this was asked before."""
@@ -234,14 +242,6 @@ class _Runs:
             self._ended[run_id] = end
         is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
         self._first_ends.add(run_id, end.reason, is_early=is_early)
-
-    def _take_back_probed(self) -> Sequence[str]:
-        """Take back the runs whose micro-batch has been probed; what to say of it."""
-        found = self.prober.look()
-        for task in found.free:
-            self.slots.give_back(task.spec.run_id)
-        self._waiting.extendleft(reversed(found.ready))
-        return found.said
 
     def _end_cancelled(self) -> None:
         """End the runs that are cancelled, as a tuner does with trials that lag behind."""
@@ -268,7 +268,6 @@ class _Runs:
         saving = GracefulStop(self._running)
         with suppress(KeyboardInterrupt):
             yield Event(said=saving.announcement, ended=self._take_ended(), is_stopping=True)
-            self.prober.stop()
             while saving.is_waited_for:
                 self.wait()
                 yield replace(self.end(), is_stopping=True)
@@ -278,7 +277,6 @@ class _Runs:
 
     def stop(self) -> None:
         """Stop what is running; it resumes from its checkpoint when the command is repeated."""
-        self.prober.stop()
         self._end_unstarted()
         GracefulStop(self._running).wait()
         for run in list(self._running):

@@ -1,4 +1,6 @@
-"""Predicted times beside those that runs took."""
+"""Predicted time and memory beside what runs took."""
+
+import math
 
 import pandas as pd
 import pytest
@@ -16,6 +18,8 @@ def runs(**changes) -> pd.DataFrame:
         "predicted_s": [100.0, 100.0, 200.0],
         "predicted_least_s": [90.0, 90.0, 190.0],
         "predicted_most_s": [120.0, 120.0, 210.0],
+        "peak_memory_gib": [1.1, 0.8, 2.0],
+        "predicted_memory_gib": [1.0, 1.0, None],
     }
     return pd.DataFrame({**columns, **changes})
 
@@ -26,6 +30,8 @@ def test_errors_are_medians_of_runs_and_that_of_the_sum():
     assert found.loc["a", "median_error"] == pytest.approx(0.15)
     assert found.loc["a", "median_signed_error"] == pytest.approx(-0.05)
     assert found.loc["a", "within_bounds"] == 0.5
+    assert found.loc["a", "median_memory_error"] == pytest.approx(0.15)
+    assert math.isnan(found.loc["b", "median_memory_error"])
     assert found.loc["all", "runs"] == 3
     assert found.loc["all", "median_error"] == pytest.approx(0.2)
     assert found.loc["all", "error_of_sum"] == pytest.approx(490 / 400 - 1)
@@ -37,7 +43,8 @@ def test_errors_are_medians_of_runs_and_that_of_the_sum():
     [
         ({"attempt": [1, 2, 1]}, 2),
         ({"outcome": ["diverged", "finished", "finished"]}, 2),
-        ({"predicted_s": [None, None, 200.0]}, 1),
+        ({"predicted_s": [None, None, 200.0], "predicted_memory_gib": None}, 1),
+        ({"predicted_s": None}, 2),
         ({"wall_s": [110.0, 110.0, 300.0]}, 2),  # one training, found for two points
     ],
     ids=str,
@@ -48,4 +55,4 @@ def test_only_runs_that_finished_in_one_attempt_count_each_once(changes, number)
 
 def test_without_predictions_there_is_nothing_to_tell():
     with pytest.raises(ValueError, match=r"got none of 3\. Runs are predicted where"):
-        prediction_errors(runs(predicted_s=None))
+        prediction_errors(runs(predicted_s=None, predicted_memory_gib=None))

@@ -1,12 +1,14 @@
 """What the plan says of micro-batches, and its warnings."""
 
+import json
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from sweeper.commands.plan import plan_grid, plan_lines, show
+from sweeper.commands.plan import main, plan_grid, plan_lines, show
 from sweeper.spec.memory import CPU
+from sweeper.spec.memory_classes import CLASSES, MemoryTrace
 from sweeper.store.memory_cache import MemoryCache
 
 WORDS = ["epochs=1", "warmup=0", "schedule=constant", "accelerator=cpu"]
@@ -26,25 +28,43 @@ def planned(tmp_path):
     return make
 
 
-def test_a_micro_batch_is_to_be_probed_until_it_is_remembered(planned, tmp_path):
+def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, tmp_path):
     plan, (line,), text = planned("memory_limit_gib=2")
-    assert (line["micro_batch"], line["micro_batch_from"]) == (768, "to be probed")
+    assert (line["micro_batch"], line["micro_batch_from"]) == (768, "to be traced")
+    assert line["predicted_memory_gib"] is line["predicted_memory_classes_gib"] is None
     assert "1x768x5?" in text
-    assert "?: at most, to be probed" in text
+    assert "?: at most, until memory is traced (`sweeper plan --memory`)" in text
 
-    probes = MemoryCache(tmp_path, CPU)
-    probes.record_fit(plan.specs[0], 256, peak_gib=1.0)
-    probes.record_over(plan.specs[0], 384, limit_gib=2.0)
-    _, (line,), text = planned("memory_limit_gib=2")
+    classes = {
+        size: dict.fromkeys(CLASSES, 2**29) | {"activations": size * 2**20, "temporaries": 2**30}
+        for size in (128, 256)
+    }
+    trace = MemoryTrace(classes=classes, held_gib=0.48)
+    MemoryCache(tmp_path, CPU).record_trace(plan.specs[0], trace)
+    _, (line,), text = planned("memory_limit_gib=3.5")
 
-    assert (line["micro_batch"], line["micro_batch_from"]) == (256, "probed")
-    assert line["accumulation_steps"] == 15
+    assert (line["micro_batch"], line["micro_batch_from"]) == (256, "predicted")
+    assert line["predicted_memory_gib"] == sum(line["predicted_memory_classes_gib"].values())
     assert "1x256x15" in text
-    assert "to be probed" not in text
+    assert (
+        "Memory of SmallCNN, sgd, 32-true, micro-batch 256: 3.25 GiB (parameters 0.5, gradients "
+        "0.5, optimizer state 0.5, activations 0.25, temporaries 1, device 0.5)."
+    ) in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_memory_is_traced_once_for_each_kind_of_run(tmp_path, capsys):
+    words = [*WORDS, "seed=0,1", "batch=3840,7680", f"results={tmp_path}", "--memory", "--json"]
+
+    assert main(words) == 0
+    lines = json.loads(capsys.readouterr().out)["runs"]
+    assert len({line["predicted_memory_gib"] for line in lines}) == 1
+    assert lines[0]["predicted_memory_gib"] > 0.1
+    assert len(list(tmp_path.glob("memory/*/trace.json"))) == 1
 
 
 @pytest.mark.parametrize(("word", "source"), [("auto", "limit"), ("384", "given")])
-def test_without_a_limit_nothing_is_to_be_probed(planned, word, source):
+def test_without_a_limit_nothing_waits_for_a_trace(planned, word, source):
     _, (line,), text = planned(f"micro_batch={word}")
 
     assert line["micro_batch_from"] == source

@@ -3,7 +3,6 @@
 import pytest
 
 from sweeper.spec.batch import choose_micro_batch
-from sweeper.spec.micro_batch_search import NOTHING_KNOWN, Bounds
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings, slow_split
 
@@ -23,7 +22,7 @@ def neighbours(text: str) -> list[int]:
 
 def test_a_prime_share_is_slow_and_its_neighbours_are_not(spec):
     """521 is prime: 521 micro-batches of 1 where 256 would fit."""
-    text = slow_split(spec(batch=521), NOTHING_KNOWN)
+    text = slow_split(spec(batch=521), None)
 
     assert "batch=521 is slow on 1 rank(s): its share of 521 only divides" in text
     assert "into micro-batches of 1, 521 in each step, where up to 256 would be possible" in text
@@ -31,12 +30,12 @@ def test_a_prime_share_is_slow_and_its_neighbours_are_not(spec):
     assert below < 521 < above
     for batch in (below, above):
         assert choose_micro_batch(batch, world_size=1, limit=256, bn_span=1) >= 128
-        assert not slow_split(spec(batch=batch), NOTHING_KNOWN)
+        assert not slow_split(spec(batch=batch), None)
 
 
 def test_the_neighbours_fit_the_ranks(spec):
     """1,042 = 2 x 521 on two ranks, each of which has 521."""
-    text = slow_split(spec(batch=1042, devices=2), NOTHING_KNOWN)
+    text = slow_split(spec(batch=1042, devices=2), None)
 
     assert "on 2 rank(s): its share of 521" in text
     assert all(batch % 2 == 0 for batch in neighbours(text))
@@ -44,7 +43,7 @@ def test_the_neighbours_fit_the_ranks(spec):
 
 def test_a_few_spans_that_divide_badly_are_slow(spec):
     """1,408 = 11 spans of 128: one span at a time, where six would fit into 768."""
-    text = slow_split(spec(batch=1408, bn_span=128, micro_batch_limit=768), NOTHING_KNOWN)
+    text = slow_split(spec(batch=1408, bn_span=128, micro_batch_limit=768), None)
 
     assert "micro-batches of 128, 11 in each step, where up to 768" in text
     assert neighbours(text) == [1280, 1536]
@@ -59,29 +58,27 @@ def test_the_papers_batches_split_well(spec, batch, devices, num_nodes):
 
 
 def test_a_share_that_is_one_micro_batch_is_not_slow_however_small(spec):
-    assert not slow_split(spec(batch=16), NOTHING_KNOWN)
+    assert not slow_split(spec(batch=16), None)
 
 
 def test_what_the_memory_does_not_hold_is_no_reason_to_call_a_batch_slow(spec):
     """1,024 in micro-batches of 32 because 64 do not fit."""
-    assert not slow_split(spec(batch=1024), Bounds(fits=32, fails=64))
+    assert not slow_split(spec(batch=1024), 64)
 
 
 def test_a_share_that_splits_badly_within_the_memory_is_slow(spec):
     """1,042 = 2 x 521: 521 is within the limit but does not fit, 2 is what is left."""
     prime = spec(batch=1042, micro_batch_limit=768)
 
-    assert not slow_split(prime, NOTHING_KNOWN)
-    assert "into micro-batches of 2, 521 in each step, where up to 520" in slow_split(
-        prime, Bounds(fits=2, fails=521)
-    )
+    assert not slow_split(prime, None)
+    assert "into micro-batches of 2, 521 in each step, where up to 520" in slow_split(prime, 521)
 
 
 def test_whoever_insists_on_a_refused_split_is_warned(spec):
     """7,919 is prime and refused; micro_batch=1 insists."""
     insisting = spec(batch=7919, micro_batch=1)
 
-    assert "7919 in each step" in slow_split(insisting, NOTHING_KNOWN)
+    assert "7919 in each step" in slow_split(insisting, None)
 
 
 def test_a_batchnorm_that_varies_over_the_runs_is_named_with_its_runs(spec):

@@ -1,22 +1,36 @@
-"""What is remembered of tries, beside the results, by several sweeps at once."""
+"""What is remembered of memory beside the results, and which micro-batch follows."""
 
-import subprocess
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
 from sweeper.spec.memory import CPU, Device
-from sweeper.spec.run_spec import run_spec
-from sweeper.store.lease import LEASE, holder_of, this_process
+from sweeper.spec.memory_classes import CLASSES, MemoryTrace, total_gib
+from sweeper.spec.run_spec import run_spec, with_micro_batch
 from sweeper.store.memory_cache import MemoryCache
-from sweeper.store.publish import publish_json
 
+GIB = 2**30
 GPU = Device(kind="NVIDIA A100", memory_gib=40.0)
 
 
+def trace(*, of_example=1 / 512, fixed=0.25, held=0.23):
+    """A fixed part, and so much for each example, of activations [GiB]."""
+    return MemoryTrace(
+        classes={
+            size: {
+                name: int(
+                    {"parameters": fixed, "activations": size * of_example}.get(name, 0) * GIB
+                )
+                for name in CLASSES
+            }
+            for size in (128, 256)
+        },
+        held_gib=held,
+    )
+
+
 @pytest.fixture
-def probes(tmp_path):
+def memory(tmp_path):
     return MemoryCache(tmp_path, CPU)
 
 
@@ -26,124 +40,158 @@ def spec(config):
     return lambda **changes: run_spec(config(**{"batch": 3840, "memory_limit_gib": 2.0, **changes}))
 
 
-def test_without_a_limit_a_cpu_is_not_probed_and_the_limit_rules(probes, spec):
-    fit = probes.fit(spec(memory_limit_gib=None))
+def test_without_a_limit_micro_batch_limit_decides(memory, spec):
+    fit = memory.fit(spec(memory_limit_gib=None))
 
-    assert (fit.source, fit.to_probe, fit.spec.split.micro_batch) == ("limit", None, 768)
-
-
-def test_a_given_micro_batch_is_not_probed(probes, spec):
-    assert probes.fit(spec(micro_batch=384)).source == "given"
+    assert (fit.source, fit.spec.split.micro_batch, fit.classes) == ("limit", 768, {})
+    assert fit.spec.config.predicted_memory_gib is None
 
 
 @pytest.mark.parametrize(
     "changes",
     [{"bn_span": "micro"}, {"perturbation": {"name": "sam", "rho": 0.05, "gradient_span": 128}}],
 )
-def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_probed(probes, spec, changes):
-    assert probes.fit(spec(**changes)).source == "limit"
+def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_chosen(memory, spec, changes):
+    assert memory.fit(spec(**changes)).source == "limit"
 
 
-def test_what_fits_is_used_and_what_was_over_is_not(probes, spec):
+def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec):
+    """Half a GiB, and 1/512 GiB for each example: 640 take 1.75 of 0.95 x 2 GiB, 768 take 2."""
     run = spec()
-    assert probes.fit(run).to_probe == 128
+    assert (memory.fit(run).source, memory.is_traced(run)) == ("to be traced", False)
 
-    probes.record_fit(run, 256, peak_gib=1.5)
-    assert probes.fit(run).to_probe == 384  # the largest usable within twice 256
-    probes.record_over(run, 384, limit_gib=1.9)
+    memory.record_trace(run, trace())
 
-    fit = probes.fit(run)
-    assert (fit.source, fit.to_probe, fit.refusal) == ("probed", None, "")
-    assert fit.spec.split.micro_batch == 256
+    fit = memory.fit(run)
+    assert memory.is_traced(run)
+    assert (fit.source, fit.refusal, fit.fails) == ("predicted", "", 768)
+    assert fit.spec.split.micro_batch == 640
     assert fit.spec.split.global_batch == 3840
     assert fit.spec.run_id == run.run_id
     assert fit.spec.config.micro_batch == "auto"
+    assert fit.spec.config.predicted_memory_gib == total_gib(fit.classes) == pytest.approx(1.75)
+    assert memory.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 384
+    assert memory.fit(spec(memory_limit_gib=8.0)).spec.split.micro_batch == 768
 
 
-def test_another_limit_is_answered_from_what_was_measured(probes, spec):
-    """256 took 1.5 GiB: at most 1.5 / 0.95 = 1.58 GiB must be allowed. 384 took more than 1.9."""
+def test_a_given_micro_batch_stays_and_its_memory_is_predicted(memory, spec):
+    memory.record_trace(spec(), trace())
+
+    fit = memory.fit(spec(micro_batch=384))
+
+    assert (fit.source, fit.spec.split.micro_batch) == ("given", 384)
+    assert total_gib(fit.classes) == pytest.approx(1.25)
+
+
+def test_what_a_run_took_corrects_the_prediction(memory, spec):
+    """A quarter of a GiB more than predicted, with any micro-batch: 640 would take 2 GiB."""
     run = spec()
-    probes.record_fit(run, 128, peak_gib=1.0)
-    probes.record_fit(run, 256, peak_gib=1.5)
-    probes.record_over(run, 384, limit_gib=1.9)
+    memory.record_trace(run, trace())
 
-    assert probes.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 256
-    assert probes.fit(spec(memory_limit_gib=1.5)).spec.split.micro_batch == 128
-    assert "must fit in memory_limit_gib=1;" in probes.fit(spec(memory_limit_gib=1.0)).refusal
-    assert probes.fit(spec(memory_limit_gib=8.0)).to_probe == 384
+    memory.record_took(with_micro_batch(run, 128), 1.0)
+
+    fit = memory.fit(run)
+    assert fit.spec.split.micro_batch == 384
+    assert fit.classes["device"] == pytest.approx(0.5)
+    assert total_gib(fit.classes) == pytest.approx(1.5)
 
 
-def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(probes, spec, config):
-    probes.record_fit(spec(), 768, peak_gib=1.0)
+def test_what_worked_is_taken_up_to_the_whole_limit(memory, spec):
+    run = spec()
+    memory.record_trace(run, trace())
+
+    memory.record_took(with_micro_batch(run, 640), 1.95)
+
+    assert memory.fit(run).spec.split.micro_batch == 640
+
+
+def test_if_even_the_smallest_is_predicted_not_to_fit_the_run_is_refused(memory, spec):
+    memory.record_trace(spec(), trace())
+
+    refusal = memory.fit(spec(memory_limit_gib=0.5)).refusal
+
+    assert refusal.startswith(
+        "the smallest micro-batch must fit in memory_limit_gib=0.5; got micro_batch=128, the "
+        "smallest that can make up batch=3840 on 1 rank(s) with bn_span=128, and it is predicted "
+        "to need 0.75 GiB. Provide more memory"
+    )
+
+
+def test_what_cannot_be_traced_is_up_to_the_limit_until_it_fails(memory, spec):
+    run = spec()
+    memory.record_trace(run, MemoryTrace(why_not="it has no data"))
+    assert (memory.fit(run).source, memory.is_traced(run)) == ("limit", True)
+    assert memory.fit(run).spec.split.micro_batch == 768
+
+    memory.record_over(with_micro_batch(run, 768), limit_gib=None, why="out of memory")
+
+    assert memory.fit(run).spec.split.micro_batch == 640
+
+
+def test_a_run_out_of_memory_takes_precedence_over_a_prediction(memory, spec):
+    run = spec(memory_limit_gib=64.0)
+    memory.record_trace(run, trace())
+    memory.record_took(with_micro_batch(run, 384), 1.25)
+
+    memory.record_over(with_micro_batch(run, 384), limit_gib=None, why="out of memory")
+
+    assert memory.fit(run).spec.split.micro_batch == 256
+    assert memory.fit(spec(memory_limit_gib=100.0)).spec.split.micro_batch == 256
+
+
+def test_what_passed_one_limit_may_fit_a_higher_one(memory, spec):
+    run = spec()
+    memory.record_trace(run, trace())
+    memory.record_over(with_micro_batch(run, 640), limit_gib=2.0, why="a run took 2.1 GiB")
+
+    assert memory.fit(run).spec.split.micro_batch == 384
+    assert memory.fit(spec(memory_limit_gib=4.0)).spec.split.micro_batch == 768
+
+
+def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(memory, spec, config):
+    memory.record_trace(spec(), trace())
     other = {**config()["model"], "hidden": 128}
 
-    assert probes.fit(spec(seed=5)).source == "probed"
-    assert probes.fit(spec(batch=7680)).source == "probed"
-    assert probes.fit(spec(model=other)).source == "to be probed"
+    assert memory.fit(spec(seed=5)).source == "predicted"
+    assert memory.fit(spec(batch=7680)).source == "predicted"
+    assert memory.fit(spec(model=other)).source == "to be traced"
 
 
-def test_a_torn_file_is_as_good_as_none(probes, spec, tmp_path):
+def test_a_torn_file_is_as_good_as_none(memory, spec, tmp_path):
     run = spec()
-    probes.record_fit(run, 768, peak_gib=1.0)
-    (took,) = tmp_path.glob("probes/*/768-took.json")
-    whole = took.read_text()
+    memory.record_trace(run, trace())
+    memory.record_took(with_micro_batch(run, 128), 1.0)
+    (took,) = tmp_path.glob("memory/*/128-took.json")
+    (traced,) = tmp_path.glob("memory/*/trace.json")
+    whole = traced.read_text()
 
-    for torn in ("", whole[: len(whole) // 2], "[]", '{"peak_gib": null}'):
+    for torn in ("", "[]", '{"peak_gib": null}'):
         took.write_text(torn)
-        assert probes.fit(run).to_probe == 128
-    took.write_text(whole)
-    assert probes.fit(run).source == "probed"
-
-
-def test_a_run_out_of_memory_takes_precedence_over_a_fit(probes, spec):
-    run = spec()
-    for micro_batch in (384, 768):
-        probes.record_fit(run, micro_batch, peak_gib=1.0)
-
-    probes.record_over(run, 768, limit_gib=None)
-    assert probes.fit(run).to_probe == 640
-    probes.record_over(run, 640, limit_gib=None)
-
-    assert probes.fit(run).spec.split.micro_batch == 384
-    assert probes.fit(spec(memory_limit_gib=100.0)).spec.split.micro_batch == 384
-
-
-def test_one_process_tries_at_a_time_and_a_dead_one_holds_nothing(probes, spec):
-    run = spec()
-    assert probes.claim(run)
-    assert not probes.claim(run)
-    assert probes.claim(spec(precision="bf16-mixed"))
-
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    holder = replace(this_process(), pid=dead.pid, born="12345")
-    publish_json(probes.probe_folder(run) / LEASE, asdict(holder))
-    (probes.probe_folder(run) / "checkpoint.ckpt").touch()
-
-    assert probes.claim(run)
-    assert holder_of(probes.probe_folder(run)) == this_process()
-    assert not (probes.probe_folder(run) / "checkpoint.ckpt").exists()
-    probes.release(run)
-    assert probes.claim(run)
+        assert memory.fit(run).spec.split.micro_batch == 640
+    for torn in ("", whole[: len(whole) // 2], "[]"):
+        traced.write_text(torn)
+        assert memory.fit(run).source == "to be traced"
 
 
 def test_on_a_gpu_its_memory_is_the_limit(tmp_path, spec):
-    alone, shared = MemoryCache(tmp_path, GPU), MemoryCache(tmp_path, replace(GPU, runs=2))
+    """Beside the tensors nothing is known of a GPU before the first run: 768 take 1.75 GiB."""
+    small = replace(GPU, memory_gib=3.0)
+    alone, shared = MemoryCache(tmp_path, small), MemoryCache(tmp_path, replace(small, runs=2))
     run = spec(memory_limit_gib=None)
+    for memory in (alone, shared):
+        memory.record_trace(run, trace())
 
-    assert alone.fit(run).to_probe == 128
-    assert (alone.share_of_gpu(run), shared.share_of_gpu(run)) == (1, 0.5)
-    assert alone.describe(run) == "the memory of NVIDIA A100 (40 GiB)"
-    assert shared.describe(run) == "the memory of NVIDIA A100 (40 GiB), shared by 2 runs"
-    alone.record_fit(run, 768, peak_gib=30.0)
-    assert alone.fit(run).source == "probed"
-    assert shared.fit(run).source == "to be probed"
+    assert (alone.allowed_gib(run), shared.allowed_gib(run)) == (2, 0.5)
+    assert alone.fit(run).spec.split.micro_batch == 768
+    assert alone.fit(run).classes["device"] == 0
+    assert "is predicted to need 0.5 GiB" in shared.fit(run).refusal
+    assert alone.describe(run) == "the memory of NVIDIA A100 (3 GiB)"
+    assert shared.describe(run) == "the memory of NVIDIA A100 (3 GiB), shared by 2 runs"
 
 
-def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_no_run_on_the_gpu(tmp_path, spec):
-    probes = MemoryCache(tmp_path, GPU)
-    run = spec(memory_limit_gib=None, accelerator="cpu")
+def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_limited_as_on_any_cpu(tmp_path, spec):
+    memory = MemoryCache(tmp_path, GPU)
+    run = spec(accelerator="cpu", memory_limit_gib=None)
 
-    assert probes.fit(run).source == "limit"
-    assert probes.share_of_gpu(run) is None
-    assert probes.key(run) == MemoryCache(tmp_path, CPU).key(run)
+    assert memory.allowed_gib(run) is None
+    assert memory.key(run) == MemoryCache(tmp_path, CPU).key(run)

@@ -1,0 +1,264 @@
+"""The memory of a few steps by class, of fake tensors: nothing is computed."""
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from lightning_modules.process.memory import peak_of_process_gib
+from lightning_modules.process.tensor_memory import TensorMemory
+from lightning_modules.train import RankContext, train
+from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.memory_classes import MemoryTrace
+from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.worker_args import CHECKPOINT
+
+# Optimizer state is allocated at the first step and coexists with the activations at the second;
+# PowerSGD's buffers are made at the third. At a second micro-batch the gradients of the first
+# are there.
+_STEPS, _STEPS_OF_POWERSGD, _ACCUMULATION_STEPS = 2, 3, 2
+_LEAST_MICRO_BATCH = 4
+_GIB = 2**30
+
+
+def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
+    """Write the trace of a config; what is printed meanwhile goes to `said`."""
+    with said.open("w") as file:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+            os.dup2(file.fileno(), stream.fileno())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    answer.write_text(memory_trace(run_config(config)).model_dump_json())
+
+
+def memory_trace(config: RunConfig) -> MemoryTrace:
+    """What the memory of a run consists of, for any micro-batch."""
+    torch.set_num_threads(config.threads)
+    found: dict[int, _TracedFit] = {}
+    why = ""
+    for micro_batch in _micro_batches(config):
+        for is_fake in (True, False):
+            try:
+                found[micro_batch] = _traced(brief(config, micro_batch), is_fake=is_fake)
+            except Exception as error:  # noqa: BLE001  whatever the module does with fake tensors
+                traceback.print_exc()
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+            else:
+                break
+    if not found:
+        return MemoryTrace(why_not=why)
+    first = next(iter(found.values()))  # what later ones hold, earlier ones have left behind
+    return MemoryTrace(
+        classes={micro_batch: fit.memory.peak for micro_batch, fit in found.items()},
+        sizes=first.memory.sizes,
+        held_gib=first.held_gib,
+    )
+
+
+def _micro_batches(config: RunConfig) -> list[int]:
+    """Two sizes to trace, or the one that a method has fixed [examples]."""
+    spec = run_spec(config)
+    if gradient_span(config) is not None or config.bn_span == "micro":
+        return [spec.split.micro_batch]
+    least = spec.bn_span * -(-_LEAST_MICRO_BATCH // spec.bn_span)
+    return [size for size in (least, 2 * least) if size <= config.data.num_train_examples]
+
+
+def brief(config: RunConfig, micro_batch: int) -> RunSpec:
+    """One rank's part of a run for a few steps, in micro-batches of a given size.
+
+    It has all that takes memory: the data set, accumulated gradients (whether or not this run
+    accumulates: others of its kind may), the optimizer's state. 16-mixed is traced as bf16-mixed,
+    whose sizes are the same, since the loss scaler asks for values.
+    """
+    examples = config.data.num_train_examples
+    batch = micro_batch * min(_ACCUMULATION_STEPS, examples // micro_batch)
+    wanted = _STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS
+    steps = min(wanted, examples // batch)
+    resolved = config.resolved
+    spec = run_spec(
+        config.replaced(
+            accelerator="cpu",
+            precision={"16-mixed": "bf16-mixed"}.get(config.precision, config.precision),
+            batch=batch,
+            micro_batch=micro_batch,
+            devices=1,
+            num_nodes=1,
+            epochs=1,
+            warmup=0,
+            lr_rule={"name": "none"},
+            schedule={"name": "constant"},
+            logger={"_target_": None},
+            loss_ceiling=None,
+            data={**resolved["data"], **_without_processes(config)},
+            comm_hook=_from_the_start(resolved["comm_hook"]),
+        )
+    )
+    short = replace(spec.batch_plan, num_train_examples=steps * batch)
+    return replace(spec, batch_plan=short)
+
+
+def _without_processes(config: RunConfig) -> dict[str, int]:
+    return {"num_workers": 0} if "num_workers" in config.data.settings else {}
+
+
+def _from_the_start(comm_hook: Mapping[str, Any]) -> dict[str, Any]:
+    """A communication hook on one rank, without the plain all-reduce that it begins with."""
+    if comm_hook["name"] == "hierarchical":
+        return {"name": "all_reduce", "nccl_algo": None}
+    sooner = {"start_step": 2, "start_epoch": 1, "workers": 1}
+    return {key: sooner.get(key, value) for key, value in comm_hook.items()}
+
+
+def _traced(spec: RunSpec, *, is_fake: bool) -> "_TracedFit":
+    """A few steps of a run, and what memory they took."""
+    fit = _TracedFit(is_fake=is_fake)
+    with tempfile.TemporaryDirectory() as folder:
+        context = RankContext(
+            rank=0,
+            folder=Path(folder),
+            checkpoint=Path(folder, CHECKPOINT),
+            on_epoch=lambda rows: None,
+            fit=fit,
+        )
+        try:
+            train(spec, context)
+        except _Enough:
+            return fit
+    msg = "the traced steps were never over"
+    raise RuntimeError(msg)
+
+
+class _Enough(Exception):
+    """The last traced step is over."""
+
+
+class _Last(Callback):
+    """Ends training in an epoch's last micro-batch, when all has been allocated once."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+        """After the step."""
+        if trainer.is_last_batch:
+            raise _Enough
+
+
+class _TracedFit:
+    """Trains, in place of the Trainer, on one micro-batch again and again.
+
+    Attributes:
+        held_gib: what the process held besides its tensors [GiB].
+        memory: of the tensors.
+    """
+
+    memory: TensorMemory
+
+    def __init__(self, *, is_fake: bool) -> None:
+        self._is_fake, self.held_gib = is_fake, 0.0
+
+    def __call__(
+        self, trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
+    ) -> None:
+        data = loaders.get("datamodule")
+        if data:
+            data.prepare_data()
+            data.setup("fit")
+        loader = data.train_dataloader() if data else loaders["train_dataloaders"]
+        num, batch = len(loader), next(iter(loader))
+        tensors = [*module.parameters(), *module.buffers(), *tree_leaves(batch)]
+        size = sum(one.nbytes for one in tensors if isinstance(one, Tensor))
+        self.held_gib = peak_of_process_gib() - size / _GIB
+        with ExitStack() as modes:
+            if self._is_fake:
+                mode = _fake(module)
+                batch = _mapped(mode.from_tensor, batch)
+                for one in (mode, _Answers()):
+                    modes.enter_context(one)
+            self.memory = TensorMemory(module)
+            again = _Batches(batch, num, self.memory.begin)
+            if data:
+                data.setup, data.train_dataloader = _nothing, lambda: again
+            trainer.limit_val_batches = 0
+            callbacks: list[Callback] = vars(trainer)["callbacks"]
+            callbacks.append(_Last())
+            modes.enter_context(self.memory)
+            taken: dict[str, Any] = {"datamodule": data} if data else {"train_dataloaders": again}
+            trainer.fit(module, **taken)
+
+
+class _Batches:
+    """One micro-batch again and again, each time in memory of its own."""
+
+    def __init__(self, batch: Any, num: int, begin: Callable[[], None]) -> None:
+        self._batch, self._num, self._begin = batch, num, begin
+
+    def __len__(self) -> int:
+        return self._num
+
+    def __iter__(self) -> Iterator[Any]:
+        self._begin()
+        for _ in range(self._num):
+            yield _mapped(Tensor.clone, self._batch)
+
+
+class _Answers(TorchDispatchMode):
+    """Answers what fake tensors cannot: any value asked for is 1, and tensors are equal."""
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.ops.aten.equal.default:
+            return True
+        if func is torch.ops.aten._local_scalar_dense.default:
+            kind = args[0].dtype
+            return True if kind is torch.bool else 1.0 if kind.is_floating_point else 1
+        return func(*args, **(kwargs or {}))
+
+
+def _fake(module: nn.Module) -> Any:
+    """Make a module's tensors fake, in place; later conversions of it change nothing."""
+    from torch._subclasses.fake_tensor import FakeTensorMode  # takes memory, which runs do not
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    for layer in module.modules():
+        for named in (layer.named_parameters, layer.named_buffers):
+            for name, tensor in list(named(recurse=False, remove_duplicate=False)):
+                setattr(layer, name, mode.from_tensor(tensor))
+    for conversion in ("to", "double", "cpu"):
+        setattr(module, conversion, partial(_unconverted, module))
+    return mode
+
+
+def _nothing(stage: str) -> None:
+    """All is set up."""
+
+
+def _unconverted(module: nn.Module, *_: object, **__: object) -> nn.Module:
+    return module
+
+
+def _mapped(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
+    """A batch with a function of each of its tensors in its place."""
+
+    def of(leaf: Any) -> Any:
+        return function(leaf) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(of, batch)

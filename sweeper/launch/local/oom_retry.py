@@ -1,0 +1,32 @@
+"""Runs that ran out of memory go on with half the micro-batch."""
+
+from sweeper.planning.plan import Task
+from sweeper.spec.batch import smaller_micro_batch
+from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
+
+
+class OomRetry:
+    """Runs that resume from their checkpoint with half the micro-batch."""
+
+    def __init__(self) -> None:
+        self._notes: dict[str, str] = {}
+
+    def note(self, run_id: str) -> str:
+        """A remark for the reason of a run's end; empty if it was not retried."""
+        return self._notes.get(run_id, "")
+
+    def retry(self, attempt: Attempt) -> Task | None:
+        """The next attempt at a run that ran out of memory; None if its micro-batch must stay."""
+        spec = attempt.spec
+        smaller = smaller_micro_batch(spec.split, spec.bn_span)
+        fixed = spec.config.bn_span == "micro" or gradient_span(spec.config) is not None
+        if smaller is None or fixed or spec.config.reproducible:
+            return None
+        self._notes[spec.run_id] = (
+            f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
+            f"micro_batch={spec.split.micro_batch}"
+        )
+        again = run_spec(spec.config.replaced(micro_batch=smaller))
+        return Task(spec=again, number=attempt.number + 1)

@@ -1,0 +1,102 @@
+"""Memory by class, of fake tensors: as that of real ones, and as counted by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+from lightning_modules.process.memory_trace import brief, memory_trace
+from lightning_modules.process.tensor_memory import TensorMemory
+from sweeper.spec.config import run_config
+from sweeper.spec.memory import CPU, memory_part
+from sweeper.spec.memory_classes import CLASSES
+
+
+@pytest.fixture
+def traced(config, process_group):
+    """The trace of a run that differs by these changes."""
+    del process_group
+    return lambda **changes: memory_trace(run_config(config(**changes)))
+
+
+def test_the_classes_of_a_step_are_those_counted_by_hand():
+    """One layer of 100 x 50: its input of 8 x 100 and its output are kept."""
+    layer = nn.Linear(100, 50, bias=False)
+    memory = TensorMemory(layer)
+    with memory:
+        optimizer = torch.optim.Adam(layer.parameters(), foreach=False)
+        memory.begin()
+        for _ in range(4):
+            x = torch.ones(8, 100)
+            layer(x).sum().backward()
+            optimizer.step()
+
+    size = 4 * 100 * 50
+    assert memory.peak["parameters"] == memory.peak["gradients"] == size
+    assert memory.peak["optimizer_state"] == pytest.approx(2 * size, abs=64)  # and a step count
+    assert 4 * 8 * 100 <= memory.peak["activations"] <= 2 * 4 * (8 * 100 + 8 * 50)
+
+
+def test_what_callbacks_keep_is_counted_with_the_optimizers_state(traced):
+    """Momentum, the initial weights and their average are a copy of the weights each."""
+    trace = traced(ema_decay=0.99)
+
+    assert len(trace.classes) == 2
+    for classes in trace.classes.values():
+        assert classes["optimizer_state"] == pytest.approx(3 * classes["gradients"], rel=0.05)
+
+
+@pytest.mark.slow
+def test_fake_tensors_take_what_real_ones_do(traced):
+    """With `reproducible`, DDP wants real ones: a few steps are computed."""
+    fake, real = traced(), traced(reproducible=True, micro_batch=384)
+
+    assert fake.classes.keys() == real.classes.keys() == {128, 256}
+    for micro_batch, classes in fake.classes.items():
+        of_real = real.classes[micro_batch]
+        assert classes["activations"] == pytest.approx(of_real["activations"], rel=0.25)
+        assert classes["parameters"] == of_real["parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "16-mixed", "gradient_clip": 1.0},
+        {"noise_span": 128, "batch": 1280},
+        {"perturbation": {"name": "sam", "rho": 0.05, "gradient_span": 128}, "batch": 1280},
+    ],
+)
+def test_methods_and_precisions_are_traced(traced, changes):
+    trace = traced(**changes)
+
+    assert trace.classes
+    for classes in trace.classes.values():
+        assert all(classes[name] > 0 for name in CLASSES)
+
+
+@pytest.mark.slow
+def test_a_model_that_fails_says_why(traced):
+    trace = traced(model={"_target_": "provoked.Raising"})
+
+    assert trace.why_not == "RuntimeError: the third micro-batch is cursed"
+    assert trace.classes == {}
+
+
+def test_it_accumulates_and_takes_two_steps(config):
+    """At the second micro-batch gradients are there, at the second step momentum is."""
+    spec = brief(run_config(config(batch=30720, devices=4)), 256)
+
+    assert (spec.split.micro_batch, spec.split.accumulation_steps) == (256, 2)
+    assert spec.split.world_size == spec.config.devices == 1
+    assert spec.steps_at(0) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"ema_decay": 0.99}, {"label_smoothing": 0.1}, {"warmup": 0.1}, {"loss_ceiling": 4.0}],
+)
+def test_it_is_of_the_same_kind_as_the_run(config, changes):
+    """All that the memory depends on is as in the run."""
+    run = run_config(config(**changes))
+
+    assert memory_part(brief(run, 256).config, CPU) == memory_part(run, CPU)
