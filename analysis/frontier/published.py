@@ -34,7 +34,7 @@ class Point(NamedTuple):
 
 def compared() -> pd.DataFrame:
     """All points, with the error of the model."""
-    frame = pd.DataFrame([*one_node(), *mlperf(), *horovod()], columns=list(Point._fields))
+    frame = pd.DataFrame([*one_node(), *mlperf(), *horovod()])
     error = frame["predicted"] / frame["published"] - 1
     return frame.assign(error=error.map("{:+.1%}".format)).rename(columns={"is_fitted": "fitted"})
 

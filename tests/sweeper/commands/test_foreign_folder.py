@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +137,7 @@ def test_an_attempt_in_the_folder_of_another_run_is_not_known(foreign):
 def test_a_job_refuses_a_ticket_that_is_not_the_run_of_its_id(foreign, called, capsys):
     job = object.__new__(_Job)
     job._ledger, job._tickets = Ledger(foreign), Tickets(Ledger(foreign))
+    job._policy = SimpleNamespace(pulling_jobs=None)
 
     assert job.run(["dddddddddddd"]) == 1
 
