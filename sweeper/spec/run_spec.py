@@ -190,10 +190,10 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
     at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
     peak = number(lambda: lr_rule.peak_lr(at))
     if not 0 < peak < math.inf:
-        settings = lr_rule.model_dump(exclude={"name"}, exclude_none=True).items()
+        given = lr_rule.model_dump(exclude={"name"}, exclude_none=True, by_alias=True)
         msg = (
             f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
-            f"batch={global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in settings)}. "
+            f"batch={global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. "
             "Correct the rule's settings."
         )
         raise ValueError(msg)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from sweeper.spec.sentences import as_typed
 from sweeper.spec.values import Rule, Settings
 
 #: What a run decides, by the Trainer's name for it: the key to set instead, or why there is none.
@@ -98,13 +99,14 @@ def check_trainer(given: TrainerSettings) -> None:
         ValueError: with a line for each setting.
     """
     lines = [
-        f"trainer.{key} must be left to the run; got trainer.{key}={value}. Set {_OWNED[key]}."
+        f"trainer.{key} must be left to the run; got trainer.{key}={as_typed(value)}. "
+        f"Set {_OWNED[key]}."
         for key, value in given.flags.items()
         if key in _OWNED
     ]
     lines += [
         f"trainer.{key} must be a setting of Lightning's Trainer that passes through; got "
-        f"trainer.{key}={value}. These do: {', '.join(sorted(_PASSED))}."
+        f"trainer.{key}={as_typed(value)}. These do: {', '.join(sorted(_PASSED))}."
         for key, value in given.flags.items()
         if key not in _OWNED and key not in _PASSED
     ]
