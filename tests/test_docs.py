@@ -44,7 +44,8 @@ def typed() -> list[str]:
 def as_plan(line: str) -> list[str]:
     """The words of a command; those of a sweep list its runs instead."""
     words = [word for word in shlex.split(line.removeprefix("sweeper ")) if word != "-m"]
-    return words if words[0] in COMMANDS else ["plan", *words]
+    words = words if words[0] in COMMANDS else ["plan", *words]
+    return [*words, "--no-memory"] if words[0] == "plan" else words
 
 
 @pytest.mark.slow

@@ -50,7 +50,8 @@ def _warm() -> None:
         importlib.import_module(module)
     sweeper.launch.local.launcher.run_here = _no_run
     with contextlib.redirect_stdout(io.StringIO()):  # the grammar's tables fill as it is used
-        sweeper.commands.plan.main(["batch=3840,7680", "warmup=0", "results=nowhere"])
+        words = ["batch=3840,7680", "warmup=0", "results=nowhere"]
+        sweeper.commands.plan.main([*words, "--no-memory"])
     gc.freeze()
 
 

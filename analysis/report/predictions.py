@@ -33,7 +33,7 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
         msg = (
             "results must hold runs whose time or memory was predicted and that finished in one "
             f"attempt; got none of {len(runs)}. Runs are predicted where one of their kind has "
-            "finished before, or after `sweeper plan --probe --memory`."
+            "finished before, or after `sweeper plan --probe`."
         )
         raise ValueError(msg)
     groups = [

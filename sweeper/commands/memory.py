@@ -1,32 +1,68 @@
-"""What `plan` says of the memory of runs."""
+"""What `plan` finds out and says of the memory of runs."""
 
 import sys
+import time
 from collections.abc import Sequence
 
 from sweeper.launch.fork_server import open_fork_server
-from sweeper.launch.memory_trace import trace_memory
-from sweeper.spec.memory_classes import total_gib
+from sweeper.launch.local.readiness import has_data
+from sweeper.launch.memory_trace import LONGEST_S, trace_memory
+from sweeper.planning.plan import Plan
+from sweeper.spec.memory_classes import DEVICE, total_gib
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row import planned_columns
 
+#: Where nobody asked for it, no trace is started after this, and each is given up after that.
+_UNASKED_S, _UNASKED_TRACE_S = 30.0, 60.0
 
-def trace_unknown(specs: Sequence[RunSpec], memory: MemoryCache) -> bool:
-    """Trace one of each kind of run that was not traced yet; whether there were any."""
-    unknown = {memory.key(spec): spec for spec in specs if not memory.is_traced(spec)}
-    context = open_fork_server()
-    for number, spec in enumerate(unknown.values(), 1):
-        sys.stderr.write(f"Tracing the memory of kind {number} of {len(unknown)}...\n")
-        if why_not := trace_memory(spec, memory, context):
-            sys.stderr.write(f"{why_not}\n")
-    return bool(unknown)
+
+def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) -> bool:
+    """Trace one of each kind of run whose memory is not known; whether there were any.
+
+    Args:
+        planned: the runs; those with a result, and those whose data are not here, count if asked.
+        memory: what is known of them.
+        is_asked: for all of them, also those that could not be traced before.
+    """
+    unknown = _unknown(planned.specs if is_asked else planned.without_result, planned, memory)
+    if not is_asked:
+        unknown = [spec for spec in unknown if not memory.is_traced(spec) and has_data(spec.config)]
+    if not unknown:
+        return False
+    without = "" if is_asked else " (--no-memory leaves it out)"
+    _note(f"Tracing the memory of {several(len(unknown), 'kind')} of run{without}...")
+    context, began = open_fork_server(), time.monotonic()
+    for number, spec in enumerate(unknown):
+        if not is_asked and time.monotonic() - began > _UNASKED_S:
+            left = several(len(unknown) - number, "kind")
+            _note(f"That of {left} is left: --memory traces them all.")
+            break
+        longest_s = LONGEST_S if is_asked else _UNASKED_TRACE_S
+        if why_not := trace_memory(spec, memory, context, longest_s=longest_s):
+            _note(why_not)
+    return True
+
+
+def _unknown(specs: Sequence[RunSpec], planned: Plan, memory: MemoryCache) -> list[RunSpec]:
+    """One run of each kind whose memory is not predicted."""
+    unknown = [spec for spec in specs if not planned.fits[spec.run_id].classes]
+    return list({memory.key(spec): spec for spec in unknown}.values())
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def memory_words(spec: RunSpec, fit: Fit) -> str:
     """The memory that a run will take, by class; empty if it is not known."""
     if not fit.classes:
         return ""
-    parts = (f"{name.replace('_', ' ')} {size:.2g}" for name, size in fit.classes.items())
+    parts = [f"{name.replace('_', ' ')} {size:.2g}" for name, size in fit.classes.items() if size]
+    if not fit.classes[DEVICE]:
+        parts.append("what the device itself takes is not known")
     return (
         f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
         f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "

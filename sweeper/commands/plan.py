@@ -19,6 +19,7 @@ from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, refuse
 from sweeper.console.differences import Differences
+from sweeper.console.planned_runs import compared, course, guarantees
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable
 from sweeper.console.text import say, text_console
@@ -29,9 +30,7 @@ from sweeper.planning.plan import Plan, plan
 from sweeper.planning.same_training import of_same
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.exit_codes import DONE
-from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import MemoryCache
@@ -43,10 +42,10 @@ Line = dict[str, Any]
 def main(arguments: Sequence[str]) -> int:
     """Print the plan of the overrides on the command line; return the exit code."""
     options = _parser().parse_intermixed_args(arguments)
+    machine = this_machine(jobs="auto", runs_per_gpu=1)
     try:
-        planned, ledger = plan_grid(
-            options.overrides, config_dir=options.config_dir, traces_memory=options.memory
-        )
+        configs, ledger = _checked(options.overrides, options.config_dir)
+        planned = plan(configs, ledger, device=machine.device)
     except ValueError as error:
         return refuse(error, "This grid cannot run.")
     if options.schedule_plot:
@@ -56,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
             draw_schedules(planned.specs, Path(options.schedule_plot))
         except ValueError as error:
             return refuse(error, "Nothing was drawn.")
-    machine = this_machine(jobs="auto", runs_per_gpu=1)
+    memory = MemoryCache(ledger.results, machine.device)
+    traces = options.memory is not False and trace_unknown(planned, memory, is_asked=options.memory)
+    planned = plan(configs, ledger, device=machine.device) if traces else planned
     try:
         seconds = _seconds(planned.specs, ledger, machine)
         unknown = [spec for spec in planned.without_result if not seconds[spec.run_id]]
@@ -113,23 +114,21 @@ def _say_what_is_missing(planned: Plan) -> None:
             sys.stderr.write(f"Not on this machine: {line}\n")
 
 
-def plan_grid(
-    overrides: Sequence[str], *, config_dir: str | None, traces_memory: bool = False
-) -> tuple[Plan, Ledger]:
+def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
     """The plan of a command's overrides, and the ledger it was compared with.
-
-    With `traces_memory`, the memory of kinds of runs that is not known is traced first.
 
     ValueError if an override cannot be parsed or a point is impossible.
     """
+    configs, ledger = _checked(overrides, config_dir)
+    device = this_machine(jobs="auto", runs_per_gpu=1).device
+    return plan(configs, ledger, device=device), ledger
+
+
+def _checked(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Line], Ledger]:
+    """The configs of a command's overrides, with what is known of modules and data; the ledger."""
     configs = configs_of(overrides, config_dir=config_dir)
     ledger = Ledger.at(configs[0].get("results") if configs else "results")
-    device = this_machine(jobs="auto", runs_per_gpu=1).device
-    known = list(with_facts(configs, ledger.results))
-    planned = plan(known, ledger, device=device)
-    if traces_memory and trace_unknown(planned.specs, MemoryCache(ledger.results, device)):
-        planned = plan(known, ledger, device=device)
-    return planned, ledger
+    return list(with_facts(configs, ledger.results)), ledger
 
 
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
@@ -187,14 +186,14 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     if any(layout.endswith("?") for layout in layouts):
         console.print("Layouts with ?: at most, until memory is traced (`sweeper plan --memory`).")
     memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in planned.specs]
-    said = [*memory, *map(_course, planned.specs), *map(_compared, planned.specs)]
+    said = [*memory, *map(course, planned.specs), *map(compared, planned.specs)]
     for sentence in dict.fromkeys(said):
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
     for text in (*planned.of_repeats, *of_same(planned.same), *warnings):
         console.print(text)
-    for sentence in dict.fromkeys(map(_guarantees, planned.specs)):
+    for sentence in dict.fromkeys(map(guarantees, planned.specs)):
         if sentence:
             console.print(sentence)
     if said := of_code(planned.changes, planned.specs[0].config.code):
@@ -222,50 +221,6 @@ def _peak(line: Line) -> str:
     return f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}"
 
 
-def _compared(spec: RunSpec) -> str:
-    """What runs are compared by; empty if it is the accuracy of ours."""
-    name, mode = spec.config.metric, spec.config.metric_mode
-    if mode is None:
-        return ""
-    better = "higher" if mode == "max" else "lower"
-    return f"Runs are compared by {name}, of which {better} is better."
-
-
-def _course(spec: RunSpec) -> str:
-    """What changes during a run, or will be measured; empty for most runs."""
-    config, batch = spec.config, f"batch {spec.split.global_batch:,}"
-    if config.lr_rule.name == "adascale":
-        return (
-            f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
-            f"{spec.split.global_batch / config.base_batch:g} times the rate, depending on the "
-            "gradient noise; the numbers above are for the shortest."
-        )
-    schedule = config.schedule
-    if isinstance(schedule, GrowingBatch) and schedule.growth == "measured":
-        return (
-            f"{batch}: times {schedule.factor} after each epoch whose noise scale is "
-            f"above it, up to {schedule.max_batch:,}; the numbers above assume no growth."
-        )
-    first, *later = spec.batch_plan.batches()
-    grown = [
-        f"{batch:,} from epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
-        for epoch, batch in later
-    ]
-    return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
-
-
-def _guarantees(spec: RunSpec) -> str:
-    """What was found to hold for the user's module; empty for ours."""
-    if not spec.config.has_own_module:
-        return ""
-    holding = spec.config.guarantees or []
-    not_holding = f"; not: {', '.join(names)}" if (names := missing(holding)) else ""
-    return (
-        f"Found to hold for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
-        f"{not_holding}. `sweeper doctor` with the same words says why."
-    )
-
-
 def _layout(line: Line) -> str:
     layout = f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}"
     return layout + "?" * (line["micro_batch_from"] == "to be traced")
@@ -282,8 +237,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--memory",
-        action="store_true",
-        help="predict the memory of runs of which no kind was traced yet, training nothing",
+        action=argparse.BooleanOptionalAction,
+        help="predict the memory of all kinds of run that were not traced yet, training nothing; "
+        "else only of those without a result, and of no more after half a minute",
     )
     parser.add_argument(
         "--schedule-plot", help="plot the learning rates to this file, such as lr.png"

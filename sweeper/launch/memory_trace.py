@@ -12,15 +12,28 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.store.memory_cache import MemoryCache
 
 #: With fake tensors it takes seconds; a module that they do not carry trains a few steps.
-_LONGEST_S = 600.0
+LONGEST_S = 600.0
 
 
-def trace_memory(spec: RunSpec, memory: MemoryCache, context: ForkServerContext) -> str:
-    """Trace the memory of such runs and remember it; a sentence if that cannot be done."""
+def trace_memory(
+    spec: RunSpec,
+    memory: MemoryCache,
+    context: ForkServerContext,
+    *,
+    longest_s: float = LONGEST_S,
+) -> str:
+    """Trace the memory of such runs and remember it; a sentence if that cannot be done.
+
+    What was given up sooner than others would is not remembered.
+    """
     try:
-        trace = _traced(spec.config.resolved, context)
+        trace = _traced(spec.config.resolved, context, longest_s)
     except ForkServerDied as error:
         return str(error)
+    if trace is None and longest_s < LONGEST_S:
+        given_up = f"The trace of {spec.point} was given up after {longest_s:g} s"
+        return f"{given_up}; `sweeper plan --memory` waits longer."
+    trace = trace or MemoryTrace(why_not=f"a trace took {longest_s:g} s")
     memory.record_trace(spec, trace)
     if not trace.why_not:
         return ""
@@ -30,21 +43,23 @@ def trace_memory(spec: RunSpec, memory: MemoryCache, context: ForkServerContext)
     )
 
 
-def _traced(config: Mapping[str, Any], context: ForkServerContext) -> MemoryTrace:
+def _traced(
+    config: Mapping[str, Any], context: ForkServerContext, longest_s: float
+) -> MemoryTrace | None:
+    """What a process of its own has found; None if it takes longer."""
     with tempfile.TemporaryDirectory() as folder:
         answer, said = Path(folder, "trace.json"), Path(folder, "said.txt")
         said.touch()
         process = start_process(_look, (config, answer, said), context)
         try:
-            process.join(_LONGEST_S)
+            process.join(longest_s)
             has_ended = process.exitcode is not None
         finally:
             process.kill()
         if answer.exists():
             return MemoryTrace.model_validate_json(answer.read_bytes())
-        words = said.read_text().strip().splitlines()
-        last = words[-1] if words else "it said nothing"
-        return MemoryTrace(why_not=last if has_ended else f"a trace took {_LONGEST_S:g} s")
+        words = said.read_text().strip().splitlines() or ["it said nothing"]
+        return MemoryTrace(why_not=words[-1]) if has_ended else None
 
 
 def _look(args: tuple[Mapping[str, Any], Path, Path]) -> None:

@@ -140,7 +140,7 @@ class MemoryCache:
         Where BatchNorm or the method looks at each micro-batch, its size is part of what is
         trained: the memory of a machine must not choose it.
         """
-        config, device = spec.config, self._device
+        config, device = spec.config, self._device_of(spec.config)
         if config.bn_span == "micro" or gradient_span(config) is not None:
             return None
         limits = [] if config.memory_limit_gib is None else [config.memory_limit_gib]
@@ -182,9 +182,10 @@ class MemoryCache:
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
         if not self._on_gpu(spec.config):
             return stated
-        size = f" ({self._device.memory_gib:.3g} GiB)" if self._device.memory_gib else ""
-        shared = f", shared by {self._device.runs} runs" if self._device.runs > 1 else ""
-        gpu = f"the memory of {self._device.kind}{size}{shared}"
+        device = self._device_of(spec.config)
+        size = f" ({device.memory_gib:.3g} GiB)" if device.memory_gib else ""
+        shared = f", shared by {device.runs} runs" if device.runs > 1 else ""
+        gpu = f"the memory of {device.kind}{size}{shared}"
         return f"{stated} and {gpu}" if stated else gpu
 
     def _fit(self, spec: RunSpec, known: dict[str, _Known] | None) -> Fit:
@@ -210,11 +211,18 @@ class MemoryCache:
         refusal = self._refusal(fit) if fails == usable[0] else ""
         return replace(fit, fails=fails, refusal=refusal)
 
+    def _device_of(self, config: RunConfig) -> Device:
+        """What a run trains on; of a GPU that this machine does not have, no more is known."""
+        if config.accelerator == "cpu":
+            return CPU
+        is_elsewhere = config.accelerator == "gpu" and self._device == CPU
+        return Device(kind="gpu") if is_elsewhere else self._device
+
     def _on_gpu(self, config: RunConfig) -> bool:
-        return self._device.kind != "cpu" and config.accelerator != "cpu"
+        return self._device_of(config).kind != CPU.kind
 
     def _about(self, spec: RunSpec) -> dict[str, Any]:
-        device = self._device if self._on_gpu(spec.config) else CPU
+        device = self._device_of(spec.config)
         about = {**memory_part(spec.config, device), "versions": _versions()}
         code = code_hash(own_code(targets(spec.config.resolved)))
         return {**about, "code": code} if code else about

@@ -39,6 +39,18 @@ def check_ready(configs: Iterable[RunConfig], machine: Machine) -> None:
         raise ValueError("\n".join(missing))
 
 
+def has_data(config: RunConfig) -> bool:
+    """Whether a run would find its data here, without a download; a user's own were made before."""
+    if not is_ours(config.data.target):
+        return True
+    group = config.data.group
+    try:
+        _check_data({**group, "download": False} if "download" in group else group)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
 def _check_device(accelerator: str, devices: int, machine: Machine, *, has_gpu: bool) -> None:
     if accelerator == "gpu" and not has_gpu and not _OTHER_GPUS.exists():
         msg = (

@@ -31,7 +31,7 @@ def results(sweep_here, tmp_path_factory):
 def test_plan_tells_steps_and_rates_and_what_the_ledger_has(command, results):
     words = [*SHORT, "batch=3840,7680,15360", f"results={results}"]
 
-    found = json.loads(command("plan", "--json", *words).stdout)
+    found = json.loads(command("plan", "--json", "--no-memory", *words).stdout)
     planned = found["runs"]
 
     assert [line["steps_per_epoch"] for line in planned] == [4, 2, 1]
@@ -44,7 +44,8 @@ def test_plan_tells_steps_and_rates_and_what_the_ledger_has(command, results):
 def test_plan_prints_a_table_and_starts_nothing(command, results):
     before = sorted(results.rglob("*"))
 
-    said = command("plan", *SHORT, "batch=15360", "warmup=0", f"results={results}").stdout
+    words = [*SHORT, "batch=15360", "warmup=0", f"results={results}", "--no-memory"]
+    said = command("plan", *words).stdout
 
     assert "batch=15360" in said
     assert "1 run, 1 of them new. Nothing was started." in said

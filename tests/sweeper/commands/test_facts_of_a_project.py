@@ -7,7 +7,7 @@ from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.plan import _guarantees
+from sweeper.console.planned_runs import guarantees
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_columns
 
@@ -102,14 +102,14 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
 
     assert config["guarantees"] == held
     assert planned_columns(spec)["guarantees"] == ", ".join(held)
-    assert _guarantees(spec).startswith(f"Found to hold for Module: {', '.join(held)}; not: ")
+    assert guarantees(spec).startswith(f"Found to hold for Module: {', '.join(held)}; not: ")
 
 
 def test_of_our_module_nothing_is_to_be_found_out(fill):
     spec = run_spec(fill()[0])
 
     assert planned_columns(spec)["guarantees"] is None
-    assert _guarantees(spec) == ""
+    assert guarantees(spec) == ""
 
 
 def test_nothing_found_to_hold_is_not_nothing_looked_at(fill):

@@ -46,7 +46,7 @@ def running(folder):
 COMMANDS = {
     "status": lambda folder: status.main([str(folder)]),
     "status_run": lambda folder: status.main([running(folder), "--results", str(folder)]),
-    "plan": lambda folder: plan.main([*SHORT, "batch=3840", f"results={folder}"]),
+    "plan": lambda folder: plan.main([*SHORT, "batch=3840", f"results={folder}", "--no-memory"]),
     "compact": lambda folder: compact.main([str(folder)]),
     "watch": lambda folder: Watcher([str(folder)], "").data_json(),
     "claims": lambda folder: analysis.cli.main(["claims", str(folder)]),

@@ -118,7 +118,7 @@ def test_a_setting_that_a_recipe_has_made_impossible_can_be_taken_away(monkeypat
 
     said = "It is from +recipe=nado2021_nesterov: add ~optimizer.momentum, which takes it away.\n"
     assert capsys.readouterr().err.endswith(said)
-    assert main([*words, "~optimizer.momentum"]) == 0
+    assert main([*words, "~optimizer.momentum", "--no-memory"]) == 0
 
 
 @pytest.mark.parametrize(

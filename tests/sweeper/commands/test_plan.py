@@ -52,9 +52,91 @@ def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, t
     ) in " ".join(text.split())
 
 
+KINDS = "optimizer=sgd,nesterov"
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Micro-batch and optimizer of the runs that were traced: to 128 and 256 examples at once."""
+    found = []
+
+    def trace(spec, cache, _, **__):
+        found.append((spec.split.micro_batch, spec.config.optimizer.name))
+        sizes = {size: dict.fromkeys(CLASSES, size * 2**20) for size in (128, 256)}
+        cache.record_trace(spec, MemoryTrace(classes=sizes, held_gib=0.25))
+        return ""
+
+    monkeypatch.setattr("sweeper.commands.memory.trace_memory", trace)
+    return found
+
+
+def test_what_is_not_known_of_memory_is_traced_and_then_nothing_is_started(
+    traced, tmp_path, capsys, monkeypatch
+):
+    words = [*WORDS, "seed=0,1", KINDS, f"results={tmp_path}", "--json"]
+
+    assert main([*words, "--no-memory"]) == 0
+    assert traced == []
+    assert main(words) == 0
+    assert traced == [(768, "sgd"), (768, "nesterov")]
+    said = capsys.readouterr()
+    assert said.err == "Tracing the memory of 2 kinds of run (--no-memory leaves it out)...\n"
+    lines = json.loads(said.out.splitlines()[-1])["runs"]
+    assert all(line["predicted_memory_gib"] > 5 * 0.75 for line in lines)
+
+    monkeypatch.setattr("sweeper.commands.memory.open_fork_server", None)
+    assert main([*words[:-1], "--memory"]) == 0
+    said = capsys.readouterr()
+    assert (said.err, len(traced)) == ("", 2)
+    assert "Memory of SmallCNN, nesterov, 32-true, micro-batch 768" in said.out
+
+
+def test_traces_that_nobody_asked_for_end_after_a_while(traced, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sweeper.commands.memory._UNASKED_S", -1)
+    words = [*WORDS, KINDS, "memory_limit_gib=2", f"results={tmp_path}"]
+
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.err.endswith("That of 2 kinds is left: --memory traces them all.\n")
+    assert "?: at most, until memory is traced" in said.out
+    assert traced == []
+    assert main([*words, "--memory"]) == 0
+    assert len(traced) == 2
+
+
+def test_data_are_not_downloaded_for_a_trace_that_nobody_asked_for(traced, tmp_path):
+    data = ["data=cifar10", f"data.root={tmp_path}/no", "data.download=true", "bn_span=64"]
+
+    assert main([*WORDS, *data, "model=resnet8", f"results={tmp_path}"]) == 0
+
+    assert traced == []
+
+
+def test_what_could_not_be_traced_is_tried_again_only_if_asked(traced, planned, tmp_path):
+    plan, *_ = planned()
+    failed = MemoryTrace(why_not="no space")
+    MemoryCache(tmp_path, CPU).record_trace(plan.specs[0], failed)
+    words = [*WORDS, f"results={tmp_path}"]
+
+    assert main(words) == 0
+    assert traced == []
+    assert main([*words, "--memory"]) == 0
+    assert len(traced) == 1
+
+
+@pytest.mark.usefixtures("traced")
+def test_of_a_gpu_that_is_not_here_what_it_takes_itself_is_not_known(tmp_path, capsys):
+    words = [*WORDS[:-1], "accelerator=gpu", f"results={tmp_path}"]
+
+    assert main(words) == 0
+
+    said = " ".join(capsys.readouterr().out.split())
+    assert "temporaries 0.75, what the device itself takes is not known)." in said
+
+
 @pytest.mark.slow
 def test_memory_is_traced_once_for_each_kind_of_run(tmp_path, capsys):
-    words = [*WORDS, "seed=0,1", "batch=3840,7680", f"results={tmp_path}", "--memory", "--json"]
+    words = [*WORDS, "seed=0,1", "batch=3840,7680", f"results={tmp_path}", "--json"]
 
     assert main(words) == 0
     lines = json.loads(capsys.readouterr().out)["runs"]

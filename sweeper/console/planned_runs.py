@@ -1,0 +1,50 @@
+"""What is said of a planned run beside the table: what it is compared by, its course."""
+
+from sweeper.spec.guarantees import missing
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.sentences import several
+
+
+def compared(spec: RunSpec) -> str:
+    """What runs are compared by; empty if it is the accuracy of ours."""
+    name, mode = spec.config.metric, spec.config.metric_mode
+    if mode is None:
+        return ""
+    better = "higher" if mode == "max" else "lower"
+    return f"Runs are compared by {name}, of which {better} is better."
+
+
+def course(spec: RunSpec) -> str:
+    """What changes during a run, or will be measured; empty for most runs."""
+    config, batch = spec.config, f"batch {spec.split.global_batch:,}"
+    if config.lr_rule.name == "adascale":
+        return (
+            f"{batch}, adascale: from {spec.epochs} to {spec.most_epochs} epochs, at 1 to "
+            f"{spec.split.global_batch / config.base_batch:g} times the rate, depending on the "
+            "gradient noise; the numbers above are for the shortest."
+        )
+    schedule = config.schedule
+    if isinstance(schedule, GrowingBatch) and schedule.growth == "measured":
+        return (
+            f"{batch}: times {schedule.factor} after each epoch whose noise scale is "
+            f"above it, up to {schedule.max_batch:,}; the numbers above assume no growth."
+        )
+    first, *later = spec.batch_plan.batches()
+    grown = [
+        f"{batch:,} from epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
+        for epoch, batch in later
+    ]
+    return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
+
+
+def guarantees(spec: RunSpec) -> str:
+    """What was found to hold for the user's module; empty for ours."""
+    if not spec.config.has_own_module:
+        return ""
+    holding = spec.config.guarantees or []
+    not_holding = f"; not: {', '.join(names)}" if (names := missing(holding)) else ""
+    return (
+        f"Found to hold for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
+        f"{not_holding}. `sweeper doctor` with the same words says why."
+    )
