@@ -21,7 +21,6 @@ class Comparison:
             95 % interval.
         verdict: equivalent, different or inconclusive.
         p_different: two-sided test of no difference.
-        p_equivalent: the larger of the two one-sided tests; small means equivalent.
         seeds_needed: replicates an arm that would decide, at 80 % power; 0 if decided, -1 if
             unknown.
     """
@@ -29,7 +28,6 @@ class Comparison:
     difference: Estimate
     verdict: str
     p_different: float
-    p_equivalent: float
     seeds_needed: int
 
 
@@ -92,7 +90,7 @@ def compare(
     needed = 0
     if verdict == "inconclusive":
         needed = -1 if of_ranks or np.isnan(p_different) else _seeds_needed(arms, margin)
-    return Comparison(estimate, verdict, p_different, float(within.p_for), needed)
+    return Comparison(estimate, verdict, p_different, needed)
 
 
 def _weighed(contrasts: Contrasts, arms: Arms, ranked: list[Array] | None) -> Evidence:
