@@ -41,14 +41,3 @@ class ClosedForm:
     def knee(self) -> float:
         """Devices where a percent of time costs a percent of device-hours: the critical batch's."""
         return self.critical_batch / self.micro_batch
-
-    def best_devices(self, device_hour: float, waiting_hour: float) -> float:
-        """Devices where device-hours and hours of waiting together cost least.
-
-        ``sqrt(fewest_examples * waiting_hour / (fewest_steps * micro_batch * device_hour))``
-
-        Args:
-            device_hour: price of a device-hour.
-            waiting_hour: what an hour of waiting costs.
-        """
-        return (self.knee * waiting_hour / device_hour) ** 0.5

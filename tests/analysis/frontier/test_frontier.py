@@ -48,17 +48,6 @@ def test_without_exchange_the_model_is_the_closed_form_and_its_knee_the_critical
     assert form.device_hours(form.knee) == pytest.approx(2 * fewest)
 
 
-def test_the_closed_forms_cheapest_number_of_devices_weighs_waiting_against_devices():
-    form = form_of(FEWEST_STEPS, FEWEST_EXAMPLES, work({100: 0.5}))
-
-    def cost(devices: float) -> float:
-        return 2.5 * form.device_hours(devices) + 40 * form.time_s(devices) / 3600
-
-    best = form.best_devices(2.5, 40)
-
-    assert cost(best) < min(cost(0.99 * best), cost(1.01 * best))
-
-
 def test_the_closed_form_is_fitted_to_steps_that_follow_it():
     steps = ",".join(f"{b}:{s:.6f}" for b, s in hyperbola().means.items())
 
