@@ -38,7 +38,6 @@ from sweeper.store.step_progress import write_step_progress
 
 _REASON_LINES = 3
 _MEETING_S = 300.0
-_AFTER_PROBES = 500
 
 
 def work(rank: WorkerArgs) -> None:
@@ -46,7 +45,7 @@ def work(rank: WorkerArgs) -> None:
     folder = Path(rank.folder)
     _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     _die_with_parent()
-    _be_the_first_to_go(_AFTER_PROBES)
+    _be_the_first_to_go()
     _start_processes_as_usual()
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
@@ -74,10 +73,10 @@ def work(rank: WorkerArgs) -> None:
     dist.destroy_process_group()
 
 
-def _be_the_first_to_go(score: int = 1000) -> None:
+def _be_the_first_to_go() -> None:
     """If memory runs out, Linux shall end this process, and not the launcher, which tells of it."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(score))
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _redirect_output(log: Path) -> None:

@@ -149,7 +149,7 @@ class TrialSteps(Callback):
     def _batches(self) -> Iterator[Any]:
         for one in self._passes:
             keys = [(0, self._order[place]) for place in one.places]
-            batch = batch_of(self._items, self._loader.collate_fn, keys, seed=0)
+            batch = batch_of(self._items, self._loader.collate_fn, keys)
             weight = len(keys) if self._weigh is None else self._weigh(batch)
             self._results.append(Result(weight=weight))
             seed_generators(0)

@@ -134,11 +134,9 @@ def rebuilt(
     )
 
 
-def batch_of(
-    dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key], *, seed: int
-) -> Any:
-    """The batch of these (epoch, index) as a rebuilt loader makes it, made in this process."""
-    return _Keyed(dataset, collate, seed).__getitems__(keys)
+def batch_of(dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key]) -> Any:
+    """The batch of these (epoch, index) as a loader of seed 0 makes it, made in this process."""
+    return _Keyed(dataset, collate, 0).__getitems__(keys)
 
 
 def process_settings(loader: "DataLoader[Any]") -> dict[str, Any]:

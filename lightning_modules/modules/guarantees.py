@@ -91,8 +91,8 @@ def _of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Find
         if twice[0] != twice[1]:
             return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
         keys = [(0, index) for index in order]
-        many = batch_of(loader.dataset, loader.collate_fn, keys, seed=0)
-        alone = [batch_of(loader.dataset, loader.collate_fn, [key], seed=0) for key in keys]
+        many = batch_of(loader.dataset, loader.collate_fn, keys)
+        alone = [batch_of(loader.dataset, loader.collate_fn, [key]) for key in keys]
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
         return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), _raised("an example", error))
     same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
