@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from analysis.stats.contrasts import Arms
 from analysis.tables.metric import Metric
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Arm:
     """A point, the runs that stand there, and the settings of further ones.
 
@@ -32,10 +33,15 @@ class Arm:
     runs: pd.DataFrame
     config: Config
 
-    @property
+    @cached_property
+    def ended(self) -> pd.DataFrame:
+        """The runs that finished or diverged."""
+        return ended(self.runs)
+
+    @cached_property
     def seeds(self) -> list[int]:
         """Those of which a run finished or diverged."""
-        return sorted(int(seed) for seed in ended(self.runs)["seed"].unique())
+        return sorted(int(seed) for seed in self.ended["seed"].unique())
 
 
 def config_of(row: pd.Series, **changes: Any) -> Config:
@@ -65,7 +71,7 @@ def paper_arms(
 
 def values_at(arms: Sequence[Arm], metric: Metric) -> PointValues:
     """What the arms measured."""
-    return values_of([ended(arm.runs) for arm in arms], [arm.name for arm in arms], metric)
+    return values_of([arm.ended for arm in arms], [arm.name for arm in arms], metric)
 
 
 def seen(values: PointValues) -> Arms:
@@ -98,7 +104,7 @@ def differences(
         added: runs; those at a point of no arm are an arm of their own.
         commit: of the code that would train them.
     """
-    rows = [ended(arm.runs).assign(arm=arm.name) for arm in arms]
+    rows = [arm.ended.assign(arm=arm.name) for arm in arms]
     names = {_point(arm.config): arm.name for arm in arms}
     like = next((frame for frame in rows if len(frame)), None)
     if like is None:

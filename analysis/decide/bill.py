@@ -83,10 +83,10 @@ class Prices:
         total = sum(one for one in hours if one is not None)
         return Priced(frozenset(specs), total, self._money(total))
 
-    def have_failed(self, configs: Sequence[Config]) -> bool:
+    def have_failed(self, run_ids: frozenset[str]) -> bool:
         """Whether any of these runs has failed, and is not tried again unless asked."""
-        failed = set(self.runs.loc[self.runs["outcome"] == Outcome.FAILED, "run_id"])
-        return any(spec_of(config).run_id in failed for config in configs)
+        failed = self.runs.loc[self.runs["outcome"] == Outcome.FAILED, "run_id"]
+        return not run_ids.isdisjoint(failed)
 
     def _hours(self, spec: RunSpec) -> float | None:
         seconds = self._speeds.of(spec)

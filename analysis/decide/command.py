@@ -59,10 +59,12 @@ def complete(config: Config) -> Config:
 def _grids(configs: Sequence[Config]) -> Iterator[list[str]]:
     """The words of each grid that these configs consist of, all alike but in what is listed."""
     base, words = _constant(_rest(configs[0]))
-    rules = [config["lr_rule"] for config in configs]
     points = {
-        tuple(_of_rule(rule) if key == "lr_rule" else _text(config.get(key)) for key in LISTED)
-        for config, rule in zip(configs, rules, strict=True)
+        tuple(
+            _of_rule(json.dumps(config[key])) if key == "lr_rule" else _text(config.get(key))
+            for key in LISTED
+        )
+        for config in configs
     }
     for columns in _boxes(points):
         listed: Mapping[str, Any] = dict(zip(map(str, LISTED), columns, strict=True))
@@ -78,7 +80,7 @@ def _listed_words(listed: Mapping[str, Sequence[Any]], base: Composed) -> Iterat
 
 
 def _rule_words(rules: Sequence[tuple[str, ...]], base: Composed) -> Iterator[str]:
-    default = _of_rule(base.settings["lr_rule"])
+    default = _of_rule(json.dumps(base.settings["lr_rule"]))
     if list(rules) == [default] and "lr_rule" not in base.swept:
         return
     first, *settings = rules[0]
@@ -192,8 +194,10 @@ def _from_files(group: str, value: Config, without: str | None = None) -> Iterat
             yield [*([] if own else [f"{group}={choice}"]), *settings]
 
 
-def _of_rule(rule: Config) -> tuple[str, ...]:
-    return tuple(min(_from_files("lr_rule", rule), key=_length))
+@cache
+def _of_rule(text: str) -> tuple[str, ...]:
+    """The words of a rule, whose settings are given as JSON."""
+    return tuple(min(_from_files("lr_rule", json.loads(text)), key=_length))
 
 
 def _length(words: Sequence[str]) -> tuple[int, int]:

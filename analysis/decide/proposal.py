@@ -7,7 +7,6 @@ from analysis.decide.arms import Arm, differences, repeated
 from analysis.decide.bill import NOTHING, Priced
 from analysis.decide.command import Config
 from analysis.decide.expected import UNKNOWN, Interval
-from analysis.papers.grid import ended
 from sweeper.store.row import git_commit
 
 
@@ -51,7 +50,7 @@ def joined(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) -> Pro
     found = differences(arms, added, git_commit())
     if not found:
         return replace(blank, configs=added)
-    commits = {str(commit) for arm in arms for commit in ended(arm.runs)["git_commit"]}
+    commits = {str(commit) for arm in arms for commit in arm.ended["git_commit"]}
     (commit, *others) = commits
     is_kept = not others and not commit.endswith("-dirty")
     blank = replace(blank, configs=repeated(arms, added), repeats="; ".join(found))
