@@ -16,6 +16,7 @@ from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.metric import Measured, check_target, curve_columns
 from sweeper.console.text import of_os_error, say, whole_number
 from sweeper.spec.sentences import several
+from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
 
 #: Columns that place runs in a paper's grid and beside its published points.
@@ -175,6 +176,8 @@ def _estimates(options: argparse.Namespace) -> int:
 
     measured = with_asked_metric(options, read_asked_runs(options))
     check_target(options.target, measured.metric.unit)
+    for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
+        say(f"question={asked.text!r}, seed by seed\n  {asked.said}")
     for found in estimate_all(measured, options.target):
         say(f"{found.question}\n  {found.words}")
         if len(found.table):

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from sweeper.store.attempt import Attempt
 from sweeper.store.damaged import find_damaged
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.pending_runs import pending_runs
+from sweeper.store.questions import read_questions
 from sweeper.store.row import metric_columns
 from sweeper.store.standing import Open, Standing, standing
 from sweeper.store.step_progress import read_step_progress
@@ -103,6 +105,7 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "waiting": waiting(ledger),
         "pending": _pending(ledger),
         "damaged": [str(path) for path in find_damaged(ledger.results)],
+        "questions": [asdict(asked) for asked in read_questions(ledger.results)],
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
 
@@ -196,6 +199,8 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
         console.print(f"{path} was cut short: the next sweep makes its runs again")
+    for asked in found["questions"]:
+        console.print(f"question={asked['text']!r}: {asked['said']}")
     counts = counted(found["counts"]) or "no run has finished yet"
     pending = f", {len(found['pending'])} waiting" if found["pending"] else ""
     console.print(f"{counts}, {num_running} running{pending}. Results: {ledger.results}")

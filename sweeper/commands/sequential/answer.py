@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,7 @@ from analysis.stats.sequential import Best, Bounds, Course, Interval, Looks, Rul
 from sweeper.commands.sequential.question import Asked
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
-from sweeper.store.publish import publish_json
-
-_FOLDER = "questions"
+from sweeper.store.questions import keep_question, plans_of, question_file
 
 
 def verdict(asked: Asked, rule: Rule) -> str:
@@ -91,9 +89,8 @@ def remembered(asked: Asked, looks: Looks, results: Path) -> Path:
     settings = [_settings(arm.runs[asked.seeds[0]]) for arm in asked.arms]
     about = [asked.text.replace("=", " ").split(), asked.metric.name, settings]
     digest, plan = _digest(about), _digest([asked.seeds, looks.at])
-    own = results / _FOLDER / f"{digest}-{plan}.json"
-    for path in sorted((results / _FOLDER).glob(f"{digest}-*.json")):
-        before = json.loads(path.read_text())
+    own = question_file(results, digest, plan)
+    for path, before in plans_of(results, digest).items():
         if path != own and set(before["seeds"]) & set(asked.seeds):
             msg = (
                 "seed and the looks must be those that a question was begun with; "
@@ -107,8 +104,7 @@ def remembered(asked: Asked, looks: Looks, results: Path) -> Path:
 
 def remember(path: Path, asked: Asked, looks: Looks, **found: Any) -> None:
     """Keep a question's plan and what is known of its answer."""
-    path.parent.mkdir(exist_ok=True)
-    content: Mapping[str, Any] = {
+    content = {
         "question": asked.text,
         "metric": asked.metric.name,
         "arms": [arm.name for arm in asked.arms],
@@ -116,7 +112,7 @@ def remember(path: Path, asked: Asked, looks: Looks, **found: Any) -> None:
         "looks_at": looks.at,
         **found,
     }
-    publish_json(path, content)
+    keep_question(path, content)
 
 
 def ended(asked: Asked, rule: Rule, course: Course, why: str, runs: Sequence[str]) -> str:

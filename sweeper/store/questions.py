@@ -1,0 +1,61 @@
+"""The questions that sequential sweeps asked of a results folder, with what is known of each.
+
+    results/questions/<hash>.json    the question, its arms, seeds and looks; its answer, once there
+
+A question that is asked with new seeds is kept beside its earlier ones.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.spec.sentences import printable
+from sweeper.store.publish import publish_json
+
+_FOLDER = "questions"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that was asked.
+
+    Attributes:
+        text: as typed.
+        said: what the looks so far say of it, and why they ended.
+    """
+
+    text: str
+    said: str
+
+
+def question_file(results: Path, about: str, plan: str) -> Path:
+    """Where a question is kept, by the digests of what it is about and of its seeds and looks."""
+    return results / _FOLDER / f"{about}-{plan}.json"
+
+
+def plans_of(results: Path, about: str) -> dict[Path, dict[str, Any]]:
+    """What is kept of a question, with each set of seeds and looks that it was asked with."""
+    paths = sorted((results / _FOLDER).glob(f"{about}-*.json"))
+    return {path: json.loads(path.read_text()) for path in paths}
+
+
+def keep_question(path: Path, content: Mapping[str, Any]) -> None:
+    """Keep a question's plan and what is known of its answer."""
+    path.parent.mkdir(exist_ok=True)
+    publish_json(path, content)
+
+
+def read_questions(results: Path) -> list[Question]:
+    """The questions kept in a results folder; what cannot be read is left out."""
+    found: list[Question] = []
+    for path in sorted((results / _FOLDER).glob("[!.]*.json")):
+        try:
+            content = json.loads(path.read_text())
+            parts = [content.get("answer") or "not answered yet.", content.get("why") or ""]
+            text, said = content["question"], " ".join(parts).rstrip()
+            found.append(Question(printable(text), printable(said)))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or not ours
+            continue
+    return found
