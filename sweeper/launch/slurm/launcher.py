@@ -31,6 +31,10 @@ _JOBS_STAY = (
     "What is queued or running in SLURM stays there; repeat the command to attach to it, or use "
     "scancel to end it."
 )
+_STAYS = (
+    "hydra.launcher.detach has no effect here: which runs come next follows from the results of "
+    "these, so the command stays. Its jobs outlive it; repeat it to go on."
+)
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
 # private: SLURM reasons of squeue with which a job never starts
@@ -54,7 +58,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     same path. ValueError if this is no host to submit from, or SLURM refuses the first submission.
     """
     commands.check_submit_host()
-    source, is_open = iter(tasks), True
+    source, is_open, stays_unasked = iter(tasks), True, request.detach
     account = None
     if isinstance(tasks, LazyTasks) and tasks.hours is not None:
         account = (f"account-{secrets.token_hex(6)}", tasks.hours)
@@ -67,6 +71,9 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
             if request.detach and not is_open:
                 yield Event(is_detached=True)
                 return
+            if stays_unasked:
+                stays_unasked = False
+                yield Event(said=[_STAYS])
             yield sweep.look()
             for _ in range(max(1, round(request.poll_s / _TICK_S))):
                 time.sleep(_TICK_S)
