@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from sweeper.spec.config import Predicted
+from sweeper.spec.config import Predicted, is_ours
 from sweeper.spec.memory import LAYOUT, WITHOUT_WORK, Device, work_part
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -142,13 +142,31 @@ def _kind_of(text: str, micro_batch: int) -> str:
     resolved = json.loads(text)
     rule = resolved["lr_rule"].get("name")
     about = {
-        **work_part(resolved),
+        **_as_of_any_version(work_part(resolved)),
         "micro_batch": micro_batch,
         "reproducible": bool(resolved.get("reproducible")),
         "measures_noise": rule == "adascale",
         "accelerator": resolved["accelerator"],
     }
     return json.dumps(about, sort_keys=True)
+
+
+def _as_of_any_version(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings alike in old and new rows: keys came later, off, and classes of ours may have moved.
+
+    Earlier runs have no module: they trained our classifier.
+    """
+    kept = {
+        key: _as_of_any_version(value) if isinstance(value, Mapping) else value
+        for key, value in part.items()
+        if value is not None and value != {}
+    }
+    target = str(kept.get("_target_", ""))
+    if is_ours(target):
+        kept["_target_"] = target.rpartition(".")[2]
+    if kept.get("module") == {"_target_": "Classifier"}:
+        del kept["module"]
+    return kept
 
 
 def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:

@@ -12,7 +12,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.decide import proposal
 from analysis.decide.proposals import propose
-from analysis.decide.words import as_json
+from analysis.decide.words import as_json, in_words
 from analysis.papers.judge import judge_all
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import with_metric
@@ -110,10 +110,9 @@ def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(twin, capsy
 
 
 def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
-    counts = [p["runs"] / (1 + len(p["settles"])) for p in of_twin if p["commands"]]
-    assert counts == sorted(counts)
-    assert counts[0] == 3
-    assert not any(p["commands"] for p in of_twin[len(counts) :])
+    hours = [p["device_hours"] / (1 + len(p["settles"])) for p in of_twin if p["commands"]]
+    assert hours == sorted(hours)
+    assert not any(p["commands"] for p in of_twin[len(hours) :])
     hopeless = asks(of_twin, "At 30,720, linear scaling and none reach the same accuracy")
     assert hopeless["why"].startswith("no number of seeds up to 50 is sure to decide this")
     assert hopeless["expected_width"] < hopeless["width"]
@@ -262,9 +261,18 @@ def test_the_text_says_what_each_costs_and_how_narrow_it_makes(twin, capsys):
 
     text = capsys.readouterr().out
     assert text.startswith("1. The best warmup grows with the batch")
-    assert "5 runs, time not known" in text
+    assert "5 runs, 0.335 device-hours" in text  # of rows that are older than keys of today
     assert "the 95 % interval is expected to be 2.04 points wide, now 2.98" in text
-    assert "`sweeper plan --probe`" in text
+    assert "`sweeper plan --probe`" not in text
+
+
+def test_a_time_that_is_not_known_is_said_with_what_finds_it_out():
+    one = proposal.Proposal(question="Is it so", configs=[{}], why="3 seeds", commands=["train"])
+
+    first, last = in_words([one])
+
+    assert first == "1. Is it so\n   0 runs, time not known: 3 seeds\n   train"
+    assert "`sweeper plan --probe`" in last
 
 
 def test_runs_without_a_result_leave_nothing_to_propose(study, capsys):

@@ -1,5 +1,7 @@
 """How long runs will take: from rows of their kind, else from what probes found."""
 
+import json
+
 import pytest
 
 from sweeper.planning.seconds import Speeds, kind_of
@@ -22,7 +24,7 @@ def spec(config):
 def trained(ledger):
     """Publish the row of a run that took so long for a step, a start and each epoch's end."""
 
-    def publish(spec, *, step_s, start_s=1.0, between_s=0.5, device="cpu", attempt=1):
+    def publish(spec, *, step_s, start_s=1.0, between_s=0.5, device="cpu", attempt=1, **others):
         train_s = spec.total_steps * step_s
         measured = {
             "train_s": train_s,
@@ -33,7 +35,7 @@ def trained(ledger):
             "device_kind": device,
         }
         ends = {"outcome": "finished", "attempt": attempt, "reason": ""}
-        ledger.publish({**planned_row(spec), **measured, **ends}, [])
+        ledger.publish({**planned_row(spec), **measured, **ends, **others}, [])
 
     return publish
 
@@ -65,6 +67,22 @@ def test_a_run_of_another_kind_is_not_known(spec, trained, ledger, changes):
 
     assert speeds.of(spec(micro_batch=768, seed=1))
     assert speeds.of(spec(**{"micro_batch": 768, **changes})) is None
+
+
+def test_rows_that_are_older_than_a_key_and_a_file_are_of_the_kind_without_it(
+    spec, trained, ledger
+):
+    run = spec(batch=3840)
+    config = dict(run.config.resolved)
+    assert config.pop("module")["_target_"].endswith("Classifier")
+    assert (config.pop("trainer"), config["comm_hook"].pop("nccl_algo")) == ({}, None)
+    config["model"]["_target_"] = "lightning_modules.networks.SmallCNN"
+    trained(run, step_s=0.25, config_json=json.dumps(config))
+    speeds = Speeds(ledger, CPU)
+
+    assert speeds.of(run)
+    assert speeds.of(spec(batch=3840, module={"_target_": "myproj.Classifier"})) is None
+    assert speeds.of(spec(batch=3840, trainer={"limit_val_batches": 1})) is None
 
 
 def test_steps_of_other_batches_lie_on_a_line_through_those_that_were_seen(spec, trained, ledger):
