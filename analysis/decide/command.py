@@ -15,11 +15,11 @@ Config = dict[str, Any]
 #: Keys whose values a command lists, in the order in which they are written.
 LISTED = ("lr_rule", "base_lr", "batch", "warmup", "seed")
 
-#: Keys about one command, or filled in by it.
+#: Keys about one command or its cluster, or filled in.
 _LEFT_OUT = frozenset(
     {
-        "budget", "code", "data_order", "guarantees", "keep_going", "n_trials", "order",
-        "predicted", "price", "rerun", "results", "retry",
+        "budget", "code", "data_order", "guarantees", "hardware", "keep_going", "n_trials", "order",
+        "predicted", "predicted_memory_gib", "price", "rerun", "results", "retry",
     }
 )  # fmt: skip
 

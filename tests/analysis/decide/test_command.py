@@ -79,6 +79,18 @@ def test_any_setting_comes_back(words, loader):
     assert again == configs
 
 
+def test_what_was_filled_in_is_no_word(grid):
+    configs = grid("batch=3840", "seed=0,1")
+    filled = {
+        "predicted": {"s": 2.0, "least_s": 1.0, "most_s": 3.0}, "predicted_memory_gib": 0.9,
+        "guarantees": ["additive loss"], "data_order": "counted", "hardware": {"gpus_per_node": 8},
+    }  # fmt: skip
+
+    found = commands([{**configs[0], **filled}, configs[1]], "results")
+
+    assert found == commands(configs, "results")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("group", PRESETS)
 def test_every_preset_comes_back(group, loader):
