@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -89,11 +90,7 @@ class Component(Settings, extra="allow"):
 
 
 class Logger(Settings, extra="allow"):
-    """A logger of Lightning's.
-
-    Attributes:
-        target: the dotted path of its class; None for no logger.
-    """
+    """A logger of Lightning's; `target` is the dotted path of its class, None for no logger."""
 
     target: Text | None = Field(alias="_target_")
 
@@ -257,7 +254,7 @@ class RunConfig(Incidental, Scientific):
         """Data-parallel ranks [count]."""
         return self.devices * self.num_nodes
 
-    @property
+    @cached_property
     def resolved(self) -> dict[str, Any]:
         """The plain mapping that this was read from, for files and for the identity."""
         return self.model_dump(by_alias=True, exclude_unset=True)
