@@ -14,7 +14,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 
-_PARTS = {"start": "start", "steps": "steps", "between_epochs": "between epochs"}
+_PARTS = ("start", "steps", "exchange", "evaluations", "checkpoints")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Bill:
         """For people; empty if there is nothing to do."""
         sentences: list[str] = []
         if known := self.num_runs - self.num_unknown:
-            parts = ", ".join(f"{_PARTS[k]} {duration(s)}" for k, s in self.parts_s.items())
+            parts = ", ".join(f"{part} {duration(s)}" for part, s in self.parts_s.items() if s)
             hours = f"{self.device_hours:.3g} device-hours" + f", {self._cost}" * bool(self.price)
             ends = f", {duration(self.ends_in_s)} on this machine" if self.ends_in_s else ""
             sentences.append(f"{several(known, 'run')} will take {hours}{ends} ({parts}).")

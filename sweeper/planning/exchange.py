@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
+from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD, PowerSGD
+from sweeper.spec.config import RunConfig
 from sweeper.spec.hardware import Hardware
 
 Algorithm = Literal["ring", "tree", "hierarchical"]
@@ -37,6 +39,9 @@ _TREE_SHARES = (
     (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
     (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9),
 )  # fmt: skip
+#: Of a gradient as it travels, where that is not its own precision [bytes].
+_HALVED = {"bf16": 2, "fp16": 2}
+_MIB = 2**20
 #: Of a micro-batch's time, the part of its backward pass: twice the arithmetic of the forward one.
 BACKWARD_SHARE = 2 / 3
 
@@ -203,3 +208,31 @@ def _buckets(num_bytes: float, bucket_bytes: float) -> Iterator[float]:
     yield from [bucket_bytes] * whole
     if (rest := num_bytes - whole * bucket_bytes) > 0:
         yield rest
+
+
+def exposed_s(config: RunConfig, num_parameters: int, micro_s: float) -> float:
+    """What of a step's exchange the backward pass does not hide [seconds].
+
+    0 where it is not known: without `hardware`, and with methods that exchange something else.
+
+    Args:
+        config: of the run.
+        num_parameters: that are trained.
+        micro_s: of a micro-batch, forward and backward [seconds].
+    """
+    hook, hardware = config.comm_hook, config.hardware
+    ranks = config.devices * config.num_nodes
+    is_other = bool(config.reproducible) or isinstance(hook, PostLocalSGD | PowerSGD)
+    if hardware is None or ranks == 1 or is_other:
+        return 0.0
+    of_each = _HALVED.get(hook.name, 8 if config.precision == "64-true" else 4)
+    algorithm: Algorithm | None = hook.nccl_algo if isinstance(hook, AllReduce) else None
+    if isinstance(hook, Hierarchical):
+        algorithm = "hierarchical"
+    places = Places(ranks, config.devices)
+    return exchange(
+        num_parameters * of_each,
+        hardware.bucket_mib * _MIB,
+        BACKWARD_SHARE * micro_s,
+        lambda part: all_reduce_s(part, places, hardware, algorithm),
+    ).exposed_s

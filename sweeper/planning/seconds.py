@@ -3,13 +3,15 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from sweeper.planning.exchange import exposed_s
+from sweeper.planning.time_bounds import Seen, bounds, widened
 from sweeper.spec.config import Predicted, is_ours
 from sweeper.spec.memory import LAYOUT, WITHOUT_WORK, Device, work_part
 from sweeper.spec.outcomes import Outcome
@@ -19,13 +21,12 @@ from sweeper.store.timings import Timing, read_timings
 
 _READ = (
     "config_json", "micro_batch", "accumulation_steps", "epochs_completed", "steps",
-    "train_s", "start_s", "wall_s", "device_kind",
+    "train_s", "start_s", "wall_s", "device_kind", "num_parameters",
 )  # fmt: skip
 #: Keys that tell kinds of runs apart beside those that a micro-batch's memory depends on.
 _OF_KIND = ("lr_rule", "reproducible", "accelerator", *LAYOUT)
-#: With fewer runs seen than this, no share of 1 in 20 can be told from them.
-_LEAST_RUNS_FOR_BOUNDS = 19
-_FACTOR_UNTIL_THEN = 1.5
+#: Of so many runs of a kind the curves are read, which tell evaluations from checkpoints.
+_CURVES_READ = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +38,17 @@ class Seconds:
         steps: the optimizer steps, with what they exchange.
         between: evaluations, checkpoints and all else between epochs, and after the last.
         factors: 9 of 10 runs are to take between these multiples of the sum.
+        exchange: of the steps, the exchange that the backward pass does not hide; 0 if it is not
+            known.
+        evaluations: of what lies between epochs; 0 if they are not known.
     """
 
     start: float
     steps: float
     between: float
     factors: tuple[float, float]
+    exchange: float = 0.0
+    evaluations: float = 0.0
 
     @property
     def total(self) -> float:
@@ -52,7 +58,13 @@ class Seconds:
     @property
     def parts(self) -> dict[str, float]:
         """What it consists of [seconds]."""
-        return {"start": self.start, "steps": self.steps, "between_epochs": self.between}
+        return {
+            "start": self.start,
+            "steps": self.steps - self.exchange,
+            "exchange": self.exchange,
+            "evaluations": self.evaluations,
+            "checkpoints": self.between - self.evaluations,
+        }
 
     @property
     def predicted(self) -> Predicted:
@@ -67,17 +79,25 @@ class _Usual:
 
     start_s: float
     between_s: float
+    evaluation_s: float
+    num_parameters: int
     step_s: Mapping[int, float]
+    is_probed: bool
 
     @classmethod
-    def of(cls, seen: Sequence[Timing]) -> "_Usual":
+    def of(cls, seen: Sequence[Timing], *, is_probed: bool) -> "_Usual":
         by_number: dict[int, list[float]] = defaultdict(list)
         for timing in seen:
             by_number[timing.accumulation_steps].append(timing.step_s)
+        between_s = median(timing.between_s for timing in seen)
+        known_s = [timing.evaluation_s for timing in seen if timing.evaluation_s is not None]
         return cls(
             start_s=median(timing.start_s for timing in seen),
-            between_s=median(timing.between_s for timing in seen),
+            between_s=between_s,
+            evaluation_s=min(between_s, median(known_s)) if known_s else 0.0,
+            num_parameters=max(timing.num_parameters or 0 for timing in seen),
             step_s={number: median(steps_s) for number, steps_s in by_number.items()},
+            is_probed=is_probed,
         )
 
 
@@ -87,11 +107,13 @@ class Speeds:
     def __init__(self, ledger: Ledger, device: Device) -> None:
         self._device = device
         found = _of_rows(ledger)
-        self._factors = _factors(found.values())
+        self._factors = bounds(found.values())
         self._usual: dict[str, dict[str, _Usual]] = defaultdict(dict)
-        for (kind, on), seen in {**read_timings(ledger.results), **found}.items():
+        probed = {key: t for key, t in read_timings(ledger.results).items() if key not in found}
+        timings = {key: [run.timing for run in seen] for key, seen in found.items()}
+        for (kind, on), seen in {**probed, **timings}.items():
             if seen:
-                self._usual[kind][on] = _Usual.of(seen)
+                self._usual[kind][on] = _Usual.of(seen, is_probed=(kind, on) in probed)
 
     @property
     def are_known(self) -> bool:
@@ -104,16 +126,23 @@ class Speeds:
         if not usual:
             return None
         plan, firsts = spec.batch_plan, [first for first, _ in spec.batch_plan.batches()]
+        steps_s, exchange_s, is_seen = 0.0, 0.0, not usual.is_probed
+        for first, end in pairwise([*firsts, spec.epochs]):
+            num_steps = (end - first) * plan.steps_at(first)
+            split = plan.split_at(first)
+            is_seen &= split.accumulation_steps in usual.step_s
+            step_s = _step_s(usual.step_s, split.accumulation_steps)
+            micro_s = step_s / split.accumulation_steps
+            steps_s += num_steps * step_s
+            exchanged_s = exposed_s(spec.config, usual.num_parameters, micro_s)
+            exchange_s += num_steps * min(step_s, exchanged_s)
         return Seconds(
             start=usual.start_s,
-            steps=sum(
-                (end - first)
-                * plan.steps_at(first)
-                * _step_s(usual.step_s, plan.split_at(first).accumulation_steps)
-                for first, end in pairwise([*firsts, spec.epochs])
-            ),
+            steps=steps_s,
             between=usual.between_s * spec.epochs,
-            factors=self._factors,
+            factors=self._factors if is_seen else widened(self._factors),
+            exchange=exchange_s,
+            evaluations=usual.evaluation_s * spec.epochs,
         )
 
     def _usual_of(self, spec: RunSpec) -> _Usual | None:
@@ -169,33 +198,57 @@ def _as_of_any_version(part: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
+def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Seen]]:
     """Of runs that finished in one attempt with one batch."""
     ended = ledger.ended().items()
     finished = {id for id, row in ended if row.outcome == Outcome.FINISHED and row.attempt == 1}
-    found: dict[tuple[str, str], list[Timing]] = {}
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in ledger.rows(finished, _READ).values() if finished else ():
         try:
             resolved = json.loads(row["config_json"])
-            if resolved["schedule"]["name"] == "growing_batch":
-                continue
-            kind = _kind(resolved, row["micro_batch"])
-            timing = timing_of(row)
-        except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
+            if resolved["schedule"]["name"] != "growing_batch":
+                rows[_kind(resolved, row["micro_batch"]), row["device_kind"]].append(row)
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue  # no row of ours
-        found.setdefault((kind, row["device_kind"]), []).append(timing)
-    return found
+    few = [row["run_id"] for alike in rows.values() for row in alike[:_CURVES_READ]]
+    elapsed_s = ledger.elapsed(few) if few else {}
+    return {
+        key: [run for row in alike if (run := _seen(row, elapsed_s.get(row["run_id"])))]
+        for key, alike in rows.items()
+    }
 
 
-def timing_of(row: Mapping[str, Any]) -> Timing:
-    """What a run took that finished in one attempt with one batch."""
+def _seen(row: Mapping[str, Any], elapsed_s: float | None) -> Seen | None:
+    try:
+        timing = timing_of(row, elapsed_s)
+    except (ValueError, TypeError, ZeroDivisionError):
+        return None  # no row of ours
+    return Seen(timing, row["steps"], row["epochs_completed"], row["wall_s"])
+
+
+def timing_of(row: Mapping[str, Any], elapsed_s: float | None) -> Timing:
+    """What a run took that finished in one attempt with one batch.
+
+    Args:
+        row: of the run.
+        elapsed_s: what training and validation took, as its curve says [seconds].
+    """
     start_s = row["start_s"] or 0.0
     return Timing(
         accumulation_steps=row["accumulation_steps"],
         step_s=row["train_s"] / row["steps"],
         start_s=start_s,
         between_s=(row["wall_s"] - row["train_s"] - start_s) / row["epochs_completed"],
+        evaluation_s=evaluation_s(row, elapsed_s),
+        num_parameters=row["num_parameters"],
     )
+
+
+def evaluation_s(row: Mapping[str, Any], elapsed_s: float | None) -> float | None:
+    """Of an evaluation: curves know of no time after it; None if it is not known [seconds]."""
+    if elapsed_s is None or not row["epochs_completed"]:
+        return None
+    return max(0.0, (elapsed_s - row["train_s"]) / row["epochs_completed"])
 
 
 def _step_s(seen: Mapping[int, float], accumulation_steps: int) -> float:
@@ -209,29 +262,3 @@ def _step_s(seen: Mapping[int, float], accumulation_steps: int) -> float:
     each_s = (seen[others[0]] - step_s) / (others[0] - nearest)
     on_line = step_s + each_s * (accumulation_steps - nearest)
     return on_line if each_s > 0 and on_line > 0 else in_proportion
-
-
-def _factors(found: Iterable[Sequence[Timing]]) -> tuple[float, float]:
-    """Bounds of 9 in 10 ratios of a run's step to the median of the others of its kind."""
-    ratios: list[float] = []
-    for seen in found:
-        alike: dict[int, list[float]] = defaultdict(list)
-        for timing in seen:
-            alike[timing.accumulation_steps].append(timing.step_s)
-        for steps_s in alike.values():
-            ratios += _to_median_of_others(sorted(steps_s))
-    ratios.sort()
-    if len(ratios) < _LEAST_RUNS_FOR_BOUNDS:
-        least, most = 1 / _FACTOR_UNTIL_THEN, _FACTOR_UNTIL_THEN
-        return min([least, *ratios]), max([most, *ratios])
-    beyond = math.floor(0.05 * (len(ratios) + 1))
-    return ratios[beyond - 1], ratios[-beyond]
-
-
-def _to_median_of_others(ordered: Sequence[float]) -> list[float]:
-    """Of each of some numbers in their order, to the median of the rest; none for one alone."""
-    last = len(ordered) - 1
-    return [
-        2 * number / sum(ordered[k + (k >= i)] for k in ((last - 1) // 2, last // 2))
-        for i, number in enumerate(ordered if last else ())
-    ]

@@ -179,6 +179,16 @@ class Ledger:
         logged = {row["epoch"]: row["value"] for row in self._logged({run_id}, [name])}
         return [{"epoch": row["epoch"], name: logged.get(row["epoch"])} for row in rows]
 
+    def elapsed(self, run_ids: Collection[str]) -> dict[str, float]:
+        """Seconds of training and validation of these runs, to the end of their current curves."""
+        from sweeper.store.parquet import read_elapsed  # pyarrow: 0.2 s
+
+        ours = {*run_ids, _COMPACT}
+        paths = [p for p in self._curves.glob("*.parquet") if p.name.partition("-")[0] in ours]
+        found = [row for p in paths if is_whole(p) for row in read_elapsed(p, run_ids)]
+        rows = sorted(found, key=lambda row: row["attempt"])
+        return {row["run_id"]: row["elapsed_s"] for row in rows}
+
     def _logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
         """What the modules of these runs logged under these names, by epoch."""
         from sweeper.store.parquet import read_logged  # pyarrow: 0.2 s

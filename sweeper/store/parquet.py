@@ -49,6 +49,14 @@ def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> l
     return pq.read_table(path, filters=is_wanted).to_pylist()
 
 
+def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
+    """Of each attempt at these runs in a file of curves, the seconds by its last epoch."""
+    names = ["run_id", "attempt", "elapsed_s"]
+    table = read_columns(path, names).filter(pc.field("run_id").isin([*run_ids]))
+    ends = table.group_by(names[:2]).aggregate([("elapsed_s", "max")])
+    return [{**row, "elapsed_s": row["elapsed_s_max"]} for row in ends.to_pylist()]
+
+
 def read_whole(path: Path, kind: str) -> pa.Table:
     """All rows of a file of runs or curves, every column in the type that the schema says.
 

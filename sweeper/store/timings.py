@@ -25,6 +25,8 @@ class Timing(BaseModel):
         step_s: an optimizer step [seconds].
         start_s: until training began [seconds].
         between_s: an epoch, without its steps [seconds].
+        evaluation_s: of that its evaluation; None if it is not known [seconds].
+        num_parameters: that were trained; None if it is not known [count].
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -33,6 +35,8 @@ class Timing(BaseModel):
     step_s: Annotated[float, Field(gt=0)]
     start_s: _Seconds
     between_s: _Seconds
+    evaluation_s: _Seconds | None = None
+    num_parameters: Annotated[int, Field(ge=0)] | None = None
 
 
 class _Remembered(BaseModel):

@@ -15,7 +15,7 @@ from typing import Any
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Event, Task
-from sweeper.planning.seconds import kind_of, timing_of
+from sweeper.planning.seconds import evaluation_s, kind_of, timing_of
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.attempt import Attempt
@@ -27,7 +27,7 @@ _LEAST_S, _MOST_S = 6.0, 60.0
 _EPOCHS = 2  # with the evaluation between them
 _READ = (
     "accumulation_steps", "epochs_completed", "steps", "train_s", "start_s", "wall_s",
-    "device_kind",
+    "device_kind", "num_parameters",
 )  # fmt: skip
 
 
@@ -94,7 +94,8 @@ class _Probes:
             if (attempt := self._running.pop(run_id, None)) is None:
                 continue  # Ctrl-C came while it began
             row = self.ledger.rows({run_id}, _READ)[run_id]
-            timing = _timing(row, attempt, end.outcome)
+            elapsed_s = self.ledger.elapsed({run_id}).get(run_id)
+            timing = _timing(row, attempt, end.outcome, elapsed_s)
             if timing:
                 self.found[kind_of(attempt.spec), row["device_kind"]].append(timing)
             else:
@@ -108,10 +109,12 @@ class _Probes:
         return trained_s > (_LEAST_S if now.epochs_done > _EPOCHS else _MOST_S)
 
 
-def _timing(row: Mapping[str, Any], attempt: Attempt, outcome: Outcome) -> Timing | None:
+def _timing(
+    row: Mapping[str, Any], attempt: Attempt, outcome: Outcome, elapsed_s: float | None
+) -> Timing | None:
     """What a probe took; of one that was stopped by the rate that it had reached."""
     if outcome == Outcome.FINISHED:
-        return timing_of(row)
+        return timing_of(row, elapsed_s)
     now = read_step_progress(attempt.folder)
     if outcome != Outcome.PREEMPTED or not now or not now.examples_per_s:
         return None
@@ -124,4 +127,6 @@ def _timing(row: Mapping[str, Any], attempt: Attempt, outcome: Outcome) -> Timin
         step_s=attempt.spec.split.global_batch / now.examples_per_s,
         start_s=row["start_s"],
         between_s=max(0.0, between_s),
+        evaluation_s=evaluation_s(row, elapsed_s),
+        num_parameters=row["num_parameters"],
     )

@@ -16,7 +16,9 @@ TINY = ["data.num_train_examples=1536", "batch=768"]
 
 
 def seconds(total: float) -> Seconds:
-    return Seconds(start=1.0, steps=total - 3, between=2.0, factors=(0.5, 2.0))
+    return Seconds(
+        start=1.0, steps=total - 3, between=2.0, factors=(0.5, 2.0), exchange=1.0, evaluations=1.5
+    )
 
 
 def test_runs_end_as_they_find_room(grid):
@@ -37,7 +39,8 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
 
     assert found.totals == {"device_hours": None, "ends_in_s": None, "cost": None}
     assert found.words(Path("results")) == (
-        "1 run will take 1 device-hours, EUR:2.00 (start 1s, steps 59m 57s, between epochs 2s). "
+        "1 run will take 1 device-hours, EUR:2.00 (start 1s, steps 59m 56s, exchange 1s, "
+        "evaluations 2s, checkpoints 0s). "
         "The time of 1 run is not known: none of the kind has finished on cpu in results. "
         "`sweeper plan --probe` with the same words trains the beginning of one of each kind and "
         "remembers its speed."
@@ -46,9 +49,9 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
 
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
     words = [*WORDS, *TINY, "seed=0,1", f"results={tmp_path}"]
-    assert plan.main([*words, "--json"]) == 0
+    assert plan.main([*words, "--json", "--no-memory"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert plan.main([*words, "--json", "--probe"]) == 0
+    assert plan.main([*words, "--json", "--probe", "--no-memory"]) == 0
     said = capsys.readouterr()
     after = json.loads(said.out)
 

@@ -33,9 +33,10 @@ def test_what_was_stopped_has_the_speed_that_it_had_reached(grid, ledger):
     )
     write_step_progress(progress, attempt.folder)
 
-    timing = _timing({"start_s": 1.5}, attempt, Outcome.PREEMPTED)
+    row = {"start_s": 1.5, "train_s": 8.0, "epochs_completed": 1, "num_parameters": 7}
+    timing = _timing(row, attempt, Outcome.PREEMPTED, 9.5)
 
     assert timing.step_s == pytest.approx(0.5)
     assert timing.between_s == pytest.approx(2.0)
-    assert timing.start_s == 1.5
-    assert _timing({"start_s": 1.5}, attempt, Outcome.FAILED) is None
+    assert (timing.start_s, timing.evaluation_s, timing.num_parameters) == (1.5, 1.5, 7)
+    assert _timing(row, attempt, Outcome.FAILED, None) is None
