@@ -10,6 +10,7 @@ from sweeper.launch.local.slots import Machine, Slots, this_device
 from sweeper.planning.budget import Account, allowed_hours, check_budget, left_hours, spent_hours
 from sweeper.planning.plan import Plan, left_to_make
 from sweeper.planning.seconds import Seconds, Speeds
+from sweeper.spec.memory import CPU
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
@@ -23,7 +24,8 @@ class Bill:
 
     Attributes:
         device_hours: seconds times ranks, over those whose time is known [hours].
-        ends_in_s: when the last of them ends here; None if the time of any is not known [seconds].
+        ends_in_s: when the last of them ends here; None if the time of any is not known, or they
+            need GPUs that are not here [seconds].
         parts_s: of these runs, by what they do [seconds].
         num_runs: all of them [count].
         num_unknown: those whose time is not known [count].
@@ -76,13 +78,15 @@ def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bi
     known = [(spec, seconds) for spec, seconds in runs if seconds]
     is_known = len(known) == len(runs)
     totals = [(spec, seconds.total) for spec, seconds in known]
+    on_gpus = any(spec.config.accelerator == "gpu" for spec, _ in runs)
+    is_elsewhere = on_gpus and machine.device == CPU
     return Bill(
         device_hours=sum(spec.split.world_size * total for spec, total in totals) / 3600,
-        ends_in_s=_ends_in_s(totals, machine) if is_known and runs else None,
+        ends_in_s=_ends_in_s(totals, machine) if is_known and runs and not is_elsewhere else None,
         parts_s={part: sum(seconds.parts[part] for _, seconds in known) for part in _PARTS},
         num_runs=len(runs),
         num_unknown=len(runs) - len(known),
-        device=machine.device.kind,
+        device="GPUs of one kind" if is_elsewhere else machine.device.kind,
         price=runs[0][0].config.price if runs else None,
     )
 

@@ -177,6 +177,8 @@ def unknown_key(key: str, given: str, *, inside: str, known: Sequence[str]) -> s
     """
     prefix = f"{inside}." if inside else ""
     keys = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
+    if not known:
+        keys = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
     word = key.removeprefix(prefix).split(".")[0]
     hint = "" if _other_name(key.rpartition(".")[2]) else did_you_mean(word, known, prefix)
     return f"{key} must be a config key; got {given}. {hint or _meant(key) or keys}"

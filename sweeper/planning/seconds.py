@@ -24,7 +24,7 @@ _READ = (
     "train_s", "start_s", "wall_s", "device_kind", "num_parameters",
 )  # fmt: skip
 #: Keys that tell kinds of runs apart beside those that a micro-batch's memory depends on.
-_OF_KIND = ("lr_rule", "reproducible", "accelerator", *LAYOUT)
+_OF_KIND = ("lr_rule", "reproducible", *LAYOUT)
 #: Of so many runs of a kind the curves are read, which tell evaluations from checkpoints.
 _CURVES_READ = 5
 
@@ -175,7 +175,6 @@ def _kind_of(text: str, micro_batch: int) -> str:
         "micro_batch": micro_batch,
         "reproducible": bool(resolved.get("reproducible")),
         "measures_noise": rule == "adascale",
-        "accelerator": resolved["accelerator"],
     }
     return json.dumps(about, sort_keys=True)
 

@@ -130,6 +130,8 @@ def _rule(annotation: Any) -> Rule:
     words, texts = _choices(annotation), [rule.text for rule in rules]
     if words:
         texts.append(_one_of(words) if not rules else " or ".join(words))
+    if not texts and models_of(annotation):
+        texts.append("a group")
     if type(None) in _leaves(annotation):
         texts.append("null")
     remedy, most = "".join(rule.remedy for rule in rules), [rule.most for rule in rules]

@@ -47,6 +47,15 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
     )
 
 
+def test_where_a_gpu_is_asked_for_and_not_here_the_bill_says_what_would_do(grid):
+    (config,) = grid(*WORDS[1:], "accelerator=gpu", "batch=3840")
+
+    said = bill([(run_spec(config), None)], Machine(cores=2)).words(Path("results"))
+
+    assert "none of the kind has finished on GPUs of one kind in results." in said
+    assert bill([(run_spec(config), seconds(60))], Machine(cores=2)).ends_in_s is None
+
+
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
     words = [*WORDS, *TINY, "seed=0,1", f"results={tmp_path}"]
     assert plan.main([*words, "--json", "--no-memory"]) == 0

@@ -125,6 +125,10 @@ def test_points_do_not_share_their_groups(grid):
     [
         ("batc=1,2", r"^batc must be a config key; got batc=1\. Did you mean batch\?$"),
         ("data.foldd=1", r"^data.foldd must be a config key; got data.foldd=1\. Known keys"),
+        (
+            "hardware.link=pci",
+            r"hardware.link must be a config key; .* is empty here: give all of it, hardware=",
+        ),
         ("lr_rule=sqr", r"^lr_rule must be one of .*; got lr_rule=sqr\. Did you mean lr_rule=sqrt"),
         ("seed=interval(0,1)", r"^seed must be a list of values in a grid; got seed=interval"),
     ],

@@ -161,7 +161,9 @@ def test_another_device_tells_nothing_but_where_this_machine_has_no_gpu(spec, tr
     assert Speeds(ledger, CPU).of(on_gpu).steps == pytest.approx(on_gpu.total_steps * 0.1)
     trained(spec(batch=3840, accelerator="gpu", seed=1), step_s=0.2, device="Tesla V100")
     assert Speeds(ledger, CPU).of(on_gpu) is None
-    assert Speeds(ledger, GPU).of(on_gpu).steps == pytest.approx(on_gpu.total_steps * 0.1)
+    for words in ("gpu", "auto"):
+        same = spec(batch=3840, accelerator=words)
+        assert Speeds(ledger, GPU).of(same).steps == pytest.approx(on_gpu.total_steps * 0.1)
 
 
 def test_a_resumed_run_tells_nothing_of_how_long_one_attempt_takes(spec, trained, ledger):

@@ -84,6 +84,7 @@ HUGE = 2**63
         ),
         ({"seed": True}, "seed must be a whole number, 0 or more; got seed=true."),
         ({"twin_of": 1}, "twin_of must be a text, or null; got twin_of=1."),
+        ({"hardware": 5}, "hardware must be a group, or null; got hardware=5."),
         ({"results": None}, "results must be a text; got results=null."),
         ({"threads": 0}, "threads must be a whole number from 1 to 1024; got threads=0."),
         ({"threads": 9999}, "threads must be a whole number from 1 to 1024; got threads=9999."),
