@@ -60,11 +60,20 @@ def memory_words(spec: RunSpec, fit: Fit) -> str:
     """The memory that a run will take, by class; empty if it is not known."""
     if not fit.classes:
         return ""
-    parts = [f"{name.replace('_', ' ')} {size:.2g}" for name, size in fit.classes.items() if size]
+    parts = [
+        f"{name.replace('_', ' ')} {_size(size)}" for name, size in fit.classes.items() if size
+    ]
     if not fit.classes[DEVICE]:
         parts.append("what the device itself takes is not known")
     return (
         f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
         f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "
-        f"{total_gib(fit.classes):.3g} GiB ({', '.join(parts)})."
+        f"{_size(total_gib(fit.classes))} ({', '.join(parts)})."
     )
+
+
+def _size(gib: float) -> str:
+    for unit, in_gib in (("GiB", 1), ("MiB", 2**-10)):
+        if gib >= 0.1 * in_gib:
+            return f"{gib / in_gib:.3g} {unit}"
+    return f"{gib * 2**20:.3g} KiB"

@@ -36,7 +36,9 @@ def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, t
     assert "?: at most, until memory is traced (`sweeper plan --memory`)" in text
 
     classes = {
-        size: dict.fromkeys(CLASSES, 2**29) | {"activations": size * 2**20, "temporaries": 2**30}
+        size: dict.fromkeys(CLASSES, 2**29)
+        | {"parameters": 2**14, "gradients": 2**22, "activations": size * 2**20}
+        | {"temporaries": 2**31 - 2**22 - 2**14}
         for size in (128, 256)
     }
     trace = MemoryTrace(classes=classes, held_gib=0.48)
@@ -47,8 +49,9 @@ def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, t
     assert line["predicted_memory_gib"] == sum(line["predicted_memory_classes_gib"].values())
     assert "1x256x15" in text
     assert (
-        "Memory of SmallCNN, sgd, 32-true, micro-batch 256: 3.25 GiB (parameters 0.5, gradients "
-        "0.5, optimizer state 0.5, activations 0.25, temporaries 1, device 0.5)."
+        "Memory of SmallCNN, sgd, 32-true, micro-batch 256: 3.25 GiB (parameters 16 KiB, "
+        "gradients 4 MiB, optimizer state 0.5 GiB, activations 0.25 GiB, temporaries 2 GiB, "
+        "device 0.5 GiB)."
     ) in " ".join(text.split())
 
 
@@ -131,7 +134,7 @@ def test_of_a_gpu_that_is_not_here_what_it_takes_itself_is_not_known(tmp_path, c
     assert main(words) == 0
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "temporaries 0.75, what the device itself takes is not known)." in said
+    assert "temporaries 0.75 GiB, what the device itself takes is not known)." in said
 
 
 @pytest.mark.slow
