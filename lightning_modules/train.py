@@ -50,7 +50,7 @@ from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
 from lightning_modules.process.quiet import quieten
-from lightning_modules.process.world import check_trainer, check_world
+from lightning_modules.process.world import check_trainer, check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
@@ -278,8 +278,8 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
     own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip, "profiler": NoProfiler()}
     # A module of the user's may leave parameters out, as passes of several optimizers do.
     ddp = {"find_unused_parameters": config.has_own_module, **ddp_settings(config.comm_hook)}
-    acts_on_gradients = config.reproducible or config.comm_hook.name != "all_reduce"
-    exchanges = spec.split.world_size > 1 or acts_on_gradients
+    reproducible, ranks = bool(config.reproducible), spec.split.world_size
+    exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     return pl.Trainer(
         **own | config.trainer.flags,
         accelerator=config.accelerator,

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.config import run_config
@@ -49,7 +50,9 @@ def work(rank: WorkerArgs) -> None:
     _start_processes_as_usual()
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
-    on_gpu = _enter(rank, config.accelerator)
+    reproducible = bool(config.reproducible)
+    has_group = has_exchange(config.comm_hook, rank.world_size, reproducible=reproducible)
+    on_gpu = _enter(rank, config.accelerator, has_group=has_group)
     if rank.rank == 0:
         _note_first_step(folder / FIRST_STEP)
     context = RankContext(
@@ -70,7 +73,8 @@ def work(rank: WorkerArgs) -> None:
         os._exit(_leave_failure(folder, rank.rank, error))  # other ranks may wait in a collective
     if rank.rank == 0:
         publish_json(folder / "record-0.json", record)
-    dist.destroy_process_group()
+    if has_group:
+        dist.destroy_process_group()
 
 
 def _be_the_first_to_go() -> None:
@@ -136,7 +140,7 @@ def choose_nccl(comm_hook: CommHook) -> None:
         os.environ["NCCL_ALGO"] = algorithms[chosen]
 
 
-def _enter(rank: WorkerArgs, accelerator: str) -> bool:
+def _enter(rank: WorkerArgs, accelerator: str, *, has_group: bool) -> bool:
     """Join the ranks: environment, threads, process group; whether they are on GPUs."""
     os.environ.update(
         LOCAL_RANK=str(rank.local_rank),
@@ -150,12 +154,13 @@ def _enter(rank: WorkerArgs, accelerator: str) -> bool:
     on_gpu = accelerator != "cpu" and torch.cuda.is_available()  # sees the environment as set
     if on_gpu:
         torch.cuda.set_device(rank.local_rank)
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        store=_store(rank),
-        rank=rank.rank,
-        world_size=rank.world_size,
-    )
+    if has_group:
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=_store(rank),
+            rank=rank.rank,
+            world_size=rank.world_size,
+        )
     return on_gpu
 
 

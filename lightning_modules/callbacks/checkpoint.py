@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import took_step
+from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from sweeper.store.publish import flush_to_disk
 
@@ -52,7 +53,7 @@ class StopRequest:
         is_requested = False
         if self._rank == 0:
             is_requested, self._steps_between = self._is_requested(), self._steps_per_poll()
-        if dist.get_world_size() > 1:
+        if num_ranks() > 1:
             answer = torch.tensor([is_requested, self._steps_between], device=device)
             dist.broadcast(answer, src=0)
             is_requested, self._steps_between = bool(answer[0]), int(answer[1])

@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.data.item_counts import item_count
+from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -74,7 +75,7 @@ class LossItems(Callback):
 
     def _over_ranks(self, items: float) -> float:
         total = torch.tensor(items, dtype=torch.float64)
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        if num_ranks() > 1:
             dist.all_reduce(total, group=self._group)
         return float(total)
 

@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
+from lightning_modules.process.world import num_ranks
+
 #: A function of one micro-batch's gradient of one parameter that grows with the gradient's square.
 Statistic = Callable[[Tensor], Tensor]
 
@@ -66,7 +68,7 @@ class MicroGradients:
         Raises:
             ValueError: if there is a single micro-batch, which has nothing to be compared with.
         """
-        world_size = dist.get_world_size() if dist.is_initialized() else 1
+        world_size = num_ranks()
         count = max(self._counts.values(), default=0) * world_size
         if count == 1:
             msg = (

@@ -6,13 +6,16 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch import Tensor
 
+from lightning_modules.process.world import num_ranks
+
 State = TypeVar("State")
 
 
 def gather_states(state: State) -> list[State]:
     """Every rank's own state, by rank, on the CPU; all ranks take part."""
-    states: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(states, _on_cpu(state))
+    states: list[Any] = [_on_cpu(state)] * num_ranks()
+    if len(states) > 1:
+        dist.all_gather_object(states, states[0])
     return states
 
 
@@ -24,15 +27,15 @@ def own_state(states: Sequence[State], add: Callable[[Sequence[State], int], Sta
 
     `states` are by rank; `add` sums states, times 1 or 0.
     """
-    rank = dist.get_rank()
-    if len(states) == dist.get_world_size():
+    rank = dist.get_rank() if num_ranks() > 1 else 0
+    if len(states) == num_ranks():
         return states[rank]
     return add(states, 1 if rank == 0 else 0)
 
 
 def _on_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.cpu()
+        return value.to("cpu", copy=True)
     if isinstance(value, dict):
         return {key: _on_cpu(item) for key, item in value.items()}
     return [_on_cpu(item) for item in value] if isinstance(value, list) else value
@@ -40,6 +43,6 @@ def _on_cpu(value: Any) -> Any:
 
 def all_reduce(tensor: Tensor) -> Tensor:
     """The sum over ranks, in place."""
-    if dist.is_initialized() and dist.get_world_size() > 1:
+    if num_ranks() > 1:
         dist.all_reduce(tensor)
     return tensor

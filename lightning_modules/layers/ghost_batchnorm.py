@@ -12,6 +12,7 @@ from torch.nn import functional
 from lightning_modules.layers.position import StepPosition, is_in_backward
 from lightning_modules.layers.replace import replace_layers
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
+from lightning_modules.process.world import num_ranks
 
 PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -108,7 +109,7 @@ class GhostBatchNorm(nn.Module):
             return
         self._check_pass(self.position.moves)
         terms = self.take_terms(spans_in_epoch)
-        if dist.is_initialized() and dist.get_world_size() > 1:
+        if num_ranks() > 1:
             dist.all_reduce(terms)
         self.add_terms(terms, spans_in_epoch)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from lightning_fabric.utilities.seed import reset_seed
 from pytorch_lightning.strategies import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -42,6 +43,14 @@ class RunStrategy(DDPStrategy):
         self.factor: float | None = None
         self.own_lrs: list[float] = []
         self.used_lrs: list[float] = []
+
+    def setup_distributed(self) -> None:
+        """Be one of the ranks; without a process group if there is nothing to exchange."""
+        if self._exchanges:
+            super().setup_distributed()
+        else:
+            reset_seed()
+            self.set_world_ranks()
 
     def configure_ddp(self) -> None:
         """Wrap the module, unless there is nobody to exchange gradients with."""
