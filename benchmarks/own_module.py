@@ -67,7 +67,8 @@ def main() -> None:
     parser.add_argument("--project", choices=PROJECTS, default="photos")
     given = parser.parse_args()
     folders = [str(ROOT / "examples"), str(ROOT / "benchmarks")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(folders)  # of the workers
+    given_path = filter(None, [os.environ.get("PYTHONPATH")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *given_path])  # of the workers
     sys.path[:0] = folders
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of the workers too
     pairs = []
