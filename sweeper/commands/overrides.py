@@ -97,7 +97,7 @@ def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
     """The overrides that a preset adds, from `hydra.sweeper.params`."""
-    fixed = [one for one in parse(overrides, loader) if not one.is_sweep_override()]
+    fixed = [o for o in parse(with_own_classes(overrides), loader) if not o.is_sweep_override()]
     chosen = tuple(one.input_line or "" for one in fixed if not _is_value(one, loader))
     return OmegaConf.select(_template(loader, chosen).composed, "hydra.sweeper.params") or {}
 

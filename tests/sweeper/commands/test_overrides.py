@@ -4,7 +4,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, plain
+from sweeper.commands.overrides import CONFIG_NAME, plain, preset_overrides
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -13,6 +13,13 @@ def test_a_grid_is_the_product_of_its_axes_in_order(grid):
     assert [(c["batch"], c["warmup"]) for c in configs] == [
         (batch, warmup) for batch in (3840, 30720) for warmup in (0, 5, 10, 20)
     ]
+
+
+def test_presets_are_looked_for_with_classes_of_ones_own(loader):
+    """As `sweeper plan` does: +data.num_train_examples is a key that our default choice has."""
+    words = ["data._target_=a.Data", "+data.num_train_examples=9", "+recipe=goyal2017"]
+
+    assert preset_overrides(loader, words) == preset_overrides(loader, words[2:])
 
 
 @pytest.mark.parametrize(
