@@ -104,7 +104,7 @@ def differences(
         added: runs; those at a point of no arm are an arm of their own.
         commit: of the code that would train them.
     """
-    rows = [arm.ended.assign(arm=arm.name) for arm in arms]
+    rows = [arm.ended[[*ALIKE]].assign(arm=arm.name) for arm in arms]
     names = {_point(arm.config): arm.name for arm in arms}
     like = next((frame for frame in rows if len(frame)), None)
     if like is None:
@@ -112,9 +112,7 @@ def differences(
     now = {**{name: like.iloc[0][name] for name in ALIKE}, "git_commit": commit}
     places = [names.get(_point(config), "what is added") for config in added]
     new = pd.DataFrame([{**now, "arm": place} for place in dict.fromkeys(places)])
-    both = pd.concat(
-        [frame[["arm", *ALIKE]].astype("object") for frame in [*rows, new] if len(frame)]
-    )
+    both = pd.concat([frame.astype("object") for frame in [*rows, new] if len(frame)])
     return confounds(both, ["arm"])
 
 

@@ -29,7 +29,7 @@ from analysis.papers.claim import LACKING, UNDECIDED, Verdict
 from analysis.papers.grid import ended
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
-from analysis.papers.validity import same_arms
+from analysis.papers.validity import ARM, same_arms
 from analysis.stats.contrasts import ONE_SIDED, Contrasts
 from analysis.stats.optimum import best_warmups
 from analysis.tables.metric import ACCURACY, Metric
@@ -128,7 +128,7 @@ def _hopeless(claim: OpenClaim) -> str:
     why = claim.verdict.why
     if claim.only_there or not claim.arms or why.startswith(LACKING):
         return claim.only_there or why
-    if same_arms(pd.concat([arm.runs for arm in claim.arms])):
+    if same_arms(pd.concat([arm.runs[[*ARM, "lr_series_hash"]] for arm in claim.arms])):
         return f"{why}; only other settings tell these arms apart"
     return ""
 
