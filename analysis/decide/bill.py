@@ -76,7 +76,7 @@ class Prices:
 
     def of(self, configs: Sequence[Config]) -> Priced:
         """What these runs cost."""
-        specs = {spec.run_id: spec for spec in map(spec_of, configs)}
+        specs = {spec.run_id: spec for spec in map(stored_run_spec, configs)}
         hours = [self._hours(spec) for spec in specs.values()]
         if None in hours:
             return Priced(frozenset(specs))
@@ -97,8 +97,3 @@ class Prices:
             return None
         currency, of_an_hour = self.price.split(":")
         return f"{currency}:{hours * float(of_an_hour):.2f}"
-
-
-def spec_of(config: Config) -> RunSpec:
-    """The run of a config; ValueError if it is impossible."""
-    return stored_run_spec(config)

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.decide.arms import Arm, config_of
-from analysis.decide.bill import spec_of
 from analysis.decide.command import Config
 from analysis.decide.expected import UNKNOWN, Interval, expected_best
 from analysis.decide.proposal import Proposal, joined
@@ -27,6 +26,7 @@ from analysis.stats.optimum import best_lrs, best_warmups
 from analysis.stats.replicates import Replicates
 from analysis.stats.target import to_target
 from analysis.tables.metric import ACCURACY, Measured, Metric
+from sweeper.spec.run_spec import stored_run_spec
 
 _SEED = 20170608
 _FEW_DRAWS = 400
@@ -167,7 +167,7 @@ def _beyond(edge: Edge) -> tuple[list[Config], str]:
     for value in _next_values(edge):
         config = {**outermost.config, edge.key: value}
         try:
-            spec_of(config)
+            stored_run_spec(config)
         except ValueError as error:
             refused = refused or str(error).splitlines()[0]
             continue

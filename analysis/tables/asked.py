@@ -24,17 +24,11 @@ def read_asked_runs(
     return runs
 
 
-def _read_curves(
-    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
-) -> pd.DataFrame:
-    return _loaded(read_curves(options.results, runs, columns))
-
-
 def with_asked_metric(
     options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Measured:
     """Runs and curves, these with some columns, and the metric that is asked for."""
-    curves = _read_curves(options, runs, columns)
+    curves = _loaded(read_curves(options.results, runs, columns))
     measured = with_metric(options.results, runs, curves, asked_metric(options))
     _loaded(Loaded(measured.runs, list(measured.unread)))
     return measured
