@@ -215,11 +215,10 @@ def _arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
     """One for each value of a key; nothing else may differ between them."""
     _check_key(key, points)
     _check_alike(points, (key,))
-    values = dict.fromkeys(point.words[key][0] for point in points)
-    return [
-        Arm(f"{key}={value}", _by_seed([p for p in points if p.words[key][0] == value]))
-        for value in values
-    ]
+    by_value: dict[str, list[RunSpec]] = {}
+    for point in points:
+        by_value.setdefault(point.words[key][0], []).append(point)
+    return [Arm(f"{key}={value}", _by_seed(there)) for value, there in by_value.items()]
 
 
 def _by_seed(points: Sequence[RunSpec]) -> dict[int, RunSpec]:
@@ -235,11 +234,11 @@ def _check_key(key: str, points: Sequence[RunSpec]) -> None:
 
 
 def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
-    free = ("seed", *keys)
-    for name in dict.fromkeys(name for point in points for name in point.words):
+    free, words = ("seed", *keys), [point.words for point in points]
+    for name in dict.fromkeys(name for one in words for name in one):
         if any(name == key or name.startswith(f"{key}.") for key in free):
             continue
-        values = list(dict.fromkeys(point.words.get(name, ("none",))[0] for point in points))
+        values = list(dict.fromkeys(one.get(name, ("none",))[0] for one in words))
         if len(values) > 1:
             msg = (
                 f"what a question compares must differ in {', '.join(keys)} only; here {name} "
