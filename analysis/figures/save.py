@@ -42,8 +42,11 @@ def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in FORMATS]
+    engine = drawing.figure.get_layout_engine()
     for path in paths:
         drawing.figure.savefig(path, dpi=_DPI)
+        drawing.figure.set_layout_engine("none")  # the others as the first
+    drawing.figure.set_layout_engine(engine)
     table, caption = folder / f"{name}.csv", folder / f"{name}.txt"
     drawing.frame.to_csv(table, index=False)
     caption.write_text(drawing.caption + "\n", encoding="utf-8")
