@@ -4,8 +4,9 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 PYTHON ?= $(shell for p in python3.12 python3.13 python3.11 python3 python; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
 BIN := .venv/bin
-# The tests of a file stay together, since they share what the file trains.
-PYTEST := $(BIN)/python -m pytest --dist loadfile
+# The tests of a file stay together, since they share what the file trains; tests/conftest.py says
+# which files are first.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # The slow tests mostly wait: for SLURM, for runs to be killed, for servers.
 TEST_PROCESSES ?= 2
 SLOW_TEST_PROCESSES ?= 5
@@ -29,7 +30,7 @@ test: .venv/.installed-dev ## every test that needs no minutes
 	$(PYTEST) -n $(TEST_PROCESSES) -m "not slow"
 
 test-slow: .venv/.installed-dev ## the others: end to end, SLURM, soak, coverage of intervals
-	$(PYTEST) -n $(SLOW_TEST_PROCESSES) --no-loadscope-reorder -m slow
+	$(PYTEST) -n $(SLOW_TEST_PROCESSES) -m slow
 
 test-all: test test-slow ## all tests
 

@@ -63,6 +63,7 @@ _FIRST = (
     "slurm/test_arrays.py",
     "test_disturbances.py",
     "test_soak.py",
+    "test_straight_line.py",
 )
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis.cli import main
+
 WORDS = [
     "batch=3840,15360", "warmup=0,1", "epochs=2", "schedule=constant",
     "data.num_train_examples=30720",
@@ -105,11 +107,7 @@ def test_the_same_command_again_trains_nothing(done):
 def test_the_figures_are_drawn_from_the_tables(done, tmp_path):
     results, _ = done
 
-    subprocess.run(
-        [sys.executable, "-m", "analysis", "figures", results, "--out", tmp_path],
-        check=True,
-        timeout=120,
-    )
+    assert main(["figures", str(results), "--out", str(tmp_path)]) == 0
 
     suffixes = [path.suffix for path in tmp_path.rglob("*") if path.is_file()]
     assert suffixes.count(".png") == suffixes.count(".pdf") >= 3

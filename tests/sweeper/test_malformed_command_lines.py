@@ -7,13 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from sweeper.cli import COMMANDS
 
 _WARM_CLI = Path(__file__).parents[1] / "warm_cli.py"
-_DIGITS = Path(__file__).parents[2] / "docs" / "results" / "digits"
 _LONG = "x" * 5000
+_RESULTS = "../results"
 
 #: Words that no command which takes overrides can follow.
 BAD_WORDS = [
@@ -122,7 +124,7 @@ BAD_COMMANDS = [
 #: With results that can be analysed: what is wrong is where the output should go.
 BAD_OUTPUTS = [
     ["figures", "--out", "/dev/null/x"], ["figures", "--metric", "nosuch"],
-    ["figures", "--out", _LONG], ["paper", "mccord2021", "--out", "/dev/null/x"],
+    ["figures", "--out", _LONG], ["paper", "mccord2021", _RESULTS, "--out", "/dev/null/x"],
     ["table", "--out", "/dev/null/x"], ["table", "--metric", "nosuch"],
     ["claims", "--out", "/dev/null/x"], ["claims", "--out", "."], ["claims", "--out", "nosuch/x"],
     ["report", "--out", "/dev/null/x"], ["report", "--out", "."], ["report", "--out", "nosuch/x"],
@@ -144,7 +146,7 @@ def answers(lines: list[list[str]], folder: Path) -> list[dict[str, Any]]:
     asked, answered = folder / "cases.json", folder / "answers.json"
     asked.write_text(json.dumps(cases))
     command = [sys.executable, str(_WARM_CLI), str(asked), str(answered)]
-    subprocess.run(command, check=True, timeout=900)
+    subprocess.run(command, check=True, timeout=3600)
     found = json.loads(answered.read_text())
     return [
         {**answer, "left": sorted(path.name for path in Path(case["folder"]).iterdir())}
@@ -191,18 +193,32 @@ def names_a_word(line: list[str], said: str) -> bool:
     return is_named or "usage: " in said or " ." in said  # the folder itself
 
 
+#: What is asked of processes; every other word of plan and of a sweep, which read them alike.
+LINES = {
+    "overrides of plan": [["plan", word] for word in BAD_WORDS[0::2]],
+    "overrides of a sweep": [["-m", word] for word in BAD_WORDS[1::2]],
+    "flags": BAD_FLAGS,
+    "commands": [line for line in BAD_COMMANDS if needs_a_process(line)],
+    "outputs": [
+        ["analysis", *line, *[_RESULTS] * (_RESULTS not in line)] for line in BAD_OUTPUTS
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """The answers to all of them, from one process that has imported everything once."""
+    folder, rng = tmp_path_factory.mktemp("lines"), np.random.default_rng(0)
+    runs = simulated_runs([3840, 30720], [0, 5], 2, accuracy=lambda b, w: 0.8, noise=0.01, rng=rng)
+    write_results(folder / "results", runs, simulated_curves(runs, 3))
+    found = iter(answers([line for lines in LINES.values() for line in lines], folder))
+    return {kind: [next(found) for _ in lines] for kind, lines in LINES.items()}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("command", "first"), [("plan", 0), ("-m", 1)])
-def test_overrides_that_cannot_be_followed(command, first, tmp_path):
-    """Every other word with each, as both read them in the same way."""
-    lines = [[command, word] for word in BAD_WORDS[first::2]]
-
-    check(lines, answers(lines, tmp_path))
-
-
-@pytest.mark.slow
-def test_flags_that_cannot_be_followed(tmp_path):
-    check(BAD_FLAGS, answers(BAD_FLAGS, tmp_path))
+@pytest.mark.parametrize("kind", LINES)
+def test_lines_that_cannot_be_followed(kind, answered):
+    check(LINES[kind], answered[kind])
 
 
 def test_commands_that_cannot_be_followed(command, tmp_path, monkeypatch):
@@ -213,19 +229,3 @@ def test_commands_that_cannot_be_followed(command, tmp_path, monkeypatch):
     answered = [{"code": one.returncode, "out": one.stdout, "err": one.stderr} for one in said]
 
     check(lines, [{**one, "left": sorted(tmp_path.iterdir())} for one in answered])
-
-
-@pytest.mark.slow
-def test_commands_in_processes_of_their_own_that_cannot_be_followed(tmp_path):
-    lines = [line for line in BAD_COMMANDS if needs_a_process(line)]
-
-    check(lines, answers(lines, tmp_path))
-
-
-@pytest.mark.slow
-def test_outputs_that_cannot_be_written(tmp_path):
-    lines = [["analysis", command, *rest, str(_DIGITS)] if command != "paper" else
-             ["analysis", command, rest[0], str(_DIGITS), *rest[1:]]
-             for command, *rest in BAD_OUTPUTS]  # fmt: skip
-
-    check(lines, answers(lines, tmp_path))

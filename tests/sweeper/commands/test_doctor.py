@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,13 +25,8 @@ def severities(checks) -> dict[str, Severity]:
     return {check.what: check.severity for check in checks}
 
 
-def test_the_command_looks_at_everything_and_leaves_nothing_behind(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "sweeper", "doctor", str(tmp_path / "results"), "--json"],
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+def test_the_command_looks_at_everything_and_leaves_nothing_behind(command, tmp_path):
+    done = command("doctor", tmp_path / "results", "--json")
 
     found = {line["what"]: line["severity"] for line in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout

@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, plain, resolved
+from sweeper.commands.overrides import expand, resolved
 from sweeper.commands.sequential.study import run_sequential
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
@@ -22,23 +23,25 @@ from sweeper.store.attempt import Attempt, End
 WARMUPS = ["warmup=0,1,2", "epochs=4", "seed=range(0,8)", "question='best warmup'"]
 
 
+@cache
+def settings_of_sweeper(*words):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+        found = compose("config", ["hydra/sweeper=sequential", *words], return_hydra_config=True)
+    return resolved({str(k): v for k, v in found.hydra.sweeper.items()})
+
+
 @pytest.fixture
 def ask(loader, results):
     """Answer the question of some words with a launcher."""
 
     def run(launch, *words):
-        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
-            own = [w for w in words if w.startswith(("hydra", "question", "retry", "budget"))]
-            composed = compose(
-                "config",
-                ["hydra/sweeper=sequential", f"results={results}", *own],
-                return_hydra_config=True,
-            )
-        settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})
+        own = [w for w in words if w.startswith(("question", "retry", "budget"))]
+        (given,) = expand(loader, [*own, f"results={results}"])
+        options = {**given, **settings_of_sweeper(*(w for w in words if w.startswith("hydra")))}
         words = [w for w in words if not w.startswith(("hydra", "question"))]
         configs = list(expand(loader, [*words, f"results={results}"]))
         named = {key: configs[0][key] for key in ("metric", "metric_mode")}
-        return run_sequential(configs, {**plain(composed), **settings, **named}, launch)
+        return run_sequential(configs, {**options, **named}, launch)
 
     return run
 

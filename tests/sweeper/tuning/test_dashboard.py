@@ -80,6 +80,7 @@ def text_of(browser, url: str, last_to_come: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_the_dashboard_shows_the_trials_of_a_journal(browser, address):
     shown = text_of(browser, f"{address}/dashboard/studies/0/trials?numbers=1", "outcome diverged")
     history = text_of(browser, f"{address}/dashboard/studies/0", "val_loss")

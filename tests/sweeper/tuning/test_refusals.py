@@ -170,7 +170,7 @@ def test_a_line_that_a_killed_writer_left_unfinished_is_cut_off(results):
     assert names == {"first", "second"}
 
 
-def test_a_study_whose_space_has_changed(tune, capsys):
+def test_a_study_whose_space_or_sampler_has_changed(tune, capsys):
     tune(RATES, "n_trials=1", LOSS)
     capsys.readouterr()
     code = tune("base_lr=tag(log, interval(0.01, 2))", "n_trials=1", LOSS)
@@ -181,10 +181,5 @@ def test_a_study_whose_space_has_changed(tune, capsys):
     assert "it was base_lr {step: None, low: 0.01, high: 1.0, log: True}, and is now" in sentences
     assert "create another study with hydra.sweeper.study_name=NAME" in sentences
 
-
-def test_a_study_whose_sampler_has_changed(tune, capsys):
-    tune(RATES, "n_trials=1", LOSS)
-    code = tune(RATES, "n_trials=1", LOSS, "hydra/sweeper/sampler=random")
-
-    assert code == 2
+    assert tune(RATES, "n_trials=1", LOSS, "hydra/sweeper/sampler=random") == 2
     assert "hydra/sweeper/sampler must be the same as when study" in capsys.readouterr().err
