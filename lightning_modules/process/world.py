@@ -1,7 +1,7 @@
 """The ranks of a run: how many there are, whether they exchange anything, what Lightning sees.
 
 A run on one rank has no process group, as under a plain Trainer on one device: whatever would talk
-to other ranks sees that there are none. gloo's thread would wake a hundred times a second.
+to other ranks sees that there are none. gloo's thread would wake many times a second.
 """
 
 import pytorch_lightning as pl
