@@ -1,5 +1,6 @@
 """What a sweep will cost: device-hours, and when it ends on the places of this machine."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -8,9 +9,9 @@ from pathlib import Path
 from sweeper.console.runs import duration
 from sweeper.launch.local.slots import Machine, Slots, this_device
 from sweeper.planning.budget import Account, allowed_hours, check_budget, left_hours, spent_hours
-from sweeper.planning.plan import Plan, left_to_make
+from sweeper.planning.plan import Plan, Task, left_to_make
 from sweeper.planning.seconds import Seconds, Speeds
-from sweeper.spec.memory import CPU
+from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
@@ -110,6 +111,37 @@ def with_predictions(specs: Sequence[RunSpec], speeds: Speeds) -> list[RunSpec]:
 def _predicted(spec: RunSpec, seconds: Seconds | None) -> RunSpec:
     predicted = seconds.predicted if seconds else None
     return replace(spec, config=spec.config.model_copy(update={"predicted": predicted}))
+
+
+@dataclass(slots=True)
+class Predictions:
+    """Predicts runs from what is known by then: rows are read again, for a twentieth of the time.
+
+    Args:
+        ledger: of the runs.
+    """
+
+    ledger: Ledger
+    _device: Device | None = None
+    _speeds: Speeds | None = None
+    _read_at: float = 0.0
+    _reading_s: float = 0.0
+
+    def known(self) -> Speeds | None:
+        """What is known by now; None if that is nothing."""
+        self._device = self._device or this_device(runs=1)
+        now = time.monotonic()
+        if self._speeds is None or now - self._read_at >= 20 * self._reading_s:
+            self._speeds = Speeds(self.ledger, self._device)
+            self._read_at = time.monotonic()
+            self._reading_s = self._read_at - now
+        return self._speeds if self._speeds.are_known else None
+
+
+def with_prediction(task: Task, speeds: Speeds) -> Task:
+    """The task with what its run will take, if that is known; what was predicted stays."""
+    seconds = None if task.spec.config.predicted else speeds.of(task.spec)
+    return replace(task, spec=_predicted(task.spec, seconds)) if seconds else task
 
 
 def account_of(planned: Plan, ledger: Ledger) -> Account | None:

@@ -3,9 +3,8 @@
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import pairwise
@@ -17,19 +16,17 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.bill import account_of, with_predictions
+from sweeper.commands.bill import Predictions, account_of, with_prediction
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import NOT_COMPOSED, check_config_dir, check_dashes, refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
-from sweeper.launch.local.slots import this_device
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.order import by_information
 from sweeper.planning.plan import Event, LazyTasks, Plan, Task, Tasks, plan, tasks
 from sweeper.planning.same_training import of_same
-from sweeper.planning.seconds import Speeds
 from sweeper.spec import exit_codes
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -120,10 +117,8 @@ def run_sweep(
     account = account_of(planned, ledger) if settings.get("budget") else None
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
-    to_do = tasks(planned, ledger, **options)
-    if to_do and (speeds := Speeds(ledger, this_device(runs=1))).are_known:
-        specs = with_predictions([task.spec for task in to_do], speeds)
-        to_do = [replace(task, spec=spec) for task, spec in zip(to_do, specs, strict=True)]
+    predictions = Predictions(ledger)
+    to_do = [*_predicted(tasks(planned, ledger, **options), predictions)]
     if settings.get("order") == "information" and len(to_do) > 1:
         to_do = by_information(to_do)
     with live_table(planned.specs, ledger) as table:
@@ -132,7 +127,17 @@ def run_sweep(
         if said := of_code(planned.changes, settings.get("code")):
             table.say(said)
         _introduce(planned, to_do, table)
-        return guard(lambda: _follow(to_do, launch, ledger, table, account), table, ledger)
+        affordable = LazyTasks(to_do, _predicted(to_do, predictions))
+        if account:
+            affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
+        return guard(lambda: _follow(affordable, launch, ledger, table, account), table, ledger)
+
+
+def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
+    """The tasks, each with the time that is known for it when it is asked for."""
+    for task in to_do:
+        speeds = predictions.known()
+        yield with_prediction(task, speeds) if speeds else task
 
 
 def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
@@ -170,13 +175,14 @@ def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
 
 
 def _follow(
-    to_do: Sequence[Task],
+    affordable: LazyTasks,
     launch: Launch,
     ledger: Ledger,
     table: LiveTable,
     account: Account | None,
 ) -> int:
     small_files, is_detached = ledger.num_small_files(), False
+    to_do = affordable.known
 
     def take(event: Event) -> None:
         nonlocal small_files, is_detached
@@ -194,9 +200,6 @@ def _follow(
     attempts = [(task.spec, task.number) for task in to_do]
     with list_pending(attempts, ledger.results):
         if to_do:
-            affordable = to_do
-            if account:
-                affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
             take_in(launch(affordable, ledger), take)
     if account and (said := account.words(to_do[0].spec.config.budget)):
         table.say(said)

@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from sweeper.commands import plan
-from sweeper.commands.bill import bill
+from sweeper.commands.bill import Predictions, bill, with_prediction
 from sweeper.launch.local.slots import Machine
+from sweeper.planning.plan import Task
 from sweeper.planning.seconds import Seconds
+from sweeper.spec.memory import CPU
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.row import planned_row
 
 WORDS = ["accelerator=cpu", "epochs=1", "warmup=0", "schedule=constant"]
 TINY = ["data.num_train_examples=1536", "batch=768"]
@@ -54,6 +57,23 @@ def test_where_a_gpu_is_asked_for_and_not_here_the_bill_says_what_would_do(grid)
 
     assert "none of the kind has finished on GPUs of one kind in results." in said
     assert bill([(run_spec(config), seconds(60))], Machine(cores=2)).ends_in_s is None
+
+
+def test_a_run_is_predicted_as_it_starts_if_it_was_not_known_before(grid, ledger):
+    runs = [run_spec(c) for c in grid(*WORDS, *TINY, "seed=0,1")]
+    task = Task(spec=runs[1], number=1)
+    late = Predictions(ledger, CPU)
+
+    assert late.known() is None
+    measured = {"wall_s": 9.0, "start_s": 1.0, "train_s": 4.0, "steps": 2, "epochs_completed": 1}
+    ends = {"outcome": "finished", "attempt": 1, "reason": "", "device_kind": "cpu"}
+    ledger.publish({**planned_row(runs[0]), **measured, **ends}, [])
+    late._reading_s = 0.0  # however slow it was
+    known = with_prediction(task, late.known())
+
+    assert known.spec.config.predicted.s == pytest.approx(9)
+    assert known.spec.run_id == runs[1].run_id
+    assert with_prediction(known, late.known()) is known
 
 
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
