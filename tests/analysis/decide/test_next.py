@@ -33,11 +33,16 @@ def twin(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def of_twin(twin) -> list[dict]:
-    """What is proposed for them."""
+def propose_for_twin(twin):
+    """What is proposed for them, which are judged once."""
     runs, curves = load_runs(twin), load_curves(twin)
-    measured = with_metric(twin, runs, curves)
-    return as_json(propose(measured, judge_all(runs, curves)))
+    measured, judged = with_metric(twin, runs, curves), judge_all(runs, curves)
+    return lambda **options: as_json(propose(measured, judged, **options))
+
+
+@pytest.fixture(scope="module")
+def of_twin(propose_for_twin) -> list[dict]:
+    return propose_for_twin()
 
 
 @pytest.fixture
@@ -97,10 +102,12 @@ def test_the_best_warmup_that_is_the_longest_tried_asks_for_longer_ones(twin, of
     assert "warmup=3, beyond the grid" in found["why"]
 
 
-def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(twin, capsys, monkeypatch):
+def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(
+    twin, propose_for_twin, monkeypatch
+):
     monkeypatch.setattr(proposal, "git_commit", lambda: "another")
 
-    found = asks(proposals(capsys, twin), "The best warmup is at the upper end")
+    found = asks(propose_for_twin(), "The best warmup is at the upper end")
 
     assert found["commands"] == [
         "python -m sweeper -m +experiment=mccord2021_warmup_small data.root=data batch=300,1200 "
@@ -118,10 +125,8 @@ def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
     assert hopeless["expected_width"] < hopeless["width"]
 
 
-def test_a_larger_number_of_seeds_is_proposed_if_it_is_asked_for(twin, capsys):
-    found = asks(
-        proposals(capsys, twin, "--most-seeds", "200"), "At 7,680, training without warmup"
-    )
+def test_a_larger_number_of_seeds_is_proposed_if_it_is_asked_for(propose_for_twin):
+    found = asks(propose_for_twin(most_seeds=200), "At 7,680, training without warmup")
 
     assert found["runs"] == 4 * (160 - 3)
     assert "'seed=range(3,160)'" in found["commands"][0]
