@@ -66,7 +66,7 @@ def test_three_sweeps_of_one_grid_share_its_thirty_runs(results):
     elsewhere = can_be_another_machine()
 
     sweeps = [start(results, *words, elsewhere=elsewhere and i == 1) for i in range(3)]
-    said = [sweep.communicate(timeout=300)[0] for sweep in sweeps]
+    said = [sweep.communicate(timeout=900)[0] for sweep in sweeps]
 
     for sweep, text in zip(sweeps, said, strict=True):
         assert sweep.returncode == 0, text
@@ -88,7 +88,7 @@ def test_a_sweep_takes_over_what_a_killed_one_had_begun(results):
 
     first.kill()
     first.communicate()
-    said, _ = second.communicate(timeout=300)
+    said, _ = second.communicate(timeout=900)
 
     assert "start    batch=3840" in said
     row = pd.read_parquet(results / "runs").iloc[0]
@@ -114,7 +114,7 @@ def test_a_sweep_takes_over_from_a_machine_that_has_gone_silent(results):
     silent_from = time.monotonic()
     first.kill()
     first.communicate()
-    second.communicate(timeout=300)
+    second.communicate(timeout=900)
 
     assert time.monotonic() - silent_from > EXPIRES_S - HEARTBEAT_S
     row = pd.read_parquet(results / "runs").iloc[0]
@@ -130,7 +130,7 @@ def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
 
     sweep.send_signal(signal.SIGINT)
-    said, _ = sweep.communicate(timeout=300)
+    said, _ = sweep.communicate(timeout=900)
 
     assert sweep.returncode == 130
     assert "Stopping: saving 1 run at the next step" in said
@@ -166,7 +166,7 @@ def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk, 
     filler.write_bytes(b"0" * (free.f_bavail * free.f_frsize - 60_000))
 
     full = start(results, *TINY, "seed=1,2,3")
-    said, _ = full.communicate(timeout=300)
+    said, _ = full.communicate(timeout=900)
 
     assert full.returncode == 1
     assert "No space left on device" in said
@@ -188,7 +188,7 @@ def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results, sweep
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
 
     subprocess.run(["chmod", "-R", "a-w", results], check=True)
-    said, _ = sweep.communicate(timeout=300)
+    said, _ = sweep.communicate(timeout=900)
     subprocess.run(["chmod", "-R", "u+w", results], check=True)
 
     assert sweep.returncode == 1

@@ -18,7 +18,7 @@ WORDS = [
 
 def sweep(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sweeper", "-m", *words, f"results={results}"]
-    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
+    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=900)
 
 
 @pytest.fixture(scope="module")

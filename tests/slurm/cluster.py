@@ -143,7 +143,7 @@ class Cluster:
             text=True,
             capture_output=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
         assert done.returncode == 0 or not check, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr

@@ -89,7 +89,7 @@ def test_scancel_of_a_run_that_waits_is_an_outcome(sweeps):
     command = sweeps.start("+hydra.launcher.parameters.begin=now+1hour")
     sweeps.cluster.wait_for("squeue --noheader", lambda said: "PD" in said)
     sweeps.cluster.run("scancel -u $(id -un)")
-    said, _ = command.communicate(timeout=300)
+    said, _ = command.communicate(timeout=900)
 
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "preempted"

@@ -93,7 +93,7 @@ def test_a_full_queue_is_told_and_ctrl_c_leaves_nothing_queued(full):
     while "its queue is full" not in said and command.poll() is None:
         said += command.stdout.readline()
     os.killpg(command.pid, signal.SIGINT)
-    rest, _ = command.communicate(timeout=300)
+    rest, _ = command.communicate(timeout=900)
 
     assert "SLURM has not accepted the jobs yet: its queue is full (MaxJobCount)" in said
     assert "Stopped." in rest

@@ -56,7 +56,7 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
     ],
 )
 def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words, sentence):
-    said = sweeps.run(*words, code=2, timeout=300)
+    said = sweeps.run(*words, code=2, timeout=900)
 
     assert "\nNothing was started.\n" in f"\n{said}"
     assert sentence in said
@@ -71,7 +71,7 @@ def test_jobs_that_wait_in_vain_are_told(sweeps):
     while "wait because" not in said and command.poll() is None:
         said += command.stdout.readline()
     command.send_signal(signal.SIGINT)
-    rest, _ = command.communicate(timeout=300)
+    rest, _ = command.communicate(timeout=900)
 
     assert "Jobs wait because of PartitionNodeLimit and cannot start" in said
     assert "Stopped." in rest

@@ -95,7 +95,7 @@ def test_a_run_that_never_saves_a_step_in_its_time_is_timed_out(sweeps):
         sweeps.cluster.run(f"scancel --batch --signal=USR1 {sweeps.queue()[0].split()[0]}")
         if attempt == 1:
             sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=300)
+    said, _ = command.communicate(timeout=900)
 
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "timed_out"

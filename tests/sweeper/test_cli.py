@@ -23,7 +23,7 @@ def complete(line: str) -> list[str]:
         text=True,
         stdout=subprocess.PIPE,
         check=True,
-        timeout=300,
+        timeout=900,
     ).stdout.split()
 
 
@@ -176,7 +176,7 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
     try:
         ended = subprocess.run(
             [sys.executable, "-m", "sweeper", *command.split()],
-            stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=300,
+            stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=900,
         )  # fmt: skip
     finally:
         os.close(writer)

@@ -19,7 +19,7 @@ def run(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         capture_output=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -32,7 +32,7 @@ def test_the_page_trains_a_data_set_and_a_model_of_ones_own(written, tmp_path):
 
     done = subprocess.run(
         [sys.executable, *shlex.split(written)],
-        cwd=tmp_path, env=environment, text=True, capture_output=True, check=False, timeout=300,
+        cwd=tmp_path, env=environment, text=True, capture_output=True, check=False, timeout=900,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -101,7 +101,7 @@ def test_the_heartbeat_goes_on_while_the_process_is_kept_waiting(tmp_path):
     )
     command = [sys.executable, "-c", kept_waiting, str(tmp_path / "held")]
 
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=900)
 
 
 def test_a_released_folder_has_no_lease_and_no_heartbeat(tmp_path):
@@ -191,7 +191,7 @@ def test_of_many_processes_one_takes_a_lock_over(held_by, dead):
 
     won = [one.stdout.readline().strip() for one in contenders]
     for one in contenders:
-        one.communicate("done\n", timeout=300)
+        one.communicate("done\n", timeout=900)
 
     assert sorted(won) == ["False", "False", "False", "True"]
 

@@ -84,9 +84,9 @@ def test_a_server_that_is_cut_off_ends_the_command_with_a_sentence(server, tmp_p
         assert time.monotonic() < deadline
         time.sleep(0.01)
     server.stop()
-    said, _ = process.communicate(timeout=300)
+    said, _ = process.communicate(timeout=900)
     server.start()
-    last = subprocess.run(command, text=True, capture_output=True, check=False, timeout=300)
+    last = subprocess.run(command, text=True, capture_output=True, check=False, timeout=900)
 
     assert process.returncode == 1, said
     assert "hydra.sweeper.storage can no longer be reached: " in said

@@ -57,7 +57,7 @@ def test_two_machines_train_each_run_together_and_one_row_is_written(sweep_here,
     ]  # fmt: skip
     words = ["model=one_rank_raising,small_cnn", f"results={results}"]
     agents = [torchrun(options, words) for _ in range(2)]
-    said = [agent.communicate(timeout=300)[0] for agent in agents]
+    said = [agent.communicate(timeout=900)[0] for agent in agents]
 
     rows = pd.read_parquet(results / "runs").set_index("outcome")
     assert sorted(rows.index) == ["failed", "finished"], said
@@ -77,7 +77,7 @@ def test_two_machines_train_each_run_together_and_one_row_is_written(sweep_here,
 @pytest.mark.slow
 def test_a_layout_that_torchrun_did_not_start_is_refused_before_training(results):
     refused = torchrun(["--nproc-per-node=2"], ["devices=4", f"results={results}"])
-    said, _ = refused.communicate(timeout=300)
+    said, _ = refused.communicate(timeout=900)
 
     assert refused.returncode == 1
     assert (
