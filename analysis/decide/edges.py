@@ -176,7 +176,10 @@ def _beyond(edge: Edge) -> tuple[list[Config], str]:
 
 
 def _next_values(edge: Edge) -> list[float]:
-    """Two values beyond the end, in the steps of the grid; warmups up to the first milestone."""
+    """Up to two values beyond the end, in the steps of the grid.
+
+    Warmups reach up to the next milestone, and where that is the end of the training half the way.
+    """
     scaled = [value * edge.factor for value in edge.grid]
     if edge.key == "batch":
         return [int(2 * scaled[-1])]
@@ -191,7 +194,9 @@ def _next_values(edge: Edge) -> list[float]:
         return found
     milestones = edge.arms[-1].config["schedule"].get("milestones") or ()
     last = min([m for m in milestones if m > end], default=np.inf)
-    return [value for value in found if value <= last] or [float(last)]
+    found = [value for value in found if value <= last] or [float(last)]
+    epochs = edge.arms[-1].config["epochs"]
+    return [value for value in found if value < epochs] or [float(f"{(end + epochs) / 2:.4g}")]
 
 
 _SMALLEST_STEP, _LARGEST_STEP = 1.1, 4.0

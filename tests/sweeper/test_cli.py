@@ -164,8 +164,8 @@ def test_flags_may_stand_before_and_between_overrides(command, order, tmp_path):
     "command",
     [
         "--help",
-        "plan batch=3840",
-        "plan --json batch=3840",
+        "plan --no-memory batch=3840",
+        "plan --json --no-memory batch=3840",
         "analysis estimates docs/results/digits",
     ],
 )

@@ -1,0 +1,27 @@
+"""Which values are proposed beyond the end of a grid."""
+
+import pandas as pd
+import pytest
+
+from analysis.decide.arms import Arm
+from analysis.decide.edges import Edge, _next_values
+
+
+@pytest.mark.parametrize(
+    ("longest", "milestones", "proposed"),
+    [
+        (2, [3, 6], [3]),  # a longer warmup than up to the next milestone has another peak
+        (4, [], [8]),
+        (6, [3, 6], [7.5]),  # 12 epochs would be longer than the training
+        (6, [3, 6, 9], [7.5]),
+        (8.5, [], [8.75]),
+    ],
+)
+def test_warmups_stay_below_the_next_milestone_and_the_end_of_the_training(
+    longest, milestones, proposed
+):
+    config = {"schedule": {"milestones": milestones}, "epochs": 9}
+    arms = [Arm(f"warmup={w:g}", pd.DataFrame(), config) for w in (longest / 2, longest)]
+    edge = Edge(key="warmup", batch=1, is_upper=True, grid=[longest / 2, longest], arms=arms)
+
+    assert _next_values(edge) == proposed
