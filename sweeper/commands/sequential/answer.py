@@ -42,16 +42,21 @@ def _of_best(asked: Asked, rule: Best) -> str:
         said = f"{names[rule.best]} is best of {len(names)}{within}: {ahead}"
         return f"{said}{_lost(asked, rule)}."
     left = [i for i in range(len(names)) if rule.open_arms[i]]
+    pairs = {i: [(j, rule.pairs[i, j]) for j in left if (i, j) in rule.pairs] for i in left}
+    leader, others = max(pairs.items(), key=_least_ahead, default=(0, []))
     apart = [
-        f"{names[i]} better than {names[j]} {_shown(asked, rule.pairs[i, j])}"
-        for i in left
-        for j in left
-        if i < j and (i, j) in rule.pairs
+        f"{names[leader]} better than {names[j]} {_shown(asked, pair)}"
+        for j, pair in sorted(others, key=lambda other: other[1].mean)
     ]
     out = [names[i] for i in range(len(names)) if not rule.in_it[i]]
     worse = f"; worse than another: {', '.join(out)}" if out else ""
     said = f"which is best is not decided{': ' if apart else ''}{'; '.join(apart)}"
     return f"{said}{worse}{_lost(asked, rule)}."
+
+
+def _least_ahead(arm: tuple[int, Sequence[tuple[int, Interval]]]) -> float:
+    """By how much an arm is above the one that comes nearest to it."""
+    return min((pair.mean for _, pair in arm[1]), default=0.0)
 
 
 def _of_one(asked: Asked, rule: Bounds, k: int) -> str:
