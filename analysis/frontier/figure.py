@@ -44,10 +44,12 @@ def draw_frontier(
     batches = sorted(everything["global_batch"].unique())
     unit = next(u for u, length in _UNITS.items() if found.frontier["time_s"].median() > length)
     length = _UNITS[unit]
-    axes.plot(
-        found.frontier["device_hours"], found.frontier["time_s"] / length,
-        color="#bbbbbb", linewidth=4, solid_capstyle="round", zorder=1, label="frontier",
-    )  # fmt: skip
+    changes = found.frontier["global_batch"].diff().ne(0).cumsum()
+    for number, part in found.frontier.groupby(changes):  # between batches nothing can be chosen
+        axes.plot(
+            part["device_hours"], part["time_s"] / length, color="#bbbbbb", linewidth=4,
+            solid_capstyle="round", zorder=1, label="frontier" if number == 1 else None,
+        )  # fmt: skip
     for batch, mark in zip(batches, style.ordered_marks(len(batches)), strict=True):
         line = everything[everything["global_batch"] == batch].sort_values("devices")
         hours, times = line["device_hours"], line["time_s"] / length
