@@ -257,13 +257,6 @@ def train_awake(args: WorkerArgs) -> None:
     worker.work(args)
 
 
-def note_ignored(file: str) -> None:
-    """Tell which of the signals that end a sweep leave this process alone."""
-    ends = (signal.SIGINT, signal.SIGTERM)
-    ignored = [number.name for number in ends if signal.getsignal(number) == signal.SIG_IGN]
-    Path(file).write_text(" ".join(ignored))
-
-
 def count_exchanges(pipe: Connection, rank: WorkerArgs) -> None:
     """Train a run under the profiler; tell how often gloo did what, and the run's steps."""
     from torch.profiler import ProfilerActivity, profile

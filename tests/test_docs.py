@@ -43,7 +43,8 @@ def typed() -> list[str]:
 
 def as_plan(line: str) -> list[str]:
     """The words of a command; those of a sweep list its runs instead."""
-    words = [word for word in shlex.split(line.removeprefix("sweeper ")) if word != "-m"]
+    line = line.removeprefix("sweeper ").replace("examples/", f"{ROOT}/examples/")
+    words = [word for word in shlex.split(line) if word != "-m"]
     words = words if words[0] in COMMANDS else ["plan", *words]
     return [*words, "--no-memory"] if words[0] == "plan" else words
 

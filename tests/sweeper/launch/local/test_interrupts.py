@@ -2,15 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from provoked import note_ignored
 
 from sweeper.commands.sweep import take_in
-from sweeper.launch.fork_server import open_fork_server, start_process
 from sweeper.launch.local import interrupts
 from sweeper.launch.local.interrupts import interruptible
 from sweeper.launch.local.launcher import run_here
@@ -183,11 +183,26 @@ def test_signals_that_come_together_are_one(monkeypatch):
 
 
 def test_what_the_fork_server_starts_leaves_both_signals_to_the_launcher(tmp_path):
-    """A terminal, `timeout` and systemd signal every process; the launcher has runs saved first."""
-    noted = tmp_path / "noted"
+    """A terminal, `timeout` and systemd signal every process; the launcher has runs saved first.
 
-    process = start_process(note_ignored, str(noted), open_fork_server())
-    process.join()
+    In a process of its own: the fork server of the tests may have been started by any of them.
+    """
+    script, noted = tmp_path / "script.py", tmp_path / "noted"
+    script.write_text(
+        "import signal, sys\n"
+        "from pathlib import Path\n"
+        "from sweeper.launch.fork_server import open_fork_server, start_process\n"
+        "def note_ignored(file):\n"
+        "    ends = (signal.SIGINT, signal.SIGTERM)\n"
+        "    ignored = [n.name for n in ends if signal.getsignal(n) == signal.SIG_IGN]\n"
+        "    Path(file).write_text(' '.join(ignored))\n"
+        "if __name__ == '__main__':\n"
+        "    context = open_fork_server()\n"
+        "    context.set_forkserver_preload([])\n"  # torch is not needed here
+        "    start_process(note_ignored, sys.argv[1], context).join()\n"
+    )
+
+    subprocess.run([sys.executable, script, noted], check=True)
 
     assert noted.read_text() == "SIGINT SIGTERM"
 
