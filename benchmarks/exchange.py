@@ -1,7 +1,7 @@
 """All-reduce over processes of this machine with gloo, against the model of the exchange.
 
 The model is a ring whose steps are measured at every other size, for each number of processes; it
-is checked at the sizes between and beyond. Sizes are measured in turns, round after round, so that
+is checked at the sizes between. Sizes are measured in turns, round after round, so that
 other work on the machine meets them all alike. Each size is given with the median and the fastest
 of its rounds; the model is of the one named by --of.
 
@@ -22,7 +22,7 @@ import torch.distributed as dist
 from sweeper.planning.exchange import Places, all_reduce_s
 from sweeper.spec.hardware import Hardware
 
-SIZES = [2**n for n in range(18, 26)]
+SIZES = [2**n for n in range(18, 27)]
 FITTED = SIZES[::2]
 OF = {"fastest": min, "median": statistics.median}
 

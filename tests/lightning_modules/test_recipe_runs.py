@@ -68,6 +68,7 @@ def plain(run):
     }
 
 
+@pytest.mark.slow
 def test_every_switch_changes_the_training(run, plain):
     """A switch that reaches nothing would train the default run under another name."""
     for name, words in SWITCHES.items():

@@ -404,6 +404,7 @@ def one_more(results: Path) -> None:
     write_results(results, more, simulated_curves(more, 2))
 
 
+@pytest.mark.slow
 def test_a_live_page_keeps_focus_and_selection_when_a_run_ends(browser, results):
     with served(results) as address:
         browser.get(address)

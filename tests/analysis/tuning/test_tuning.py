@@ -332,6 +332,7 @@ def test_figures_draw_what_the_tables_say(few, folder):
     assert examples.to_numpy() == pytest.approx(examples[0])
 
 
+@pytest.mark.slow
 def test_the_command_writes_figures_and_words(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
 

@@ -126,6 +126,7 @@ def test_a_run_that_ends_early_is_at_its_end_as_well(saving, fit, line, batches,
     assert steps_in(path) == 2
 
 
+@pytest.mark.slow
 def test_all_ranks_stop_after_the_same_step_and_only_the_first_is_asked(tmp_path):
     """Rank 0 is asked to stop at every third poll; rank 1 always, but nobody polls it."""
     (polled, steps), other = ask_ranks(stops, tmp_path / "rendezvous", world_size=2)

@@ -10,6 +10,7 @@ from lightning_modules.callbacks.local_sgd import PostLocalSGD, average_weights,
 from sweeper.spec import comm_hooks
 
 
+@pytest.mark.slow
 def test_two_ranks_average_their_weights_after_local_steps_and_at_the_epochs_end(tmp_path):
     """The rate is 0.1, the gradients w and 4 w.
 

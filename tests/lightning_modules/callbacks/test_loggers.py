@@ -149,6 +149,7 @@ def test_tensorboard_has_a_run_once_by_its_name_however_often_it_resumes(mirror,
     assert [(e.step, e.value) for e in events.Scalars("val_accuracy")] == [(16, 0.5), (32, 0.75)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
 def test_wandb_offline_has_every_epoch_on_disk_soon_after_the_run_ends(mirror):
     """A worker leaves without the exit hooks; a process of W&B's own writes a little later."""

@@ -46,6 +46,7 @@ def named(url, name) -> Iterator[list[optuna.Study]]:
     close_storage(storage)
 
 
+@pytest.mark.slow
 def test_a_study_in_a_database_is_the_one_in_a_journal(tune, results, studies, url):
     """Also its diverged trial, whose loss is infinite, and its constraints."""
     words = [

@@ -53,7 +53,10 @@ def tell(study, trial) -> None:
     study.tell(trial, [{"outcome": outcome, "reason": "made up", "val_loss": loss(trial)}])
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "gp" else ()) for name in SAMPLERS],
+)
 def test_a_study_cut_after_every_trial_chooses_as_one_that_was_not(tmp_path, name):
     sampler, space = SAMPLERS[name]
     whole = open_study(tmp_path / "whole", sampler, space)

@@ -141,6 +141,7 @@ def test_a_batch_other_than_the_one_asked_for_fails_loudly(launch, data, found):
     )
 
 
+@pytest.mark.slow
 def test_device_counts_may_differ_from_run_to_run(launch):
     """One sweep, 1, 2 and 1 ranks (with Lightning's own launcher the third run goes wrong)."""
     rows = launch({"seed": 0}, {"seed": 1, "devices": 2}, {"seed": 2}).sort_values("seed")
