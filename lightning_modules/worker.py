@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lightning_modules.process.energy import counted_energy
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
@@ -65,7 +66,8 @@ def work(rank: WorkerArgs) -> None:
     )
     try:
         check_precision(config, has_gpu=on_gpu)
-        record = train(run_spec(config), context)
+        with counted_energy(rank) if on_gpu else contextlib.nullcontext():
+            record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either
             traceback.print_exc()

@@ -12,9 +12,9 @@ from analysis.tables.configs import stored_configs
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec, stored_run_spec
+from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import checked
-from sweeper.spec.values import Money, Settings
+from sweeper.spec.tariff import Tariff, total_kwh
 from sweeper.store.ledger import Ledger
 
 
@@ -25,16 +25,14 @@ class Priced:
     Attributes:
         run_ids: of the runs.
         device_hours: None if the time of one is not known [hours].
+        energy_kwh: None if that of runs alike was never counted [kWh].
         cost: a currency and an amount; None without a price or a time.
     """
 
     run_ids: frozenset[str] = field(default=frozenset())
     device_hours: float | None = None
+    energy_kwh: float | None = None
     cost: str | None = None
-
-
-class _Given(Settings):
-    price: Money
 
 
 #: No runs.
@@ -48,25 +46,28 @@ class Prices:
     Attributes:
         results: the folder.
         runs: rows of its runs table.
-        price: of a device-hour, such as EUR:2.50; None if it is not known.
+        tariff: what things cost, as far as it is known.
     """
 
     results: str
     runs: pd.DataFrame
-    price: str | None = None
+    tariff: Tariff = field(default_factory=Tariff)
 
     @classmethod
     def at(cls, runs: pd.DataFrame, price: str | None) -> "Prices":
-        """Of the folder that most of these runs are in, at a price or at the one that they name.
+        """Of the folder that most of these runs are in, at the prices that they name.
+
+        Args:
+            runs: of the folder.
+            price: of a device-hour, in place of theirs.
 
         Raises:
             ValueError: if the price is none.
         """
-        if price is None:
-            named = (config.settings.get("price") for config in stored_configs(runs))
-            return cls(str(runs["results"].mode().iloc[0]), runs, next(filter(None, named), None))
-        checked(_Given, {"price": price})
-        return cls(str(runs["results"].mode().iloc[0]), runs, price)
+        given = ({k: c.settings.get(k) for k in Tariff.model_fields} for c in stored_configs(runs))
+        named = next((prices for prices in given if any(prices.values())), {})
+        tariff = checked(Tariff, {**named, **({} if price is None else {"price": price})})
+        return cls(str(runs["results"].mode().iloc[0]), runs, tariff)
 
     @cached_property
     def _speeds(self) -> Speeds:
@@ -77,23 +78,15 @@ class Prices:
     def of(self, configs: Sequence[Config]) -> Priced:
         """What these runs cost."""
         specs = {spec.run_id: spec for spec in map(stored_run_spec, configs)}
-        hours = [self._hours(spec) for spec in specs.values()]
-        if None in hours:
+        known = [(self._speeds.of(spec), spec.split.world_size) for spec in specs.values()]
+        hours = [seconds.total * ranks / 3600 for seconds, ranks in known if seconds]
+        if len(hours) < len(known):
             return Priced(frozenset(specs))
-        total = sum(one for one in hours if one is not None)
-        return Priced(frozenset(specs), total, self._money(total))
+        energy_kwh = total_kwh(seconds and seconds.energy_kwh(ranks) for seconds, ranks in known)
+        cost = self.tariff.cost(sum(hours), energy_kwh)
+        return Priced(frozenset(specs), sum(hours), energy_kwh, cost)
 
     def have_failed(self, run_ids: frozenset[str]) -> bool:
         """Whether any of these runs has failed, and is not tried again unless asked."""
         failed = self.runs.loc[self.runs["outcome"] == Outcome.FAILED, "run_id"]
         return not run_ids.isdisjoint(failed)
-
-    def _hours(self, spec: RunSpec) -> float | None:
-        seconds = self._speeds.of(spec)
-        return seconds and seconds.total * spec.split.world_size / 3600
-
-    def _money(self, hours: float) -> str | None:
-        if self.price is None:
-            return None
-        currency, of_an_hour = self.price.split(":")
-        return f"{currency}:{hours * float(of_an_hour):.2f}"

@@ -18,8 +18,9 @@ LISTED = ("lr_rule", "base_lr", "batch", "warmup", "seed")
 #: Keys about one command or its cluster, or filled in.
 _LEFT_OUT = frozenset(
     {
-        "budget", "code", "data_order", "guarantees", "hardware", "keep_going", "n_trials", "order",
-        "predicted", "predicted_memory_gib", "price", "rerun", "results", "retry",
+        "budget", "code", "data_order", "energy_price", "guarantees", "hardware", "keep_going",
+        "n_trials", "order", "predicted", "predicted_memory_gib", "price", "pue", "rerun",
+        "results", "retry",
     }
 )  # fmt: skip
 

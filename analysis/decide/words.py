@@ -8,6 +8,7 @@ from typing import Any
 from analysis.decide.expected import Interval, width
 from analysis.decide.proposals import Proposal
 from sweeper.spec.sentences import several
+from sweeper.spec.tariff import taken
 
 
 def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
@@ -65,10 +66,10 @@ def _sentences(proposal: Proposal) -> Iterator[str]:
 
 def _cost(proposal: Proposal) -> str:
     runs = several(len(proposal.priced.run_ids), "run")
-    hours, cost = proposal.priced.device_hours, proposal.priced.cost
-    if hours is None:
+    priced = proposal.priced
+    if priced.device_hours is None:
         return f"{runs}, time not known"
-    return f"{runs}, {hours:.3g} device-hours" + (f", {cost}" if cost else "")
+    return f"{runs}, {taken(priced.device_hours, priced.energy_kwh, priced.cost)}"
 
 
 def _widths(proposal: Proposal) -> str:
@@ -93,6 +94,7 @@ def as_json(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
             "run_ids": sorted(one.priced.run_ids),
             "commands": list(one.commands),
             "device_hours": one.priced.device_hours,
+            "energy_kwh": one.priced.energy_kwh,
             "cost": one.priced.cost,
             "interval": _plain(one.now),
             "width": _number(width(one.now)),

@@ -28,6 +28,7 @@ from analysis.tables.metric import (
     named_metric,
     with_metric,
 )
+from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
 #: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
@@ -209,8 +210,11 @@ def _cost(runs: pd.DataFrame) -> str:
     ranks = runs["world_size"].fillna(1)
     rank_hours = float((runs["wall_s"].fillna(0) * ranks).sum()) / 3600
     devices = ", ".join(sorted({str(d) for d in runs["device_kind"].dropna()}))
-    return f"{hours:,.2f} hours of runs, {rank_hours:,.2f} rank-hours" + (
-        f" on {devices}" if devices else ""
+    counted = runs["energy_kwh"].dropna()
+    energy = f", {counted.sum():,.3g} kWh of {several(len(counted), 'run')}"
+    return (
+        f"{hours:,.2f} hours of runs, {rank_hours:,.2f} rank-hours"
+        f"{f' on {devices}' if devices else ''}{energy * bool(len(counted))}"
     )
 
 

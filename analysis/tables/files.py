@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.store.schema import TABLES, arrow_schema, check_version
+from sweeper.store.parquet import with_nulls
+from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 
 #: How often a folder is read again while its files keep changing.
 _READINGS = 20
@@ -149,8 +150,10 @@ def _read_one(path: Path, schema: pa.Schema) -> pa.Table:
         written = file.schema_arrow
         _check_columns(KEYS, written.names)
         check_version(written.metadata)
-        _check_columns(schema.names, written.names)
-        table = file.read(columns=schema.names).select(schema.names).cast(schema)
+        later = LATER & {*schema.names}
+        _check_columns([name for name in schema.names if name not in later], written.names)
+        table = with_nulls(file.read(columns=schema.names), later)
+        table = table.select(schema.names).cast(schema)
     _check_rows(table)
     return table
 

@@ -14,6 +14,7 @@ from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
+from sweeper.spec.tariff import Tariff, taken, total_kwh
 from sweeper.store.ledger import Ledger
 
 _PARTS = ("start", "steps", "exchange", "evaluations", "checkpoints")
@@ -25,46 +26,52 @@ class Bill:
 
     Attributes:
         device_hours: seconds times ranks, over those whose time is known [hours].
+        energy_kwh: of their devices; None if that of any such run was never counted [kWh].
         ends_in_s: when the last of them ends here; None if the time of any is not known, or they
             need GPUs that are not here [seconds].
         parts_s: of these runs, by what they do [seconds].
         num_runs: all of them [count].
         num_unknown: those whose time is not known [count].
         device: what they run on.
-        price: of a device-hour, as given; None if it was not.
+        tariff: what things cost, as given.
     """
 
     device_hours: float
+    energy_kwh: float | None
     ends_in_s: float | None
     parts_s: Mapping[str, float]
     num_runs: int
     num_unknown: int
     device: str
-    price: str | None
+    tariff: Tariff
 
     @property
     def totals(self) -> dict[str, float | str | None]:
         """For scripts; null where the time of a run is not known, or no price is given."""
         hours = None if self.num_unknown else self.device_hours
         cost = None if hours is None else self._cost
-        return {"device_hours": hours, "ends_in_s": self.ends_in_s, "cost": cost}
+        energy_kwh = None if hours is None else self.energy_kwh
+        return {
+            "device_hours": hours,
+            "energy_kwh": energy_kwh,
+            "ends_in_s": self.ends_in_s,
+            "cost": cost,
+        }
 
     @property
     def _cost(self) -> str | None:
-        """As one would type it as a budget; None if no price was given."""
-        if self.price is None:
-            return None
-        currency, of_an_hour = self.price.split(":")
-        return f"{currency}:{self.device_hours * float(of_an_hour):.2f}"
+        return self.tariff.cost(self.device_hours, self.energy_kwh)
 
     def words(self, results: Path) -> str:
         """For people; empty if there is nothing to do."""
         sentences: list[str] = []
         if known := self.num_runs - self.num_unknown:
             parts = ", ".join(f"{part} {duration(s)}" for part, s in self.parts_s.items() if s)
-            hours = f"{self.device_hours:.3g} device-hours" + f", {self._cost}" * bool(self.price)
+            hours = taken(self.device_hours, self.energy_kwh, self._cost)
             ends = f", {duration(self.ends_in_s)} on this machine" if self.ends_in_s else ""
             sentences.append(f"{several(known, 'run')} will take {hours}{ends} ({parts}).")
+            if self.tariff.energy_price and self.energy_kwh is None:
+                sentences.append("Energy is not in it: of some of them no run alike was counted.")
         if self.num_unknown:
             sentences.append(
                 f"The time of {several(self.num_unknown, 'run')} is not known: none of the kind "
@@ -83,12 +90,13 @@ def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bi
     is_elsewhere = on_gpus and machine.device == CPU
     return Bill(
         device_hours=sum(spec.split.world_size * total for spec, total in totals) / 3600,
+        energy_kwh=total_kwh(s.energy_kwh(spec.split.world_size) for spec, s in known),
         ends_in_s=_ends_in_s(totals, machine) if is_known and runs and not is_elsewhere else None,
         parts_s={part: sum(seconds.parts[part] for _, seconds in known) for part in _PARTS},
         num_runs=len(runs),
         num_unknown=len(runs) - len(known),
         device="GPUs of one kind" if is_elsewhere else machine.device.kind,
-        price=runs[0][0].config.price if runs else None,
+        tariff=runs[0][0].config if runs else Tariff(),
     )
 
 

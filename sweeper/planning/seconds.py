@@ -21,7 +21,7 @@ from sweeper.store.timings import Timing, read_timings
 
 _READ = (
     "config_json", "micro_batch", "accumulation_steps", "epochs_completed", "steps",
-    "train_s", "start_s", "wall_s", "device_kind", "num_parameters",
+    "train_s", "start_s", "wall_s", "device_kind", "num_parameters", "world_size", "energy_kwh",
 )  # fmt: skip
 #: Keys that tell kinds of runs apart beside those that a micro-batch's memory depends on.
 _OF_KIND = ("lr_rule", "reproducible", *LAYOUT)
@@ -41,6 +41,7 @@ class Seconds:
         exchange: of the steps, the exchange that the backward pass does not hide; 0 if it is not
             known.
         evaluations: of what lies between epochs; 0 if they are not known.
+        power_kw: that each rank's device takes on the mean; None if it was not counted [kW].
     """
 
     start: float
@@ -49,6 +50,7 @@ class Seconds:
     factors: tuple[float, float]
     exchange: float = 0.0
     evaluations: float = 0.0
+    power_kw: float | None = None
 
     @property
     def total(self) -> float:
@@ -66,6 +68,10 @@ class Seconds:
             "checkpoints": self.between - self.evaluations,
         }
 
+    def energy_kwh(self, world_size: int) -> float | None:
+        """What so many ranks' devices will take; None if the power is not known [kWh]."""
+        return None if self.power_kw is None else self.power_kw * world_size * self.total / 3600
+
     @property
     def predicted(self) -> Predicted:
         """As its row will say it."""
@@ -82,6 +88,7 @@ class _Usual:
     evaluation_s: float
     num_parameters: int
     step_s: Mapping[int, float]
+    power_kw: float | None
     is_probed: bool
 
     @classmethod
@@ -90,6 +97,7 @@ class _Usual:
         for timing in seen:
             by_number[timing.accumulation_steps].append(timing.step_s)
         between_s = median(timing.between_s for timing in seen)
+        powers_kw = [timing.power_kw for timing in seen if timing.power_kw is not None]
         known_s = [timing.evaluation_s for timing in seen if timing.evaluation_s is not None]
         return cls(
             start_s=median(timing.start_s for timing in seen),
@@ -97,6 +105,7 @@ class _Usual:
             evaluation_s=min(between_s, median(known_s)) if known_s else 0.0,
             num_parameters=max(timing.num_parameters or 0 for timing in seen),
             step_s={number: median(steps_s) for number, steps_s in by_number.items()},
+            power_kw=median(powers_kw) if powers_kw else None,
             is_probed=is_probed,
         )
 
@@ -143,6 +152,7 @@ class Speeds:
             factors=self._factors if is_seen else widened(self._factors),
             exchange=exchange_s,
             evaluations=usual.evaluation_s * spec.epochs,
+            power_kw=usual.power_kw,
         )
 
     def _usual_of(self, spec: RunSpec) -> _Usual | None:
@@ -240,7 +250,14 @@ def timing_of(row: Mapping[str, Any], elapsed_s: float | None) -> Timing:
         between_s=(row["wall_s"] - row["train_s"] - start_s) / row["epochs_completed"],
         evaluation_s=evaluation_s(row, elapsed_s),
         num_parameters=row["num_parameters"],
+        power_kw=_power_kw(row),
     )
+
+
+def _power_kw(row: Mapping[str, Any]) -> float | None:
+    """Of each rank's device on the mean, where its energy was counted [kW]."""
+    energy_kwh = row.get("energy_kwh")
+    return energy_kwh and energy_kwh / (row["wall_s"] * row["world_size"] / 3600)
 
 
 def evaluation_s(row: Mapping[str, Any], elapsed_s: float | None) -> float | None:

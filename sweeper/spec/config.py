@@ -13,6 +13,7 @@ from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
 from sweeper.spec.sentences import checked
+from sweeper.spec.tariff import Tariff
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
     LARGEST,
@@ -22,7 +23,6 @@ from sweeper.spec.values import (
     Fraction,
     Index,
     InStep,
-    Money,
     Positive,
     Settings,
     Switch,
@@ -201,7 +201,7 @@ class Scientific(Settings):
     loss_items: Text | None = None
 
 
-class Incidental(Settings):
+class Incidental(Tariff):
     """The keys that say where, how fast and under which name a run runs."""
 
     logger: Logger
@@ -224,7 +224,6 @@ class Incidental(Settings):
     rerun: Literal["all"] | None = None
     guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out
     budget: Budget | None = None
-    price: Money | None = None
     hardware: Hardware | None = None
     order: Literal["grid", "information"] | None = None  # of earlier rows
     predicted: Predicted | None = None  # filled in where the time of such runs is known

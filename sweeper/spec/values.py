@@ -74,6 +74,9 @@ def _amount(text: str) -> str:
 
 _Money = Annotated[str, AfterValidator(_amount)]
 Money = Annotated[_Money, Rule("a currency and an amount above 0, such as EUR:2.50")]
+EnergyPrice = Annotated[
+    _Money, Rule("an amount above 0 in the currency of price, such as EUR:0.30")
+]
 Budget = Annotated[
     Annotated[_Finite, Field(gt=0)] | _Money,
     Rule("a number of device-hours above 0, or a currency and an amount, such as EUR:50"),

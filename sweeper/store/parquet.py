@@ -1,6 +1,6 @@
 """Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.store.publish import publishing
-from sweeper.store.schema import TABLES, arrow_schema, check_version
+from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -37,10 +37,15 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     with pq.ParquetFile(path) as file:  # read_table would import pandas first
         present = file.schema_arrow.names
         table = file.read(columns=[name for name in columns if name in present])
-    for name in columns:
+    return with_nulls(table, columns).select(list(columns))
+
+
+def with_nulls(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """A table with those of these columns that it lacks, all null."""
+    for name in names:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table)))
-    return table.select(list(columns))
+    return table
 
 
 def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -66,4 +71,5 @@ def read_whole(path: Path, kind: str) -> pa.Table:
     with pq.ParquetFile(path) as file:
         check_version(file.schema_arrow.metadata)
         schema = arrow_schema(TABLES[kind])
-        return file.read(columns=schema.names).select(schema.names).cast(schema)
+        table = with_nulls(file.read(columns=schema.names), LATER & {*schema.names})
+        return table.select(schema.names).cast(schema)

@@ -1,4 +1,7 @@
-"""The columns of the tables: name, type and meaning. Every file has every column."""
+"""The columns of the tables: name, type and meaning. Every file has every column.
+
+But for those that came later: files of earlier programs read as if they were null there.
+"""
 
 from collections.abc import Mapping
 
@@ -67,6 +70,10 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "examples_per_s": (_REAL, "examples trained on per second of training"),
     "predicted_memory_gib": (_REAL, "peak_memory_gib, as predicted; null if not known"),
     "peak_memory_gib": (_REAL, "of the tensors on a GPU, of the process on a CPU"),
+    "energy_kwh": (
+        _REAL,
+        "of the GPUs of all ranks, over all attempts that it resumed from; null if not counted",
+    ),
     "lr_series_hash": (_TEXT, "chain hash of the learning rate of every step, as realised"),
     "attempt": (_COUNT, "1-based; earlier attempts are in superseded/"),
     "started_at": (pa.timestamp("us", tz="UTC"), "start of this attempt"),
@@ -125,6 +132,9 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
     "name": (_TEXT, "as the module logged it"),
     "value": (_REAL, "after the epoch"),
 }
+
+#: Columns that came later, which files of earlier programs lack.
+LATER = frozenset({"energy_kwh"})
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.
 TABLES = {"runs": RUNS, "curves": CURVES, "metrics": METRICS}

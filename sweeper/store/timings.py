@@ -27,6 +27,7 @@ class Timing(BaseModel):
         between_s: an epoch, without its steps [seconds].
         evaluation_s: of that its evaluation; None if it is not known [seconds].
         num_parameters: that were trained; None if it is not known [count].
+        power_kw: that each rank's device took on the mean; None if it was not counted [kW].
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -37,6 +38,7 @@ class Timing(BaseModel):
     between_s: _Seconds
     evaluation_s: _Seconds | None = None
     num_parameters: Annotated[int, Field(ge=0)] | None = None
+    power_kw: Annotated[float, Field(ge=0)] | None = None
 
 
 class _Remembered(BaseModel):

@@ -1,6 +1,7 @@
 """The bill of a sweep: device-hours, and when the last run ends on the machine's places."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,31 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
 
     found = bill([(runs[0], seconds(3600)), (runs[1], None)], Machine(cores=2))
 
-    assert found.totals == {"device_hours": None, "ends_in_s": None, "cost": None}
+    assert set(found.totals.values()) == {None}
+    assert found.totals.keys() == {"device_hours", "energy_kwh", "ends_in_s", "cost"}
     assert found.words(Path("results")) == (
         "1 run will take 1 device-hours, EUR:2.00 (start 1s, steps 59m 56s, exchange 1s, "
         "evaluations 2s, checkpoints 0s). "
         "The time of 1 run is not known: none of the kind has finished on cpu in results. "
         "`sweeper plan --probe` with the same words trains the beginning of one of each kind and "
         "remembers its speed."
+    )
+
+
+def test_energy_is_in_the_money_if_it_was_counted_of_all(grid):
+    prices = ["price=EUR:2", "energy_price=EUR:0.5", "pue=1.2"]
+    lone, pair = (run_spec(c) for c in grid(*WORDS, "batch=3840", "devices=1,2", *prices))
+    counted = replace(seconds(3600), power_kw=0.4)
+
+    of_all = bill([(lone, counted), (pair, counted)], Machine(cores=2))
+    of_some = bill([(lone, counted), (pair, seconds(3600))], Machine(cores=2))
+
+    assert of_all.totals["energy_kwh"] == pytest.approx(1.2)
+    assert of_all.totals["cost"] == "EUR:6.72"
+    assert "2 runs will take 3 device-hours, 1.2 kWh, EUR:6.72, " in of_all.words(Path("results"))
+    assert (of_some.totals["energy_kwh"], of_some.totals["cost"]) == (None, "EUR:6.00")
+    assert of_some.words(Path("results")).endswith(
+        "Energy is not in it: of some of them no run alike was counted."
     )
 
 

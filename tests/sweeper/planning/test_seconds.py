@@ -64,6 +64,22 @@ def test_a_run_takes_the_steps_and_epochs_of_its_kind_and_one_start(spec, traine
     assert seconds.predicted.s == pytest.approx(28)
 
 
+def test_energy_is_predicted_from_what_runs_alike_took_and_from_nothing_else(spec, trained, ledger):
+    two = spec(batch=3840, devices=2)
+    for seed, kw in enumerate((0.2, 0.3, 0.7, None)):
+        wall_s = 1.0 + two.total_steps * 0.25 + two.epochs * 0.5
+        energy_kwh = kw and kw * 2 * wall_s / 3600
+        alike = spec(batch=3840, devices=2, seed=seed)
+        trained(alike, step_s=0.25, device=GPU.kind, energy_kwh=energy_kwh)
+    trained(spec(batch=3840, seed=8), step_s=0.25, device=GPU.kind)
+
+    known = Speeds(ledger, GPU)
+    longer = known.of(spec(batch=3840, devices=2, epochs=6, seed=9, accelerator="gpu"))
+    assert longer.power_kw == pytest.approx(0.3)
+    assert longer.energy_kwh(2) == pytest.approx(0.3 * 2 * longer.total / 3600)
+    assert known.of(spec(batch=3840, accelerator="gpu")).energy_kwh(1) is None
+
+
 LINKS = {
     "compute_capability": 70, "link": "pci", "node_gb_per_s": 1.0, "network_gb_per_s": 1.0,
     "bucket_mib": 25,

@@ -1,0 +1,138 @@
+"""The energy that a rank's GPU takes, as NVML counts it; what NVML does not count is not estimated.
+
+NVML counts a whole device: what several processes share cannot be told apart.
+"""
+
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sweeper.spec.worker_args import CHECKPOINT, WorkerArgs
+from sweeper.store.energy import energy_note
+from sweeper.store.publish import publish_json
+
+_MJ_PER_KWH = 3.6e9
+_LOOK_EVERY_S = 10.0
+
+
+class _NotCounted(Exception):
+    """The text says why, and what to do."""
+
+
+@contextmanager
+def counted_energy(rank: WorkerArgs) -> Generator[None]:
+    """Note beside the attempt what the GPU of this process takes until the end of the block.
+
+    The note is renewed every few seconds: if this process is killed, the time after it is missing.
+    """
+    meter, is_over = _Meter(rank), threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(_LOOK_EVERY_S):
+            meter.look()
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        looking.join()
+        meter.look()
+
+
+class _Meter:
+    """What a GPU took so far, and for good why that cannot be told."""
+
+    def __init__(self, rank: WorkerArgs) -> None:
+        folder = Path(rank.folder)
+        self._note = folder / energy_note(rank.rank)
+        is_resumed = (folder.parent / CHECKPOINT).exists()
+        self._about = {"world_size": rank.world_size, "is_resumed": is_resumed}
+        self._kwh: float | None = None
+        try:
+            self._gpu = _Gpu()
+            self._began_mj = self._gpu.counted_mj()
+        except _NotCounted as why:
+            self._give_up(why)
+        else:
+            self._kwh = 0.0
+        self._publish()
+
+    def look(self) -> None:
+        """Read the counter, as long as it is of this process alone."""
+        if self._kwh is None:
+            return
+        try:
+            self._kwh = (self._gpu.counted_mj() - self._began_mj) / _MJ_PER_KWH
+        except _NotCounted as why:
+            self._give_up(why)
+        self._publish()
+
+    def _give_up(self, why: _NotCounted) -> None:
+        self._kwh = None
+        sys.stderr.write(f"Energy is not counted: {why}\n")
+
+    def _publish(self) -> None:
+        with suppress(OSError):  # a full disk fails no run that does not need it
+            publish_json(self._note, {**self._about, "kwh": self._kwh})
+
+
+class _Gpu:
+    """The GPU of this process as NVML knows it, which numbers GPUs otherwise than CUDA does."""
+
+    def __init__(self) -> None:
+        try:
+            self._nvml: Any = import_module("pynvml")
+        except ImportError as error:
+            msg = "the package nvidia-ml-py is not there (pip install nvidia-ml-py)."
+            raise _NotCounted(msg) from error
+        with self._reasons():
+            self._nvml.nvmlInit()
+            self._handle = self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{_uuid()}")
+            if self._is_divided():
+                msg = "the GPU is divided (MIG), and NVML counts the whole."
+                raise _NotCounted(msg)
+
+    def counted_mj(self) -> int:
+        """The counter, which only goes up [millijoules]."""
+        with self._reasons():
+            users = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+            num_users = len({user.pid for user in users})
+            if num_users > 1:
+                msg = f"{num_users} processes use the GPU, and NVML counts the whole."
+                raise _NotCounted(msg)
+            if not num_users:
+                msg = (
+                    "NVML does not say which processes use the GPU, as in a container that has "
+                    "its own numbers for processes (docker run --pid=host)."
+                )
+                raise _NotCounted(msg)
+            return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+
+    @contextmanager
+    def _reasons(self) -> Generator[None]:
+        try:
+            yield
+        except self._nvml.NVMLError as error:
+            msg = f"NVML says: {error}."
+            raise _NotCounted(msg) from error
+
+    def _is_divided(self) -> bool:
+        try:
+            current, _ = self._nvml.nvmlDeviceGetMigMode(self._handle)
+        except self._nvml.NVMLError_NotSupported:  # by GPUs that cannot be
+            return False
+        return current == self._nvml.NVML_DEVICE_MIG_ENABLE
+
+
+def _uuid() -> str:
+    """Of this process's GPU, on which NVML shall see it from now on."""
+    torch.cuda.synchronize()  # CUDA opens the device at its first use
+    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
