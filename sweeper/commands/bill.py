@@ -8,8 +8,15 @@ from pathlib import Path
 
 from sweeper.console.runs import duration
 from sweeper.launch.local.slots import Machine, Slots, this_device
-from sweeper.planning.budget import Account, allowed_hours, check_budget, left_hours, spent_hours
-from sweeper.planning.plan import Plan, Task, left_to_make
+from sweeper.planning.budget import (
+    Account,
+    allowed_hours,
+    check_budget,
+    left_hours,
+    left_to_make,
+    spent_hours,
+)
+from sweeper.planning.plan import Plan, Task
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec

@@ -145,10 +145,11 @@ class _Single:
         self.path = override.key_or_group.split(".")
         self.value = _unquoted(override.value()) if is_value else None
         self.interpolates = "${" in str(self.value)
+        self.may_lack = "???" in str(self.value)
 
 
 class _Template:
-    """One choice of groups, composed; values are set on copies of it."""
+    """One choice of groups, composed; values are set beside it."""
 
     def __init__(self, loader: ConfigLoader, chosen: Sequence[str]) -> None:
         self._loader, self._chosen = loader, chosen
@@ -157,6 +158,7 @@ class _Template:
         ours = OmegaConf.masked_copy(self.composed, keys)
         self._has_interpolations = "${" in OmegaConf.to_yaml(ours)
         self._plain: Any = OmegaConf.to_container(ours)
+        self._lacks = bool(list(_missing(self._plain)))
         self._known: set[str] = set()
 
     def with_values(self, values: Sequence[_Single]) -> Config:
@@ -166,14 +168,16 @@ class _Template:
                 self._known.add(key)
         if self._has_interpolations or any(value.interpolates for value in values):
             return plain(_compose(self._loader, [*self._chosen, *(v.text for v in values)]))
-        config = _copied(self._plain)
+        config = {**self._plain}  # groups are never changed in place: points share them
         for value in values:
             *groups, name = value.path
             node = config
             for group in groups:
+                node[group] = {**node[group]}
                 node = node[group]
             node[name] = value.value
-        _check_complete(config)
+        if self._lacks or any(value.may_lack for value in values):
+            _check_complete(config)
         return config
 
 
@@ -181,11 +185,6 @@ class _Template:
 def _template(loader: ConfigLoader, chosen: tuple[str, ...]) -> _Template:
     """Composed once in a process: a tuner asks again for each trial."""
     return _Template(loader, chosen)
-
-
-def _copied(node: Config) -> Config:
-    """A copy whose mappings are its own; other values are never changed in place."""
-    return {key: _copied(v) if isinstance(v, dict) else v for key, v in node.items()}
 
 
 def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:

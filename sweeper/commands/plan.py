@@ -106,7 +106,7 @@ def _say_what_is_refused(planned: Plan, ledger: Ledger) -> None:
 
 def _say_what_is_missing(planned: Plan) -> None:
     """Say why the new runs could not start on this machine: a plan may be made on another."""
-    new = [spec.config for spec in planned.specs if spec.run_id not in planned.ended]
+    new = {s.kin: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
     try:
         check_ready(new, this_machine(jobs="auto", runs_per_gpu=1))
     except ValueError as error:
@@ -148,11 +148,18 @@ def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Lin
         planned: the runs.
         seconds: what they will take, by run id, where it is known.
     """
-    return [_line(spec, planned, seconds.get(spec.run_id)) for spec in planned.specs]
+    of_kin = {
+        spec.kin: _line_of_kin(spec, planned, seconds.get(spec.run_id))
+        for spec in _one_of_each_kin(planned)
+    }
+    return [{**of_kin[spec.kin], **_own_line(spec, planned)} for spec in planned.specs]
 
 
-def _line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
-    ended, changed = planned.ended.get(spec.run_id), planned.changes.get(spec.run_id)
+def _one_of_each_kin(planned: Plan) -> list[RunSpec]:
+    return list({spec.kin: spec for spec in planned.specs}.values())
+
+
+def _line_of_kin(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
     return {
         **planned_columns(spec),
         **(seconds.predicted.columns if seconds else {}),
@@ -170,6 +177,14 @@ def _line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
         "total_examples": spec.batch_plan.examples_before(spec.epochs),
+    }
+
+
+def _own_line(spec: RunSpec, planned: Plan) -> Line:
+    ended, changed = planned.ended.get(spec.run_id), planned.changes.get(spec.run_id)
+    return {
+        "run_id": spec.run_id,
+        "seed": spec.config.seed,
         "ledger": str(ended.outcome) if ended else "new",
         "changed_code": list(changed.files) if changed else [],
         "warnings": list(planned.warnings[spec.run_id]),
@@ -185,15 +200,16 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     console.print(FittedTable(columns), soft_wrap=False)
     if any(layout.endswith("?") for layout in layouts):
         console.print("Layouts with ?: at most, until memory is traced (`sweeper plan --memory`).")
-    memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in planned.specs]
-    said = [*memory, *map(course, planned.specs), *map(compared, planned.specs)]
+    kinds = _one_of_each_kin(planned)
+    memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in kinds]
+    said = [*memory, *map(course, kinds), *map(compared, kinds)]
     for sentence in dict.fromkeys(said):
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
     for text in (*planned.of_repeats, *of_same(planned.same), *warnings):
         console.print(text)
-    for sentence in dict.fromkeys(map(guarantees, planned.specs)):
+    for sentence in dict.fromkeys(map(guarantees, kinds)):
         if sentence:
             console.print(sentence)
     if said := of_code(planned.changes, planned.specs[0].config.code):

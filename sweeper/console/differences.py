@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 from sweeper.spec.identity import Words
 
@@ -9,6 +10,9 @@ from sweeper.spec.identity import Words
 _FIRST = ("batch", "warmup", "lr_rule", "seed", "module", "model", "data", "optimizer", "base_lr")
 #: These are said of all runs where they agree in them.
 _ALWAYS_SAID = (*_FIRST, "schedule", "epochs")
+
+#: A key, with its value and the choices of groups that it belongs to.
+_Setting = tuple[str, tuple[str, tuple[str, ...]]]
 
 
 class Differences:
@@ -20,28 +24,40 @@ class Differences:
 
     def __init__(self, runs: Iterable[Words] = (), *, always: Iterable[str] = ()) -> None:
         """The runs so far, and keys that count as differing whether they do or not."""
-        self._differing = set(always)
-        self._first: dict[tuple[str, tuple[str, ...]], str] = {}
-        self._having: Counter[tuple[str, tuple[str, ...]]] = Counter()
-        self._choosing: Counter[tuple[str, ...]] = Counter()
+        self._always = {*always}
+        self._num_runs = 0
+        self._settings: Counter[_Setting] = Counter()
         for run in runs:
             self.add(run)
 
     def add(self, run: Words) -> None:
         """Take in one more run."""
-        self._choosing[()] += 1
-        for key, (value, choices) in run.items():
-            self._choosing[*choices, f"{key}={value}"] += 1
-            self._having[key, choices] += 1
-            if self._first.setdefault((key, choices), value) != value:
-                self._differing.add(key)
+        self._num_runs += 1
+        self._settings.update(run.items())
+        vars(self).pop("keys", None)
 
-    @property
+    @cached_property
     def keys(self) -> list[str]:
         """The keys in which the runs differ, the usual ones first."""
-        lacked = {key for (key, of), num in self._having.items() if num < self._choosing[of]}
-        found = dict.fromkeys(k for k, _ in self._first if k in self._differing or k in lacked)
+        differing, first = {*self._always}, self._first
+        choosing = Counter[tuple[str, ...]]({(): self._num_runs})
+        having = Counter[tuple[str, tuple[str, ...]]]()
+        for (key, (value, choices)), num in self._settings.items():
+            choosing[*choices, f"{key}={value}"] += num
+            having[key, choices] += num
+            if first[key, choices] != value:
+                differing.add(key)
+        lacked = {key for (key, of), num in having.items() if num < choosing[of]}
+        found = dict.fromkeys(key for key, _ in first if key in differing or key in lacked)
         return sorted(found, key=_place)
+
+    @property
+    def _first(self) -> dict[tuple[str, tuple[str, ...]], str]:
+        """By key and choices of groups, the value in the first run that has it."""
+        found: dict[tuple[str, tuple[str, ...]], str] = {}
+        for key, (value, choices) in self._settings:
+            found.setdefault((key, choices), value)
+        return found
 
     def label(self, run: Words) -> str:
         """A run among the others: `batch=256 model=resnet8`; empty where none differ."""

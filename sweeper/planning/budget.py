@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.planning.plan import Event, Task
+from sweeper.planning.plan import Event, Plan, Task, is_settled
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
@@ -15,6 +15,19 @@ from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 
 _ROUNDING = 1e-9
+
+
+def left_to_make(
+    planned: Plan, *, retry: str | None, rerun: str | None, code: str | None = None
+) -> list[RunSpec]:
+    """The runs that `tasks` would make, as far as the rows tell; changes nothing."""
+    again = {*planned.changes} if code == "rerun" else set[str]()
+    settled = {
+        run_id
+        for run_id, row in planned.ended.items()
+        if run_id not in planned.early and is_settled(row.outcome, retry)
+    }
+    return [s for s in planned.specs if rerun or s.run_id in again or s.run_id not in settled]
 
 
 def allowed_hours(config: RunConfig) -> float | None:

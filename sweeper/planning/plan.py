@@ -1,24 +1,28 @@
 """The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
+from sweeper.planning.measured_noise import measured_in, with_measured_noise
 from sweeper.planning.names import check_names
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
 from sweeper.planning.signatures import check_settings
-from sweeper.spec.config import Component, RunConfig, run_config, targets
-from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
+from sweeper.spec.config import Component, RunConfig, run_config
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.values import LARGEST
 from sweeper.spec.warnings import find_warnings
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.same_runs import note_same
 from sweeper.store.standing import Open, recover, standing, tidy
+
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,7 @@ class Event:
 
 
 def plan(
-    configs: Iterable[Mapping[str, Any]],
+    configs: Iterable[Config],
     ledger: Ledger,
     *,
     device: Device | None = None,
@@ -145,27 +149,9 @@ def plan(
     Raises:
         ValueError: with a line per distinct mistake, if any point is impossible.
     """
-    specs: dict[str, RunSpec] = {}
-    mistakes: dict[str, int] = {}
-    repeats = 0
-    for config in configs:
-        try:
-            spec = run_spec(_with_measured_noise(run_config(config), ledger))
-            repeats += spec.run_id in specs
-            specs.setdefault(spec.run_id, spec)
-        except ValueError as error:
-            for line in str(error).splitlines():
-                mistakes[line] = mistakes.get(line, 0) + 1
-    if mistakes:
-        raise ValueError("\n".join(_counted(text, times) for text, times in mistakes.items()))
-    if not specs:
-        msg = (
-            "the grid must have a point; an override has no value, such as range(0,0) or a glob "
-            "that matches nothing. Give each key a value."
-        )
-        raise ValueError(msg)
+    specs, repeats = _runs_of(configs, ledger)
     ended = ledger.ended()
-    new = [spec.config for run_id, spec in specs.items() if run_id not in ended]
+    new = {spec.kin: spec.config for run_id, spec in specs.items() if run_id not in ended}.values()
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
@@ -173,7 +159,7 @@ def plan(
     if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
         specs = without_same(specs, same)
-    named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
+    named = {run_id: spec.kin.targets for run_id, spec in specs.items()}
     fits = MemoryCache(ledger.results, device).fits(specs.values()) if device else {}
     return Plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
@@ -188,17 +174,48 @@ def plan(
     )
 
 
-def left_to_make(
-    planned: Plan, *, retry: str | None, rerun: str | None, code: str | None = None
-) -> list[RunSpec]:
-    """The runs that `tasks` would make, as far as the rows tell; changes nothing."""
-    again = {*planned.changes} if code == "rerun" else set[str]()
-    settled = {
-        run_id
-        for run_id, row in planned.ended.items()
-        if run_id not in planned.early and _is_settled(row.outcome, retry)
-    }
-    return [s for s in planned.specs if rerun or s.run_id in again or s.run_id not in settled]
+def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
+    """The runs of a grid by id, as their first points have them; how many points repeat one."""
+    specs, mistakes = dict[str, RunSpec](), Counter[str]()
+    repeats, points = 0, _Points(ledger)
+    for config in configs:
+        try:
+            spec = points.read(config)
+            repeats += spec.run_id in specs
+            specs.setdefault(spec.run_id, spec)
+        except ValueError as error:
+            mistakes.update(str(error).splitlines())
+    if mistakes:
+        times = {text: f" ({n} points of the grid)" * (n > 1) for text, n in mistakes.items()}
+        raise ValueError("\n".join(f"{text}{said}" for text, said in times.items()))
+    if not specs:
+        msg = (
+            "the grid must have a point; an override has no value, such as range(0,0) or a glob "
+            "that matches nothing. Give each key a value."
+        )
+        raise ValueError(msg)
+    return specs, repeats
+
+
+class _Points:
+    """Reads points; those that differ from an earlier one in the seed alone share its numbers."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._noise_of = measured_in(ledger)
+        self._first: dict[str, RunSpec] = {}
+
+    def read(self, config: Config) -> RunSpec:
+        seed = config.get("seed")
+        if type(seed) is not int or not 0 <= seed <= LARGEST:
+            return self._read(config)  # which refuses it
+        rest = repr({**config, "seed": None})
+        first = self._first.get(rest) or self._first.setdefault(rest, self._read(config))
+        return first.with_seed(seed)
+
+    def _read(self, config: Config) -> RunSpec:
+        read = run_config(config)
+        is_measured = getattr(read.lr_rule, "noise_scale", None) == "measured"
+        return run_spec(with_measured_noise(read, self._noise_of) if is_measured else read)
 
 
 def tasks(
@@ -226,16 +243,21 @@ def tasks(
         again |= {*planned.changes}
     if again:
         ledger.supersede(again)
-    found = (_task(s, planned, ledger, retry, rerun=s.run_id in again) for s in planned.specs)
-    return [task for task in found if task]
+    since = set[str]()
+    found = [
+        _task(s, planned, ledger, retry, since, rerun=s.run_id in again) for s in planned.specs
+    ]
+    published = since & ledger.ended().keys() if since else since  # of the others the row was lost
+    return [task for task in found if task and task.spec.run_id not in published]
 
 
 def _task(
-    spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, *, rerun: bool
+    spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, since: set[str], *, rerun: bool
 ) -> Task | None:
+    """The attempt to make; `since` takes in the runs that have ended since the plan was made."""
     ended = planned.ended.get(spec.run_id)
     is_early = spec.run_id in planned.early
-    if ended and not rerun and not is_early and _is_settled(ended.outcome, retry):
+    if ended and not rerun and not is_early and is_settled(ended.outcome, retry):
         return None
     last = ledger.last_attempt(spec.run_id)
     if last == 0 or (ended and ended.attempt >= last):
@@ -245,13 +267,13 @@ def _task(
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover(ledger, spec.run_id, last)
-    again = Task(spec=spec, number=last + 1, from_scratch=rerun)
-    is_settled = end is not None and _is_settled(end.outcome, retry)
-    has_row = is_settled and spec.run_id in ledger.ended()  # published since, unless it was lost
-    return None if has_row and not rerun else again
+    if end is not None and is_settled(end.outcome, retry) and not rerun:
+        since.add(spec.run_id)
+    return Task(spec=spec, number=last + 1, from_scratch=rerun)
 
 
-def _is_settled(outcome: Outcome, retry: str | None) -> bool:
+def is_settled(outcome: Outcome, retry: str | None) -> bool:
+    """Whether a run that ended so is not tried again, unless all are."""
     return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
 
 
@@ -271,29 +293,3 @@ def _failed_early(
     failed = {id for id in run_ids if id in ended and ended[id].outcome == Outcome.FAILED}
     rows = ledger.rows(failed, ["steps"]) if failed else {}
     return {run_id for run_id, row in rows.items() if row["steps"] == 0}
-
-
-def _counted(text: str, times: int) -> str:
-    return text if times == 1 else f"{text} ({times} points of the grid)"
-
-
-def _with_measured_noise(config: RunConfig, ledger: Ledger) -> RunConfig:
-    """The config with the number in place of ``lr_rule.noise_scale=measured``.
-
-    The number belongs to the run's identity; where it comes from does not.
-    """
-    rule = config.lr_rule
-    is_known = isinstance(rule, Saturating | Surge | OwnRule)
-    if not is_known or getattr(rule, "noise_scale", None) != "measured":
-        return config
-    named = rule.measured_in
-    row = ledger.rows({str(named)}, ["noise_scale"]).get(str(named)) if named else None
-    if row is None or row["noise_scale"] is None:
-        msg = (
-            "lr_rule.noise_scale=measured needs lr_rule.measured_in, a run in "
-            f"{ledger.results} that has ended and measured its noise; got lr_rule.measured_in="
-            f"{named}. Train one with noise_span=... and write +lr_rule.measured_in=RUN_ID."
-        )
-        raise ValueError(msg)
-    measured = {**config.resolved["lr_rule"], "noise_scale": row["noise_scale"]}
-    return config.replaced(lr_rule=measured)

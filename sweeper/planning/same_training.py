@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.spec.identity import OF_RATES, training_id
+from sweeper.spec.identity import OF_RATES, id_but_for_rates
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.ledger import Ledger, RowFile
 
@@ -16,6 +16,7 @@ _POINTS_SHOWN = 10
 #: Columns that are read to tell which rows are worth a look.
 _MARKING = ("seed", "global_batch", "epochs")
 _Mark = tuple[Any, ...]
+_Rates = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class StoredTrainings:
         self._ledger = ledger
         self._marks: dict[str, _Mark] = {}
         self._parsed: set[str] = set()
-        self._rates_of: dict[str, dict[str, dict[str, Any]]] = {}
+        self._rates_of: dict[str, dict[str, _Rates]] = {}
+        self._trainings: dict[str, dict[str | None, _Rates]] = {}
 
     def read(self, results: Set[str], points: Iterable[RunSpec]) -> None:
         """Look at the rows of results that could be like these points, each once."""
@@ -51,23 +53,39 @@ class StoredTrainings:
             try:
                 config = {**json.loads(row["config_json"]), "bn_span": row["bn_span"]}
                 rates = {key: config.get(key) for key in OF_RATES}
-                self._rates_of.setdefault(training_id(config), {})[run_id] = rates
+                self._rates_of.setdefault(id_but_for_rates(config), {})[run_id] = rates
             except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
                 continue
 
     def like(self, spec: RunSpec) -> RunSpec | None:
         """A run of the folder with the same training, laid out as this one."""
-        stored = self._rates_of and self._rates_of.get(training_id(spec.identified), {})
-        for run_id, rates in stored.items():
-            rule, asked = rates["lr_rule"], spec.config.resolved["lr_rule"]
-            if "_target_" in rule and rule != asked:
-                continue  # a function of somebody's: not called
-            try:
-                other = run_spec(spec.config.replaced(**rates))
-            except ValueError:
-                continue
-            if other.run_id == run_id and other.training_id == spec.training_id:
-                return other
+        if not self._rates_of:
+            return None
+        rest = spec.kin.id_but_for_rates(spec.config.seed)
+        trainings = self._trainings.setdefault(rest, {})
+        for run_id, rates in self._new(rest, spec):
+            other = _with(rates, spec)
+            if other and other.run_id == run_id:
+                trainings.setdefault(other.training_id, rates)
+        rates = trainings.get(spec.training_id)
+        return _with(rates, spec) if rates else None
+
+    def _new(self, rest: str, spec: RunSpec) -> Iterator[tuple[str, _Rates]]:
+        """Runs that are alike but in their rates, each once.
+
+        One whose rates a function of somebody's gives waits for a point that calls it anyway.
+        """
+        found, asked = self._rates_of.get(rest, {}), spec.config.resolved["lr_rule"]
+        for run_id, rates in list(found.items()):
+            if "_target_" not in rates["lr_rule"] or rates["lr_rule"] == asked:
+                yield run_id, found.pop(run_id)
+
+
+def _with(rates: _Rates, spec: RunSpec) -> RunSpec | None:
+    """A run with other rates, laid out as this one; None if they are not possible."""
+    try:
+        return run_spec(spec.config.replaced(**rates))
+    except ValueError:
         return None
 
 

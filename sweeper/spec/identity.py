@@ -7,10 +7,10 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
-from sweeper.spec.config import Scientific, is_ours
+from sweeper.spec.config import Scientific, is_ours, targets
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
@@ -35,7 +35,7 @@ def run_id(config: Mapping[str, Any]) -> str:
         config: the resolved config, with ``bn_span`` as the number of examples in fact normalised
             together.
     """
-    return _digest(scientific_part(config))
+    return _digest(_text_of(scientific_part(config)))
 
 
 #: Keys that a training knows only through the learning rates that follow from them, unless it
@@ -43,20 +43,87 @@ def run_id(config: Mapping[str, Any]) -> str:
 OF_RATES = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
 
 
-def training_id(config: Mapping[str, Any], rates: Any = None) -> str:
-    """Hash of what a training depends on: the scientific part, with rates for what they come from.
+def id_but_for_rates(config: Mapping[str, Any]) -> str:
+    """Hash of what a training depends on beside its learning rates.
 
     Args:
         config: as of `run_id`.
-        rates: what its learning rates are; None for all runs alike but in their rates.
     """
-    rest = {key: value for key, value in scientific_part(config).items() if key not in OF_RATES}
-    return _digest([rest, rates])
+    return _digest(_text_of([_but_for_rates(config), None]))
 
 
-def _digest(content: Any) -> str:
-    canonical = json.dumps(_canonical(content), sort_keys=True, allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+class Kin:
+    """What runs share that differ in their seed alone, most of a large grid: worked out once.
+
+    Args:
+        config: of any of them, as of `run_id`.
+        rates: what their learning rates are; None if only the training shows them.
+    """
+
+    def __init__(self, config: Mapping[str, Any], rates: Any) -> None:
+        self._config, self._rates = config, rates
+
+    def run_id(self, seed: int) -> str:
+        """As `run_id` has it."""
+        return _digest(str(seed).join(self._identity))
+
+    def training_id(self, seed: int) -> str | None:
+        """Hash of what a training depends on, with its rates; None if they are not known."""
+        return _digest(str(seed).join(self._training)) if self._training else None
+
+    def id_but_for_rates(self, seed: int) -> str:
+        """As `id_but_for_rates` has it."""
+        before, after = self._rest
+        return _digest(f"{before}{seed}{after}, null]")
+
+    def words(self, seed: int) -> Words:
+        """As `words` has them."""
+        return {**self._words, "seed": (str(seed), ())}
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """Every `_target_` of their configs."""
+        return tuple(targets(self._config))
+
+    @cached_property
+    def _identity(self) -> tuple[str, str]:
+        return _around_seed(scientific_part(self._config))
+
+    @cached_property
+    def _training(self) -> tuple[str, str] | None:
+        if self._rates is None:
+            return None
+        before, after = self._rest
+        return before, f"{after}, {_text_of(self._rates)}]"
+
+    @cached_property
+    def _rest(self) -> tuple[str, str]:
+        before, after = _around_seed(_but_for_rates(self._config))
+        return f"[{before}", after
+
+    @cached_property
+    def _words(self) -> Words:
+        return words(self._config)
+
+
+def _around_seed(content: Mapping[str, Any]) -> tuple[str, str]:
+    """The text of a content that is hashed, before and after its seed."""
+    texts = {key: f"{_text_of(key)}: {_text_of(content[key])}" for key in sorted(content)}
+    before = "".join(f"{text}, " for key, text in texts.items() if key < "seed")
+    after = "".join(f", {text}" for key, text in texts.items() if key > "seed")
+    return f'{{{before}"seed": ', f"{after}}}"
+
+
+def _text_of(content: Any) -> str:
+    return json.dumps(_canonical(content), sort_keys=True, allow_nan=False)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _but_for_rates(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in scientific_part(config).items() if key not in OF_RATES}
 
 
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:

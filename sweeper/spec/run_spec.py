@@ -1,7 +1,7 @@
 """One run, decided: everything a worker needs and a table row says, checked and derived once."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.gradient_noise import needs_noise
 from sweeper.spec.lr_rules import LRRule, OwnRule, Scaling
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
-from sweeper.spec.schedule import LRSchedule, warmup
+from sweeper.spec.schedule import LRSchedule, warmup, warmup_epochs
 from sweeper.spec.schedules import (
     GrowingBatch,
     OwnSchedule,
@@ -43,9 +43,14 @@ class RunSpec:
     schedule: LRSchedule
 
     @cached_property
+    def kin(self) -> identity.Kin:
+        """What it shares with the runs that differ from it in the seed alone."""
+        return identity.Kin(self.identified, self._rates)
+
+    @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        return identity.run_id(self.identified)
+        return self.kin.run_id(self.config.seed)
 
     @cached_property
     def training_id(self) -> str | None:
@@ -53,17 +58,30 @@ class RunSpec:
 
         None if its rates or batches follow from what only the training shows.
         """
+        return self.kin.training_id(self.config.seed)
+
+    @property
+    def words(self) -> identity.Words:
+        """The scientific configuration by dotted key, as text."""
+        return self.kin.words(self.config.seed)
+
+    def with_seed(self, seed: int) -> "RunSpec":
+        """The same run with another seed, a whole number of 0 or more: nothing else follows it."""
+        config = self.config.model_copy(update={"seed": seed})
+        vars(config)["resolved"] = {**self.config.resolved, "seed": seed}
+        spec = replace(self, config=config)
+        vars(spec)["kin"] = self.kin
+        return spec
+
+    @property
+    def _rates(self) -> Sequence[object] | None:
+        """What its learning rates are, as few numbers; None if only the training shows them."""
         if needs_noise(self.config):
             return None
         decay = self.config.schedule
         reads_warmup = isinstance(decay, OwnSchedule) or getattr(decay, "clock", "") == "warmup"
         rates = self.schedule.before_decay(with_length=reads_warmup)
-        return identity.training_id(self.identified, [*rates, self.config.base_lr is None])
-
-    @property
-    def words(self) -> identity.Words:
-        """The scientific configuration by dotted key, as text."""
-        return identity.words(self.identified)
+        return [*rates, self.config.base_lr is None]
 
     @property
     def identified(self) -> dict[str, Any]:
@@ -198,26 +216,6 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
         )
         raise ValueError(msg)
     return peak
-
-
-def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> float:
-    """Length of the warmup at this batch, ``warmup * batch_ratio**warmup_exponent`` [epochs].
-
-    A rule without `warmup_exponent` leaves the warmup as it is. LEGW's exponent is 1: the epochs
-    grow with the batch, the number of steps stays.
-
-    Args:
-        lr_rule: the rule.
-        warmup: length of the warmup at the base batch [epochs].
-        batch_ratio: ``global_batch / base_batch`` [dimensionless].
-
-    Source:
-        You et al. 2019, arXiv:1901.08256 (exponent 1).
-    """
-    if lr_rule.warmup_exponent is None:
-        return warmup
-    exponent = lr_rule.warmup_exponent
-    return number(lambda: warmup * batch_ratio**exponent)
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sweeper.spec.batch_plan import BatchPlan
-from sweeper.spec.schedules import Decay
+from sweeper.spec.lr_rules import LRRule
+from sweeper.spec.schedules import Decay, number
 
 #: How far along the climb a 0-based step stands, 0 at the start and 1 at the peak, given the
 #: step and the length of the warmup [steps].
@@ -53,6 +54,26 @@ def flat(step: int, steps: float) -> float:
     """
     del step, steps
     return 0.0
+
+
+def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> float:
+    """Length of the warmup at this batch, ``warmup * batch_ratio**warmup_exponent`` [epochs].
+
+    A rule without `warmup_exponent` leaves the warmup as it is. LEGW's exponent is 1: the epochs
+    grow with the batch, the number of steps stays.
+
+    Args:
+        lr_rule: the rule.
+        warmup: length of the warmup at the base batch [epochs].
+        batch_ratio: ``global_batch / base_batch`` [dimensionless].
+
+    Source:
+        You et al. 2019, arXiv:1901.08256 (exponent 1).
+    """
+    if lr_rule.warmup_exponent is None:
+        return warmup
+    exponent = lr_rule.warmup_exponent
+    return number(lambda: warmup * batch_ratio**exponent)
 
 
 def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -> Warmup:

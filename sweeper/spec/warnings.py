@@ -28,7 +28,9 @@ def find_warnings(
         specs: every run of the grid.
         fails: by run id, the smallest micro-batch known to need too much memory; may lack any.
     """
-    found = {spec.run_id: list(_of_run(spec, fails.get(spec.run_id))) for spec in specs}
+    one_of = {spec.kin: spec for spec in specs}
+    of_kin = {kin: [*_of_run(spec, fails.get(spec.run_id))] for kin, spec in one_of.items()}
+    found = {spec.run_id: [*of_kin[spec.kin]] for spec in specs}
     for alike in _by_data(specs):
         if uneven := _uneven(alike):
             for spec in alike:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
 from sweeper.store.ledger import COMPACT_PREFIX, RowFile, is_whole
-from sweeper.store.parquet import read_whole, write_table
+from sweeper.store.parquet import read_columns, read_whole, write_table
 
 _LOCK = ".compacting"
 #: In the order that they are published in: the row last.
@@ -51,7 +51,7 @@ def compacted(results: Path) -> list[RowFile]:
     for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
         if not is_whole(path):
             continue
-        columns = pq.read_table(path, columns=["run_id", "attempt", "outcome"]).to_pydict()
+        columns = read_columns(path, ["run_id", "attempt", "outcome"]).to_pydict()
         for run_id, attempt, outcome in zip(*columns.values(), strict=True):
             rows.append(RowFile(run_id=run_id, attempt=attempt, outcome=Outcome(outcome)))
     return rows

@@ -183,9 +183,14 @@ class Ledger:
         """Seconds of training and validation of these runs, to the end of their current curves."""
         from sweeper.store.parquet import read_elapsed  # pyarrow: 0.2 s
 
-        ours = {*run_ids, _COMPACT}
-        paths = [p for p in self._curves.glob("*.parquet") if p.name.partition("-")[0] in ours]
-        found = [row for p in paths if is_whole(p) for row in read_elapsed(p, run_ids)]
+        paths = sorted(self._curves.glob("*.parquet"))
+        own = [p for p in paths if p.name.partition("-")[0] in run_ids]
+        found = [row for p in own if is_whole(p) for row in read_elapsed(p, run_ids)]
+        left = {*run_ids} - {row["run_id"] for row in found}
+        for path in paths:
+            if left and path.name.startswith(COMPACT_PREFIX) and is_whole(path):
+                found += (rows := read_elapsed(path, left))
+                left -= {row["run_id"] for row in rows}
         rows = sorted(found, key=lambda row: row["attempt"])
         return {row["run_id"]: row["elapsed_s"] for row in rows}
 

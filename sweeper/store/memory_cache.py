@@ -20,7 +20,8 @@ from statistics import median
 from typing import Any
 
 from sweeper.spec.batch import usable_micro_batches
-from sweeper.spec.config import RunConfig, targets
+from sweeper.spec.config import RunConfig
+from sweeper.spec.identity import Kin
 from sweeper.spec.memory import CPU, Device, memory_part
 from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
 from sweeper.spec.method_checks import gradient_span
@@ -120,7 +121,13 @@ class MemoryCache:
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """By run id, what is known of each."""
         known: dict[str, _Known] | None = {} if self._folder.is_dir() else None
-        return {spec.run_id: self._fit(spec, known) for spec in specs}
+        found: dict[str, Fit] = {}
+        of_kin: dict[Kin, Fit] = {}
+        for spec in specs:
+            fit = of_kin[spec.kin] = of_kin.get(spec.kin) or self._fit(spec, known)
+            its = spec if fit.spec.kin is spec.kin else fit.spec.with_seed(spec.config.seed)
+            found[spec.run_id] = replace(fit, spec=its)
+        return found
 
     def fit(self, spec: RunSpec) -> Fit:
         """What is known of a run: its micro-batch, and the memory that it will take."""
@@ -224,7 +231,7 @@ class MemoryCache:
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device_of(spec.config)
         about = {**memory_part(spec.config, device), "versions": _versions()}
-        code = code_hash(own_code(targets(spec.config.resolved)))
+        code = code_hash(own_code(spec.kin.targets))
         return {**about, "code": code} if code else about
 
     def _described(self, spec: RunSpec) -> Path:

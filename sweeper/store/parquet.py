@@ -56,10 +56,12 @@ def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> l
 
 def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
     """Of each attempt at these runs in a file of curves, the seconds by its last epoch."""
-    names = ["run_id", "attempt", "elapsed_s"]
-    table = read_columns(path, names).filter(pc.field("run_id").isin([*run_ids]))
-    ends = table.group_by(names[:2]).aggregate([("elapsed_s", "max")])
-    return [{**row, "elapsed_s": row["elapsed_s_max"]} for row in ends.to_pylist()]
+    columns = read_columns(path, ["run_id", "attempt", "elapsed_s"]).to_pydict()
+    ends: dict[tuple[str, int], float] = {}  # by hand: pyarrow's filters would import pandas first
+    for run_id, attempt, elapsed_s in zip(*columns.values(), strict=True):
+        if run_id in run_ids and elapsed_s is not None:
+            ends[run_id, attempt] = max(elapsed_s, ends.get((run_id, attempt), 0.0))
+    return [{"run_id": id, "attempt": n, "elapsed_s": s} for (id, n), s in ends.items()]
 
 
 def read_whole(path: Path, kind: str) -> pa.Table:

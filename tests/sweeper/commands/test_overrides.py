@@ -119,12 +119,11 @@ def test_ranges_and_choices_of_groups_sweep(grid):
     assert {c["seed"] for c in configs} == {0, 1, 2}
 
 
-def test_points_do_not_share_their_groups(grid):
-    first, second = grid("seed=0,1")
+def test_points_share_the_groups_that_they_set_nothing_in(grid):
+    configs = [*grid("data.validation_fold=1,2", "seed=0,1"), *grid("seed=0,1")]
 
-    first["data"]["validation_fold"] = 4
-
-    assert second["data"]["validation_fold"] == 0
+    assert [config["data"]["validation_fold"] for config in configs] == [1, 1, 2, 2, 0, 0]
+    assert len({id(config["optimizer"]) for config in configs}) == 1
 
 
 @pytest.mark.parametrize(

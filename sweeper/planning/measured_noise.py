@@ -1,0 +1,42 @@
+"""``lr_rule.noise_scale=measured``: the number that an earlier run in the folder has measured."""
+
+from collections.abc import Callable
+from functools import cache
+
+from sweeper.spec.config import RunConfig
+from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
+from sweeper.store.ledger import Ledger
+
+
+def measured_in(ledger: Ledger) -> Callable[[str], float]:
+    """Tells what a run by its id has measured, each looked up once.
+
+    Raises:
+        ValueError: if it has measured nothing.
+    """
+
+    @cache
+    def noise_scale(run_id: str) -> float:
+        row = ledger.rows({run_id}, ["noise_scale"]).get(run_id) if run_id else None
+        if row is None or row["noise_scale"] is None:
+            msg = (
+                "lr_rule.noise_scale=measured needs lr_rule.measured_in, a run in "
+                f"{ledger.results} that has ended and measured its noise; got lr_rule.measured_in="
+                f"{run_id or None}. Train one with noise_span=... and write "
+                "+lr_rule.measured_in=RUN_ID."
+            )
+            raise ValueError(msg)
+        return row["noise_scale"]
+
+    return noise_scale
+
+
+def with_measured_noise(config: RunConfig, noise_of: Callable[[str], float]) -> RunConfig:
+    """The config with the number in place of the word.
+
+    The number belongs to the run's identity; where it comes from does not.
+    """
+    rule = config.lr_rule
+    assert isinstance(rule, Saturating | Surge | OwnRule)
+    measured = {**config.resolved["lr_rule"], "noise_scale": noise_of(str(rule.measured_in or ""))}
+    return config.replaced(lr_rule=measured)

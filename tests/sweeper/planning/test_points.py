@@ -1,0 +1,109 @@
+"""Points that differ in their seed alone share their numbers, and are the runs they are alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeper import CONFIG_FOLDER
+from sweeper.commands.plan import configs_of
+from sweeper.planning import plan as planning
+from sweeper.planning.plan import plan
+from sweeper.spec import identity
+from sweeper.spec.config import run_config
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.row import planned_row
+
+FOLDERS = sorted(Path(CONFIG_FOLDER).glob("[er]*/*.yaml"))  # experiments and recipes
+OPTIONS = [
+    f"{path.parent.name}={path.stem}"
+    for path in sorted(Path(CONFIG_FOLDER).glob("*/*.yaml"))
+    if path.parent.name not in {"cluster", "experiment", "recipe"}
+]
+OF_OWN_MODULE = (
+    "module._target_=a.Module",
+    "data._target_=a.Data",
+    "+data.num_train_examples=7680",
+)
+#: What an option needs beside it.
+ALSO = {
+    "comm_hook=hierarchical": ("comm_hook.ranks_per_node=2", "devices=2", "num_nodes=3"),
+    "comm_hook=post_local_sgd": ("comm_hook.workers=2", "comm_hook.start_epoch=5", "devices=2"),
+    "data=images": ("data.name=photos", "data.root=/nowhere", "+data.num_train_examples=7680"),
+    "data=own": OF_OWN_MODULE,
+    "data=text": ("data.name=letters", "data.root=/nowhere", "+data.num_train_examples=7680"),
+    "lr_rule=legw": ("warmup=1",),
+    "lr_rule=linear_capped": ("lr_rule.max_lr=1",),
+    "lr_rule=saturating": ("lr_rule.noise_scale=512",),
+    "lr_rule=surge": ("lr_rule.noise_scale=512",),
+    "model=own": ("model._target_=a.model",),
+    "model=timm": ("model.name=resnet18",),
+    "model=torchvision": ("model.name=resnet18",),
+    "module=own": OF_OWN_MODULE,
+    "optimizer=module": OF_OWN_MODULE,
+    "schedule=growing_batch": ("schedule.max_batch=61440",),
+}
+LONG = ("epochs=90",)
+WORDS = [
+    *((option, *ALSO.get(option, ())) for option in OPTIONS),
+    *((f"+{path.parent.name}={path.stem}", *LONG) for path in FOLDERS),
+    ("bn_span=micro", "devices=2", "micro_batch=384"),
+    ("bn_span=null", "micro_batch=384", "noise_span=384", "ema_decay=0.9"),
+    ("data.about=${model._target_}", "data.validation_fold=${seed}", "tags=a"),
+    ("schedule.milestones=[5,10.5]", "warmup=2.5", "base_lr=1e-1", "optimizer.nesterov=true"),
+]
+
+
+def as_it_is_alone(config):
+    """Of a run: all that its identity and its row consist of, worked out by itself."""
+    spec = run_spec(config)
+    known = (identity.run_id(spec.identified), spec.training_id, identity.words(spec.identified))
+    return known, planned_row(spec), [spec.schedule.lr(step) for step in (0, 7, 90)]
+
+
+def as_planned(spec):
+    known = (spec.run_id, spec.training_id, spec.words)
+    return known, planned_row(spec), [spec.schedule.lr(step) for step in (0, 7, 90)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=pytest.mark.slow) for words in WORDS[:-4]] + WORDS[-4:],
+    ids=" ".join,
+)
+def test_points_that_share_numbers_are_the_runs_they_are_alone(words, ledger, monkeypatch):
+    monkeypatch.setattr(planning, "check_names", list)  # some are not there
+    configs = configs_of([*words, "seed=3,0,5"], config_dir=None)
+
+    specs = {spec.run_id: spec for spec in plan(configs, ledger).points}
+
+    for config in configs:
+        alone = as_it_is_alone(config)
+        planned = as_planned(specs[alone[0][0]])
+        assert json.dumps(planned) == json.dumps(alone)
+
+
+def test_of_points_that_differ_in_their_seed_alone_one_is_checked(ledger, grid, monkeypatch):
+    read = []
+    monkeypatch.setattr(planning, "run_config", lambda given: read.append(1) or run_config(given))
+
+    planned = plan(grid("seed=range(20)", "warmup=0,5", "batch=7680,7680"), ledger)
+
+    assert (len(planned.specs), planned.repeats, len(read)) == (40, 40, 2)
+    assert {spec.config.seed for spec in planned.specs} == {*range(20)}
+
+
+@pytest.mark.parametrize("seed", ["-1", "true", "1.0", "null", "9223372036854775808"])
+def test_what_is_no_seed_is_refused_beside_others(ledger, grid, seed):
+    with pytest.raises(ValueError, match=r"^seed must be a whole number, 0 or more"):
+        plan(grid(f"seed=1,{seed}"), ledger)
+
+
+def test_numbers_of_another_type_are_read_by_themselves(ledger, grid):
+    (config,) = grid("warmup=5")
+
+    planned = plan([config, {**config, "warmup": 5.0}, config], ledger)
+
+    assert (len(planned.specs), planned.repeats) == (1, 2)
+    with pytest.raises(ValueError, match=r"^batch must be a whole number"):
+        plan([config, {**config, "batch": 3840.0}], ledger)
