@@ -18,11 +18,16 @@ class EpochSums:
     Args:
         names: of what is summed.
         device: of the sums.
+        state: what `state` returned, to add to; None for none.
     """
 
-    def __init__(self, names: Sequence[str], device: torch.device) -> None:
-        self._names = names
-        self.totals = torch.zeros(len(names) + 1, dtype=torch.float64, device=device)
+    def __init__(
+        self, names: Sequence[str], device: torch.device, state: Tensor | None = None
+    ) -> None:
+        *totals, examples = torch.zeros(len(names) + 1) if state is None else state
+        on_device = [total.to(device, torch.float64, copy=True) for total in totals]
+        self._totals = dict(zip(names, on_device, strict=True))
+        self._examples = float(examples)
 
     def add(self, sums: Mapping[str, Tensor], examples: float) -> None:
         """Add a micro-batch.
@@ -31,15 +36,21 @@ class EpochSums:
             sums: over its examples, by name.
             examples: of the micro-batch; or whatever else is averaged over [examples].
         """
-        values = [sums[name] for name in self._names]
-        self.totals += torch.stack([*values, torch.full_like(values[-1], examples)])
+        for name, total in self._totals.items():
+            total.add_(sums[name])
+        self._examples += examples
 
     def means(self) -> dict[str, float]:
         """Means over all examples on all ranks, by name; empty without examples."""
-        *totals, examples = all_reduce(self.totals.clone()).tolist()
+        *totals, examples = all_reduce(self.state()).tolist()
         if not examples:
             return {}
-        return {name: total / examples for name, total in zip(self._names, totals, strict=True)}
+        return {name: total / examples for name, total in zip(self._totals, totals, strict=True)}
+
+    def state(self) -> Tensor:
+        """The sums in the order of their names, then the examples; float64, on the device."""
+        totals = list(self._totals.values())
+        return torch.stack([*totals, torch.full_like(totals[0], self._examples)])
 
 
 class TrainingMetrics(AfterSteps):
@@ -60,7 +71,7 @@ class TrainingMetrics(AfterSteps):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Sum where the module trains."""
-        self._sums.totals = self._sums.totals.to(pl_module.device)
+        self._sums = EpochSums(self._names, pl_module.device, self._sums.state())
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -69,10 +80,12 @@ class TrainingMetrics(AfterSteps):
         if isinstance(outputs, Mapping) and "sums" in outputs:
             self._sums.add(outputs["sums"], examples_in(batch))
         elif isinstance(outputs, Mapping) and "loss" in outputs:  # divided for accumulation
-            loss = outputs["loss"].detach() * trainer.accumulate_grad_batches
+            loss = outputs["loss"].detach()
             # All micro-batches have as many examples; a loss weighed by its items has their mean.
             share = Share(1, 1) if self._items is None else self._items.share
-            self._sums.add({"loss": loss * share.mean}, share.items)
+            for factor in (trainer.accumulate_grad_batches, share.mean):
+                loss = loss if factor == 1 else loss * factor
+            self._sums.add({"loss": loss}, share.items)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch and begin the next one's sums."""
@@ -81,11 +94,12 @@ class TrainingMetrics(AfterSteps):
 
     def state_dict(self) -> dict[str, Any]:
         """Every rank's sums of the epoch so far."""
-        return {"ranks": gather_states(self._sums.totals)}
+        return {"ranks": gather_states(self._sums.state())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        self._sums.totals = own_state(state_dict["ranks"], _sum)
+        state = own_state(state_dict["ranks"], _sum)
+        self._sums = EpochSums(self._names, torch.device("cpu"), state)
 
 
 def _sum(of_ranks: Sequence[Tensor], share: int) -> Tensor:

@@ -59,6 +59,11 @@ class KeyedMaking:
     def __init__(self) -> None:
         self._drawing: list[_Global] = []
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether a generator was seen to draw; else there is nothing to seed."""
+        return bool(self._drawing)
+
     def __call__(self, make: Callable[[Callable[..., None]], Any]) -> Any:
         """What `make` returns; it is given what seeds by a key."""
         while True:

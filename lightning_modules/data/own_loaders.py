@@ -199,15 +199,19 @@ class _Keyed(Dataset[Any]):
             seed(self._seed, epoch, index)
             return self._dataset[index]
 
+        if self._keyed is None:  # what draws is found out with one example, not with a batch
+            self._keyed = KeyedMaking()
+            self._keyed(lambda seed: example(seed, *keys[0]))
+        keyed = self._keyed
+
         def batch(seed: Callable[..., None]) -> Any:
+            if not keyed.has_effect:  # two calls for each example take as long as many data sets
+                return self._collate([self._dataset[index] for _, index in keys])
             examples = [example(seed, *key) for key in keys]
             seed(self._seed, *keys[0], _COLLATE)
             return self._collate(examples)
 
-        if self._keyed is None:  # what draws is found out with one example, not with a batch
-            self._keyed = KeyedMaking()
-            self._keyed(lambda seed: example(seed, *keys[0]))
-        return self._keyed(batch)
+        return keyed(batch)
 
     def __getitem__(self, index: int) -> Any:
         return self._dataset[index]

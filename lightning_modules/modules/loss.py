@@ -1,18 +1,12 @@
 """The loss of a micro-batch and its number of correct predictions."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-@runtime_checkable
-class Scored(Protocol):
-    """A model with its own loss."""
-
-    def score(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss, averaged over the examples, and number right, summed over the examples."""
-        ...
+#: From outputs and labels: the loss, averaged over the examples, and the number right of them.
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def score(
@@ -30,16 +24,17 @@ def score(
     Raises:
         ValueError: if label smoothing is set for a model with its own loss.
     """
-    if isinstance(model, Scored):
+    own: Score | None = getattr(model, "score", None)  # a protocol would take longer to look at
+    if own is not None:
         if label_smoothing:
             msg = (
                 "label_smoothing must be 0 with a model that has its own loss; "
                 f"got {label_smoothing=}. Remove it, or use another model."
             )
             raise ValueError(msg)
-        return model.score(outputs, labels)
+        return own(outputs, labels)
     loss = functional.cross_entropy(
         outputs.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing
     )
     right = (outputs.argmax(dim=-1) == labels).sum()
-    return loss, right * len(labels) / labels.numel()
+    return loss, right if labels.ndim == 1 else right * len(labels) / labels.numel()

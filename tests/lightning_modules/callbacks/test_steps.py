@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch import nn
 
-from lightning_modules.callbacks.steps import examples_in, without_idle_hooks
+from lightning_modules.callbacks.steps import examples_in, gradient_norm, without_idle_hooks
 
 
 class Ends(Callback):
@@ -44,3 +45,16 @@ def test_examples_are_counted_in_whatever_a_batch_is(batch, examples):
 def test_a_batch_that_shows_no_examples_is_told():
     with pytest.raises(ValueError, match=r"a batch must show .* got a SimpleNamespace with neith"):
         examples_in(SimpleNamespace(name="waves"), 4)
+
+
+@pytest.mark.parametrize("dtypes", [[], ["float32"] * 3, ["float64", "bfloat16", "float32"]])
+def test_the_norm_of_a_gradient_is_torchs(dtypes):
+    generator = torch.Generator().manual_seed(0)
+    parameters = [nn.Parameter(torch.zeros(2))]  # has no gradient
+    for size, dtype in enumerate(dtypes, 1):
+        values = torch.randn(size, size, generator=generator).to(getattr(torch, dtype))
+        parameters.append(nn.Parameter(torch.zeros_like(values)))
+        parameters[-1].grad = values
+
+    gradients = [p.grad for p in parameters[1:]]
+    assert gradient_norm(parameters) == torch.nn.utils.get_total_norm(gradients).item()
