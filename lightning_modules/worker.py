@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.process.energy import counted_energy
+from lightning_modules.process.idle_work import spare_idle_work
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
@@ -54,6 +55,7 @@ def work(rank: WorkerArgs) -> None:
     reproducible = bool(config.reproducible)
     has_group = has_exchange(config.comm_hook, rank.world_size, reproducible=reproducible)
     on_gpu = _enter(rank, config.accelerator, has_group=has_group)
+    spare_idle_work()
     if rank.rank == 0:
         _note_first_step(folder / FIRST_STEP)
     context = RankContext(
