@@ -44,6 +44,8 @@ def commands(runs: int, results: Path) -> dict[str, Sequence[str]]:
         "sweep, all skipped": (*SWEEPER, "-m", *there),
         "status": (*SWEEPER, "status", str(results)),
         "figures": (*ANALYSIS, "figures", str(results), "--out", out),
+        "estimates": (*ANALYSIS, "estimates", str(results)),
+        "claims": (*ANALYSIS, "claims", str(results)),
         "report": (*ANALYSIS, "report", str(results), "-o", f"{out}.html"),
         "predictions": (*ANALYSIS, "predictions", str(results)),
         "compact": (*SWEEPER, "compact", str(results)),
@@ -141,6 +143,8 @@ def lines(runs: int, files: str, only: Sequence[str]) -> Iterator[str]:
         # In a process of its own: what a command had at its most begins with what its parent has.
         filling = [sys.executable, __file__, "--fill", files, *grid(runs, results)]
         subprocess.run(filling, check=True)
+        # What a plan finds out of memory, in a process of its own, is remembered.
+        measured((*SWEEPER, "plan", *grid(100, results, 5_000)))
         for name, command in commands(runs, results).items():
             if not only or name in only:
                 busy, seconds, gib = measured(command)

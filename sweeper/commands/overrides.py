@@ -20,9 +20,11 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from sweeper.commands.interpolations import may_be_meant, names_in
 from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unknown_key, unreadable
 from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
+from sweeper.spec.sentences import check_complete, missing_keys
 
 CONFIG_NAME = "config"
 Config = dict[str, Any]
@@ -36,7 +38,7 @@ def plain(config: DictConfig) -> Config:
     ValueError if a value is missing or an interpolation leads nowhere.
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    _check_complete(OmegaConf.to_container(ours))
+    check_complete(OmegaConf.to_container(ours))
     text = OmegaConf.to_yaml(ours)
     try:
         return resolved(
@@ -154,11 +156,11 @@ class _Template:
     def __init__(self, loader: ConfigLoader, chosen: Sequence[str]) -> None:
         self._loader, self._chosen = loader, chosen
         self.composed = _compose(loader, chosen)
-        keys = [str(key) for key in self.composed if key != "hydra"]
-        ours = OmegaConf.masked_copy(self.composed, keys)
-        self._has_interpolations = "${" in OmegaConf.to_yaml(ours)
+        ours = OmegaConf.masked_copy(self.composed, [str(k) for k in self.composed if k != "hydra"])
         self._plain: Any = OmegaConf.to_container(ours)
-        self._lacks = bool(list(_missing(self._plain)))
+        self._names = names_in(str(self._plain))
+        self._lacks = any(missing_keys(self._plain))
+        self._resolved = dict[tuple[str, ...], Config]()
         self._known: set[str] = set()
 
     def with_values(self, values: Sequence[_Single]) -> Config:
@@ -166,19 +168,32 @@ class _Template:
             if (key := value.override.key_or_group) not in self._known:
                 _check_key(value.override, self._plain)
                 self._known.add(key)
-        if self._has_interpolations or any(value.interpolates for value in values):
-            return plain(_compose(self._loader, [*self._chosen, *(v.text for v in values)]))
-        config = {**self._plain}  # groups are never changed in place: points share them
-        for value in values:
+        meant = self._meant(values)
+        config = {**self._with_meant(meant)}  # groups are never changed in place: points share them
+        for value in (value for value in values if value not in meant):
             *groups, name = value.path
             node = config
             for group in groups:
-                node[group] = {**node[group]}
-                node = node[group]
+                node[group] = node = {**node[group]}
             node[name] = value.value
         if self._lacks or any(value.may_lack for value in values):
-            _check_complete(config)
+            check_complete(config)
         return config
+
+    def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
+        """Those that interpolate, or that interpolations may refer to."""
+        names = self._names.union(*(names_in(str(v.value)) for v in values if v.interpolates))
+        is_any = bool(names) and self._lacks
+        return [v for v in values if is_any or v.interpolates or may_be_meant(v.path, names)]
+
+    def _with_meant(self, values: Sequence[_Single]) -> Config:
+        """As Hydra composes these values; of any other point that has them too."""
+        texts = tuple(value.text for value in values)
+        if not texts and not self._names:
+            return self._plain
+        if texts not in self._resolved:
+            self._resolved[texts] = plain(_compose(self._loader, [*self._chosen, *texts]))
+        return self._resolved[texts]
 
 
 @cache
@@ -279,21 +294,3 @@ def _check_key(override: Override, config: Any) -> None:
             raise ValueError(msg)
         node = node[name]
         seen.append(name)
-
-
-def _check_complete(config: Any) -> None:
-    if missing := list(_missing(config)):
-        msg = (
-            f"{', '.join(missing)} must be given; write "
-            f"{' '.join(f'{key}=VALUE' for key in missing)}."
-        )
-        raise ValueError(msg)
-
-
-def _missing(config: Any, path: str = "") -> Iterator[str]:
-    """The keys of a plain config without a value."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            yield from _missing(value, f"{path}{key}.")
-        elif value == "???":
-            yield f"{path}{key}"

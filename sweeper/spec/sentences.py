@@ -3,7 +3,7 @@
 import difflib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
@@ -29,6 +29,27 @@ def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> 
     except ValidationError as refused:
         lines = [prefix + sentence for sentence in _sentences(refused, given, model)]
         raise ValueError("\n".join(lines)) from None
+
+
+def check_complete(config: Any) -> None:
+    """Refuse a composed config in which values are still to be given: `???`.
+
+    Raises:
+        ValueError: naming all of them.
+    """
+    if missing := list(missing_keys(config)):
+        words = " ".join(f"{key}=VALUE" for key in missing)
+        msg = f"{', '.join(missing)} must be given; write {words}."
+        raise ValueError(msg)
+
+
+def missing_keys(config: Any, path: str = "") -> Iterator[str]:
+    """The keys of a plain config without a value."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from missing_keys(value, f"{path}{key}.")
+        elif value == "???":
+            yield f"{path}{key}"
 
 
 def printable(text: str) -> str:

@@ -1,10 +1,14 @@
 """From words to configs: Hydra's grammar, composed once per choice of groups."""
 
+import itertools
+from functools import partial
+
 import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, plain, preset_overrides
+from sweeper.commands import overrides
+from sweeper.commands.overrides import CONFIG_NAME, parse, plain, preset_overrides, values_of
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -39,6 +43,50 @@ def test_a_point_is_what_hydra_itself_would_compose(grid, words):
         hydras = plain(compose(CONFIG_NAME, words))
 
     assert grid(*words) == [hydras]
+
+
+@pytest.fixture
+def composed(monkeypatch):
+    """What Hydra composes: the overrides of each time."""
+    found = []
+
+    def count(loader, words):
+        found.append(words)
+        return compose_once(loader, words)
+
+    compose_once = overrides._compose
+    monkeypatch.setattr(overrides, "_compose", count)
+    overrides._template.cache_clear()
+    yield found
+    overrides._template.cache_clear()
+
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("words", "times"),
+    [
+        (["+data.root=/x/${data.validation_fold}", "data.validation_fold=1,2"], 3),
+        (["tags=a,'b${epochs}'", "epochs=30,31"], 3),
+        (["data.about=${oc.select:nothing,3}", "batch=3840,7680"], 2),
+        slow(["tags='${optimizer.${data.about}}'", "data.about=name"], 7),
+        slow(["data=text", "data.name=${data.root}", "data.root=/x"], 7),
+    ],
+)
+def test_points_are_composed_once_for_all_values_that_nothing_refers_to(
+    composed, grid, words, times
+):
+    words = [*words, "warmup=0,5", "seed=range(3)"]
+
+    configs = grid(*words)
+
+    assert len(composed) == times
+    axes = [[one.input_line for one in values_of(axis, None)] for axis in parse(words)]
+    for config, point in zip(configs, itertools.product(*axes), strict=True):
+        if (config["seed"], config["warmup"]) == (2, 5):
+            with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+                assert config == plain(compose(CONFIG_NAME, list(point)))
 
 
 PROJECT = ["module=own", "module._target_=a.Module", "data=own", "data._target_=a.Data"]

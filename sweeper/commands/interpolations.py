@@ -1,0 +1,20 @@
+"""What interpolations may refer to: values of other keys are set without composing again."""
+
+import re
+from collections.abc import Sequence
+
+#: A name of a text whose interpolations may refer to anything: one stands inside another.
+ANYTHING = "${"
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The words inside the interpolations of a text: every key that they refer to is among them."""
+    if re.search(r"\$\{[^{}]*\{", text):
+        return frozenset({ANYTHING})
+    inside = re.findall(r"\$\{([^{}]*)\}", text)
+    return frozenset(re.findall(r"\w+", " ".join(inside)))
+
+
+def may_be_meant(path: Sequence[str], names: frozenset[str]) -> bool:
+    """Whether any of these names may lead to a key, to a group that holds it, or into it."""
+    return ANYTHING in names or not names.isdisjoint(path)
