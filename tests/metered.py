@@ -2,6 +2,7 @@
 
 # ruff: noqa: N802  NVML has such names
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 from provoked import train_until
@@ -29,6 +30,8 @@ class FakeNvml:
         counters: by the GPU's name [millijoules].
         users: processes on the GPU.
         mig_modes: now, and after a restart.
+        used_gib: memory that is taken [GiB].
+        percents: of the time in which it was in use.
         init_error: of the library.
         step_mj: the counter goes up by this whenever it was read [millijoules].
     """
@@ -40,6 +43,8 @@ class FakeNvml:
         self.counters: dict[str, Any] = dict.fromkeys(names, 10 * KWH)
         self.users: dict[str, Any] = {name: [7] for name in names}
         self.mig_modes: dict[str, Any] = {name: [0, 0] for name in names}
+        self.used_gib: dict[str, float] = dict.fromkeys(names, 4.0)
+        self.percents: dict[str, Any] = dict.fromkeys(names, 30)
         self.init_error: NVMLError | None = None
         self._step_mj = step_mj
 
@@ -57,17 +62,18 @@ class FakeNvml:
         return _said(self.mig_modes[handle])
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:
-        return [_User(pid) for pid in _said(self.users[handle])]
+        return [SimpleNamespace(pid=pid) for pid in _said(self.users[handle])]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        return SimpleNamespace(used=self.used_gib[handle] * 2**30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        return SimpleNamespace(gpu=_said(self.percents[handle]))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> Any:
         now = _said(self.counters[handle])
         self.counters[handle] = now + self._step_mj
         return now
-
-
-class _User:
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
 
 
 def _said(value: Any) -> Any:
@@ -83,7 +89,21 @@ def train_counted(until: int, args: WorkerArgs) -> None:
         until: as of `provoked.train_until`.
         args: of the worker.
     """
-    sys.modules["pynvml"] = FakeNvml("ours", step_mj=KWH)  # type: ignore[assignment]
+    _be_on_gpu(FakeNvml("ours", step_mj=KWH))
+    train_until(until, args)
+
+
+def train_measured(args: WorkerArgs) -> None:
+    """First function of a worker that uses its GPU for 40 % of the time, on the CPU in fact."""
+    nvml = FakeNvml("ours")
+    nvml.percents["ours"] = 40
+    _be_on_gpu(nvml)
+    energy._LOOK_EVERY_S = 0.001
+    worker.work(args)
+
+
+def _be_on_gpu(nvml: FakeNvml) -> None:
+    sys.modules["pynvml"] = nvml  # type: ignore[assignment]
     energy._uuid = lambda: "ours"
     enter = worker._enter
 
@@ -92,4 +112,3 @@ def train_counted(until: int, args: WorkerArgs) -> None:
         return True
 
     worker._enter = enter_on_gpu
-    train_until(until, args)

@@ -1,8 +1,9 @@
-"""The energy that a rank's GPU takes, as NVML counts it; what NVML does not count is not estimated.
+"""What a rank takes of its GPU, as NVML counts it: energy, memory, use. Nothing is estimated.
 
 NVML counts a whole device: what several processes share cannot be told apart.
 """
 
+import math
 import sys
 import threading
 from collections.abc import Generator
@@ -18,7 +19,10 @@ from sweeper.store.energy import energy_note
 from sweeper.store.publish import publish_json
 
 _MJ_PER_KWH = 3.6e9
-_LOOK_EVERY_S = 10.0
+_LOOK_EVERY_S, _LOOKS_TO_NOTE = 2.0, 5
+_GIB = 2**30
+#: Of so many readings a use is told, and this part of them is no higher: at the start is little.
+_LEAST_READINGS, _PART_BELOW = 5, 0.9
 
 
 class _NotCounted(Exception):
@@ -36,6 +40,7 @@ def counted_energy(rank: WorkerArgs) -> Generator[None]:
     def look() -> None:
         while not is_over.wait(_LOOK_EVERY_S):
             meter.look()
+            meter.note(now_and_then=True)
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
@@ -45,6 +50,7 @@ def counted_energy(rank: WorkerArgs) -> Generator[None]:
         is_over.set()
         looking.join()
         meter.look()
+        meter.note()
 
 
 class _Meter:
@@ -56,6 +62,7 @@ class _Meter:
         is_resumed = (folder.parent / CHECKPOINT).exists()
         self._about = {"world_size": rank.world_size, "is_resumed": is_resumed}
         self._kwh: float | None = None
+        self._device_gib, self._uses, self._looks = 0.0, list[float](), 0
         try:
             self._gpu = _Gpu()
             self._began_mj = self._gpu.counted_mj()
@@ -63,25 +70,39 @@ class _Meter:
             self._give_up(why)
         else:
             self._kwh = 0.0
-        self._publish()
+        self.note()
 
     def look(self) -> None:
-        """Read the counter, as long as it is of this process alone."""
+        """Read the counters, as long as they are of this process alone."""
+        self._looks += 1
         if self._kwh is None:
             return
         try:
             self._kwh = (self._gpu.counted_mj() - self._began_mj) / _MJ_PER_KWH
+            device_gib, use_frac = self._gpu.taken()
         except _NotCounted as why:
             self._give_up(why)
-        self._publish()
+        else:
+            self._device_gib = max(self._device_gib, device_gib)
+            self._uses += [] if use_frac is None else [use_frac]
+
+    def note(self, *, now_and_then: bool = False) -> None:
+        """Publish what was found; now and then only, for the sake of the file system."""
+        if now_and_then and self._looks % _LOOKS_TO_NOTE:
+            return
+        found = {"kwh": self._kwh, "device_gib": self._device_gib or None, "use_frac": self._use}
+        with suppress(OSError):  # a full disk fails no run that does not need it
+            publish_json(self._note, {**self._about, **found})
+
+    @property
+    def _use(self) -> float | None:
+        if len(self._uses) < _LEAST_READINGS:
+            return None
+        return sorted(self._uses)[math.ceil(_PART_BELOW * (len(self._uses) - 1))]
 
     def _give_up(self, why: _NotCounted) -> None:
         self._kwh = None
         sys.stderr.write(f"Energy is not counted: {why}\n")
-
-    def _publish(self) -> None:
-        with suppress(OSError):  # a full disk fails no run that does not need it
-            publish_json(self._note, {**self._about, "kwh": self._kwh})
 
 
 class _Gpu:
@@ -115,6 +136,16 @@ class _Gpu:
                 )
                 raise _NotCounted(msg)
             return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+
+    def taken(self) -> tuple[float, float | None]:
+        """Its memory that is taken [GiB], and the part of the last second in which it computed."""
+        with self._reasons():
+            memory_gib = self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used / _GIB
+            try:
+                percent = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu
+            except self._nvml.NVMLError_NotSupported:
+                return memory_gib, None
+            return memory_gib, percent / 100
 
     @contextmanager
     def _reasons(self) -> Generator[None]:

@@ -1,4 +1,4 @@
-"""The energy that the GPUs of a run took, from what its ranks noted beside their attempts."""
+"""What a run took of its GPUs, from what its ranks noted beside their attempts."""
 
 import json
 from pathlib import Path
@@ -32,6 +32,18 @@ def energy_kwh(attempt: Path) -> float | None:
         elif (folder / FIRST_STEP).exists():  # without, nothing was trained
             return None
     return total_kwh(parts)
+
+
+def gpu_taken(attempt: Path) -> tuple[float, float] | None:
+    """What an attempt took of its one GPU: memory [GiB], and the part of time that it was in use.
+
+    None if it was not alone there, or was too short to tell.
+    """
+    notes = _notes(attempt)
+    if len(notes) != 1 or notes[0]["world_size"] > 1 or notes[0]["kwh"] is None:
+        return None
+    device_gib, use_frac = notes[0].get("device_gib"), notes[0].get("use_frac")
+    return None if device_gib is None or use_frac is None else (device_gib, use_frac)
 
 
 def _notes(folder: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from sweeper.launch.local.elsewhere import Elsewhere
 from sweeper.launch.local.interrupts import interruptible, undivided
 from sweeper.launch.local.oom_retry import OomRetry
 from sweeper.launch.local.readiness import check_ready
-from sweeper.launch.local.slots import Machine, Slots
+from sweeper.launch.local.slots import Machine, Slots, open_slots
 from sweeper.launch.memory_trace import trace_memory
 from sweeper.launch.ranks import (
     GracefulStop,
@@ -67,12 +67,12 @@ def run_here(
     configs = [task.spec.config for task in known[:1]]
     groups = [group for one in configs for group in (one.module, one.data, one.model) if group]
     context = open_fork_server([group.target for group in groups])
-    with shared_folder() as shared, interruptible():
+    with shared_folder() as shared, open_slots(machine, ledger, shared) as slots, interruptible():
         runs = _Runs(
             source=iter(tasks),
             ledger=ledger,
             elsewhere=Elsewhere(ledger),
-            slots=Slots(machine),
+            slots=slots,
             ranks=ranks,
             context=context,
             shared=shared,
@@ -147,7 +147,7 @@ class _Runs:
                 self.slots.give_back(task.spec.run_id)
                 elsewhere += self.elsewhere.add(task)
             self._refill()
-        said += [note for attempt in began for note in attempt.notes]
+        said += [*self.slots.take_words(), *(note for attempt in began for note in attempt.notes)]
         return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
 
     def _trace(self, spec: RunSpec) -> list[str]:
@@ -219,10 +219,14 @@ class _Runs:
             self._waiting.extend(abandoned)
         for run in list(self._running):
             if end := end_of(run, self.why_stopped):
-                self._publish(run.attempt, end)
-                self.memory.learn(run.attempt, end.outcome)
                 is_over = end.outcome == Outcome.OUT_OF_MEMORY
-                if is_over and (again := self._oom_retry.retry(run.attempt)):
+                is_crowded = is_over and self.slots.is_shared(run.attempt.spec)
+                self._publish(run.attempt, end)
+                self.slots.learn(run.attempt, end.outcome, is_crowded=is_crowded)
+                if not is_crowded:
+                    self.memory.learn(run.attempt, end.outcome)
+                retry = self._oom_retry.retry_alone if is_crowded else self._oom_retry.retry
+                if is_over and (again := retry(run.attempt)):
                     del self._ended[again.spec.run_id]
                     self._waiting.appendleft(again)
         return Event(ended=self._take_ended())

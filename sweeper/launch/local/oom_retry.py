@@ -1,4 +1,4 @@
-"""Runs that ran out of memory go on with half the micro-batch."""
+"""Runs that ran out of memory go on with half the micro-batch, or alone on their GPU."""
 
 from sweeper.planning.plan import Task
 from sweeper.spec.batch import smaller_micro_batch
@@ -8,7 +8,7 @@ from sweeper.store.attempt import Attempt
 
 
 class OomRetry:
-    """Runs that resume from their checkpoint with half the micro-batch."""
+    """Runs that resume from their checkpoint with half the micro-batch, or alone on their GPU."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
@@ -30,3 +30,9 @@ class OomRetry:
         )
         again = run_spec(spec.config.replaced(micro_batch=smaller))
         return Task(spec=again, number=attempt.number + 1)
+
+    def retry_alone(self, attempt: Attempt) -> Task:
+        """The next attempt at a run that ran out of memory beside others."""
+        alone = f"alone on its GPU since attempt {attempt.number} ran out of memory beside others"
+        self._notes[attempt.spec.run_id] = f"; {alone}"
+        return Task(spec=attempt.spec, number=attempt.number + 1)

@@ -19,7 +19,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, WorkerArgs
 from sweeper.store.attempt import Attempt, End
-from sweeper.store.energy import energy_kwh
+from sweeper.store.energy import energy_kwh, gpu_taken
 from sweeper.store.ledger import Ledger
 
 FIRST, SECOND = "6f0f4f5e-0001-0001-0001-000000000001", "6f0f4f5e-0002-0002-0002-000000000002"
@@ -101,6 +101,7 @@ def test_an_earlier_part_that_was_not_counted_leaves_the_sum_unknown(nvml, attem
 
 def test_of_a_rank_that_is_killed_what_was_last_noted_counts(nvml, attempt, monkeypatch):
     monkeypatch.setattr(energy, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(energy, "_LOOKS_TO_NOTE", 1)
     with energy.counted_energy(rank(attempt())):
         nvml.counters[SECOND] += KWH
         while energy_kwh(attempt()) != 1:
@@ -163,6 +164,7 @@ def test_what_nvml_does_not_count_is_null_and_the_log_says_why(
 
 def test_a_gpu_that_was_shared_for_a_while_was_not_counted(nvml, attempt, monkeypatch):
     monkeypatch.setattr(energy, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(energy, "_LOOKS_TO_NOTE", 1)
     with energy.counted_energy(rank(attempt())):
         nvml.users[SECOND] = [7, 8]
         while energy_kwh(attempt()) is not None:
@@ -170,6 +172,41 @@ def test_a_gpu_that_was_shared_for_a_while_was_not_counted(nvml, attempt, monkey
         nvml.users[SECOND] = [7]
 
     assert energy_kwh(attempt()) is None
+
+
+def looked_at(nvml: FakeNvml, of: WorkerArgs, percents: list[int]) -> None:
+    """Have a rank's GPU read when it was in use for so much of the time."""
+    meter = energy._Meter(of)
+    for percent in percents:
+        nvml.percents[SECOND] = percent
+        nvml.used_gib[SECOND] = percent / 8
+        meter.look()
+    meter.note()
+
+
+def test_memory_at_its_most_and_use_are_noted_of_a_gpu_that_was_a_runs_alone(nvml, attempt):
+    looked_at(nvml, rank(attempt()), [0, *range(30, 41)])  # at the start is little
+    assert gpu_taken(attempt()) == (5.0, 0.39)
+
+    looked_at(nvml, rank(attempt()), [30] * 4)  # too short to tell
+    assert gpu_taken(attempt()) is None
+
+    nvml.users[SECOND] = [7, 8]
+    looked_at(nvml, rank(attempt()), [30] * 9)
+    assert gpu_taken(attempt()) is None
+
+
+def test_of_several_ranks_no_use_is_told(nvml, attempt):
+    looked_at(nvml, rank(attempt(), world_size=2), [30] * 9)
+
+    assert gpu_taken(attempt()) is None
+
+
+def test_energy_is_counted_where_use_is_not(nvml, attempt):
+    nvml.percents[SECOND] = NotSupported("Not Supported")
+    count(nvml, rank(attempt()), 1)
+
+    assert (energy_kwh(attempt()), gpu_taken(attempt())) == (1, None)
 
 
 def test_a_gpu_that_cannot_be_divided_is_counted(nvml, attempt):

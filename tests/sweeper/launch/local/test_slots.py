@@ -111,6 +111,11 @@ def test_a_machine_without_a_driver_is_a_cpu(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("driver")
+def test_with_auto_the_memory_of_a_gpu_is_that_of_one_run():
+    assert this_machine(jobs="auto", runs_per_gpu="auto").device.runs == 1
+
+
+@pytest.mark.usefixtures("driver")
 def test_gpus_that_are_hidden_are_not_there(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
@@ -122,7 +127,7 @@ def test_gpus_that_are_hidden_are_not_there(monkeypatch):
     [
         ("jobs='many'", "a whole number, 1 or more, or auto"),
         ("jobs=0", "a whole number, 1 or more, or auto"),
-        ("runs_per_gpu='two'", "a whole number, 1 or more"),
+        ("runs_per_gpu='two'", "a whole number, 1 or more, or auto"),
     ],
 )
 def test_the_launcher_refuses_impossible_settings_before_anything_starts(results, setting, rule):

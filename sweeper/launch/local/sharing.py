@@ -1,0 +1,148 @@
+"""How many runs share a GPU: as many of a kind as fit, by what one of them took alone.
+
+    results/sharing/<kind>.json   the most that a run took of its GPU, and which was the latest
+
+A kind is all that the memory of a micro-batch depends on, the micro-batch and the GPU. Before one
+has run alone on its GPU, and been looked at for long enough, nothing is known: each runs alone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sweeper.spec.memory import Device
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.attempt import Attempt
+from sweeper.store.energy import gpu_taken
+from sweeper.store.memory_cache import MemoryCache
+from sweeper.store.publish import publish_text
+
+#: Runs that share a GPU may take this part of its memory together: equal runs were seen to differ.
+_PART_OF_MEMORY = 0.9
+#: However little they take, no more: each holds a core and memory of the machine too.
+_MOST = 8
+
+
+class _Taken(BaseModel):
+    """What a run took of its GPU: memory [GiB], and part of the time in which it was in use."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    run_id: str
+    device_gib: Annotated[float, Field(gt=0)]
+    use_frac: Annotated[float, Field(ge=0, le=1)]
+
+    def runs(self, memory_gib: float) -> int:
+        """How many such runs a GPU carries: none that it would have to wait for [count]."""
+        by_memory = math.floor(_PART_OF_MEMORY * memory_gib / self.device_gib)
+        by_use = math.floor(1 / max(self.use_frac, 1 / _MOST))
+        return max(1, min(by_memory, by_use))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A run's place beside its like.
+
+    Attributes:
+        kind: runs of the same kind may share a GPU.
+        runs: that share it at the most [count].
+        environment: what such a run must see.
+    """
+
+    kind: str
+    runs: int
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def has_room_beside(others: Sequence[Share], share: Share | None) -> bool:
+    """Whether a GPU with these runs takes one more, of this share or, if None, of any."""
+    most = min((other.runs for other in [*others, *([share] if share else [])]), default=1)
+    is_alike = share is None or all(other.kind == share.kind for other in others)
+    return not others or (is_alike and len(others) < most)
+
+
+class Sharing:
+    """What is known of runs on GPUs of one kind.
+
+    Args:
+        results: the folder that remembers it.
+        device: that runs train on.
+        environment: of runs that share a GPU.
+    """
+
+    def __init__(self, results: Path, device: Device, environment: Mapping[str, str]) -> None:
+        self._memory = MemoryCache(results, device)
+        self._device, self._environment = device, environment
+        self._folder = results / "sharing"
+        self._said: list[str] = []
+        self._told: set[str] = set()
+
+    def of(self, spec: RunSpec) -> Share:
+        """How a run may share its GPU."""
+        fitted = self._memory.fit(spec).spec
+        kind, memory_gib = self._kind(fitted), self._device.memory_gib
+        taken = self._read(kind)
+        if taken is None or memory_gib is None or spec.split.world_size > 1:
+            return Share(kind, 1)
+        runs = taken.runs(memory_gib)
+        self._say(
+            f"{runs} {kind}",
+            f"{several(runs, 'run')} like {spec.point} on a GPU, "
+            f"{'with' if self._environment else 'without'} MPS: alone one took "
+            f"{taken.device_gib:.3g} of {memory_gib:.3g} GiB and used the GPU "
+            f"{100 * taken.use_frac:.0f} % of the time.",
+        )
+        return Share(kind, runs, self._environment if runs > 1 else {})
+
+    def learn(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Remember what a run took that was alone on its GPU."""
+        spec = attempt.spec
+        if outcome != Outcome.FINISHED or spec.config.accelerator == "cpu":
+            return
+        if found := gpu_taken(attempt.folder):
+            self._remember(spec, *found)
+        elif self._read(kind := self._kind(spec)) is None:
+            self._say(
+                kind,
+                f"1 run like {spec.point} on a GPU: what one takes could not be measured (its log "
+                "says why), or in too short a time.",
+            )
+
+    def refuse(self, attempt: Attempt) -> None:
+        """Let no others beside such runs: one had too little memory."""
+        self._remember(attempt.spec, self._device.memory_gib or 1.0, 1.0)
+
+    def take_words(self) -> list[str]:
+        """What is new for the user: how many share a GPU, and why."""
+        said, self._said = self._said, []
+        return said
+
+    def _say(self, key: str, text: str) -> None:
+        """Once for each key."""
+        if key not in self._told:
+            self._told.add(key)
+            self._said.append(text)
+
+    def _kind(self, fitted: RunSpec) -> str:
+        return f"{self._memory.key(fitted)}-{fitted.split.micro_batch}"
+
+    def _read(self, kind: str) -> _Taken | None:
+        try:
+            return _Taken.model_validate_json((self._folder / f"{kind}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    def _remember(self, spec: RunSpec, device_gib: float, use_frac: float) -> None:
+        kind = self._kind(spec)
+        if before := self._read(kind):
+            device_gib = max(device_gib, before.device_gib)
+            use_frac = max(use_frac, before.use_frac)
+        taken = _Taken(run_id=spec.run_id, device_gib=device_gib, use_frac=use_frac)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        publish_text(self._folder / f"{kind}.json", taken.model_dump_json())
