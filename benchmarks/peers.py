@@ -3,12 +3,14 @@
     python benchmarks/peers.py [--epochs 30] [--repeats 1]
 
 Alternates in one call, two one-thread trainings at a time, imports and start-up included: (A) this
-sweep; (B) the Hydra joblib launcher over a Lightning application (peers_lightning.py); (C) a plain
-PyTorch loop in two processes that import once. The peers use micro-batches of 480, plain BatchNorm
-and fixed views; they count no batches, keep no ledger and write no tables.
+sweep; (B) the Hydra joblib launcher over a Lightning application (peers_lightning.py); (C) Ray Tune
+with the same module (peers_ray.py), if it is installed; (D) a plain PyTorch loop in two processes
+that import once. The peers use micro-batches of 480, plain BatchNorm and fixed views; they count no
+batches, keep no ledger and write no tables.
 """
 
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import statistics
@@ -22,7 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 BATCHES, WARMUPS = (3840, 30_720), (0, 5, 10, 20)
 GRID = ["batch=3840,30720", "warmup=0,5,10,20"]
-PEER = Path(__file__).with_name("peers_lightning.py")
+LIGHTNING, RAY = (Path(__file__).with_name(f"peers_{name}.py") for name in ("lightning", "ray"))
 
 
 def main() -> None:
@@ -33,8 +35,12 @@ def main() -> None:
     kinds = {
         "sweeper": _sweeper,
         "Hydra joblib launcher, Lightning": _joblib,
+        "Ray Tune, Lightning": _ray,
         "hand loop, two processes": _hand_loops,
     }
+    if importlib.util.find_spec("ray") is None:
+        print("Ray Tune is left out: pip install 'ray[tune]' adds it.")
+        del kinds["Ray Tune, Lightning"]
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(given.repeats):
         for kind, call in kinds.items():
@@ -60,7 +66,11 @@ def _sweeper(epochs: int, folder: str) -> None:
 
 def _joblib(epochs: int, folder: str) -> None:
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={folder}"]
-    _run([sys.executable, str(PEER), "-m", *launcher, *GRID, f"epochs={epochs}"])
+    _run([sys.executable, str(LIGHTNING), "-m", *launcher, *GRID, f"epochs={epochs}"])
+
+
+def _ray(epochs: int, folder: str) -> None:
+    _run([sys.executable, str(RAY), str(epochs), folder])
 
 
 def _run(command: list[str]) -> None:

@@ -68,11 +68,10 @@ class Network(pl.LightningModule):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
-def train(config: DictConfig) -> None:
+def train(config: DictConfig, folder: Path) -> None:
     torch.set_num_threads(1)
     pl.seed_everything(0)
     training, validation = tensors()
-    folder = Path(HydraConfig.get().runtime.output_dir)
     trainer = pl.Trainer(
         max_epochs=config.epochs,
         accumulate_grad_batches=config.batch // MICRO_BATCH,
@@ -89,9 +88,13 @@ def train(config: DictConfig) -> None:
     )
 
 
+def main(config: DictConfig) -> None:
+    train(config, Path(HydraConfig.get().runtime.output_dir))
+
+
 if __name__ == "__main__":
     from hydra.core.config_store import ConfigStore
 
     defaults = {"batch": 3840, "warmup": 5, "epochs": 30, "base_lr": 0.025}
     ConfigStore.instance().store(name="peer", node=OmegaConf.create(defaults))
-    hydra.main(version_base=None, config_name="peer")(train)()
+    hydra.main(version_base=None, config_name="peer")(main)()
