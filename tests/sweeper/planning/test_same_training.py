@@ -6,6 +6,7 @@ import pytest
 
 import analysis
 from analysis.tables.load import read_metrics
+from sweeper.planning import same_training
 from sweeper.planning.plan import plan, tasks
 from sweeper.planning.same_training import of_same
 from sweeper.spec.outcomes import Outcome
@@ -96,6 +97,19 @@ def test_a_point_whose_training_an_earlier_sweep_made_is_not_trained(planned, le
     assert [spec.split.micro_batch for spec in found.specs] == [384]
     assert tasks(found, ledger, retry=None, rerun=None) == []
     assert len(tasks(found, ledger, retry=None, rerun="all")) == 1
+
+
+def test_each_stored_training_is_worked_out_once(planned, ledger, monkeypatch):
+    for spec in planned(*BASE, "lr_rule=none", "base_lr=0.1,0.2,0.3,0.4").specs:
+        end(ledger, spec)
+    made = []
+    monkeypatch.setattr(
+        same_training, "run_spec", lambda config: made.append(config) or run_spec(config)
+    )
+
+    found = planned(*BASE, "lr_rule=none", "base_lr=0.5,0.6,0.7,0.8,0.9")
+
+    assert (len(found.specs), len(made)) == (5, 4)
 
 
 def test_a_run_that_has_a_result_of_its_own_keeps_it(planned, grid, ledger):

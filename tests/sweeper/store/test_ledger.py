@@ -2,6 +2,7 @@
 
 import pytest
 
+from sweeper.store import parquet
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
 from sweeper.store.parquet import write_rows
@@ -43,3 +44,23 @@ def test_a_curve_of_what_a_module_logged_has_every_epoch(ledger):
         {"epoch": 2, "val/rmse": None},
         {"epoch": 3, "val/rmse": 2.0},
     ]
+
+
+def test_merged_curves_are_read_until_all_runs_are_found(ledger, monkeypatch):
+    ended = {"outcome": "finished", "reason": "trained", "attempt": 1}
+    for pair in ("cd", "ef"):
+        for name in pair:
+            ledger.attempt_folder(name * 12, 1).mkdir(parents=True)
+            curve = [{"epoch": 1, "step": 1, "elapsed_s": s} for s in (2.0, None, 3.0)]
+            ledger.publish({**ended, "run_id": name * 12}, curve)
+        compact(ledger.results)
+    first, _ = sorted((ledger.results / "curves").glob("compact-*"))
+    ids = {*parquet.read_columns(first, ["run_id"])["run_id"].to_pylist()} - {"a" * 12, "b" * 12}
+    read, read_elapsed = [], parquet.read_elapsed
+    monkeypatch.setattr(
+        parquet, "read_elapsed", lambda path, ids: read.append(path) or read_elapsed(path, ids)
+    )
+
+    assert ledger.elapsed(ids) == dict.fromkeys(ids, 3.0)
+
+    assert read == [first]
