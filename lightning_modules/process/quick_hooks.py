@@ -30,9 +30,9 @@ _EMPTY = {
     )
 } | {Strategy.on_train_batch_start}
 # private: Lightning's trainer.call
-_of_callbacks = call._call_callback_hooks
-_of_module = call._call_lightning_module_hook
-_of_strategy = call._call_strategy_hook
+_of_callbacks: Any = getattr(call, "_call_callback_hooks", None)
+_of_module: Any = getattr(call, "_call_lightning_module_hook", None)
+_of_strategy: Any = getattr(call, "_call_strategy_hook", None)
 
 
 def call_hooks_quickly() -> None:
@@ -40,7 +40,10 @@ def call_hooks_quickly() -> None:
 
     The same hooks are called, in the same order, with the same arguments, and the module knows
     which one it is in; only those that Lightning's own classes leave empty are passed over.
+    Of another Lightning, which has no such functions, nothing is replaced.
     """
+    if None in (_of_callbacks, _of_module, _of_strategy):
+        return
     call._call_callback_hooks = _call_callback_hooks
     call._call_lightning_module_hook = _call_lightning_module_hook
     call._call_strategy_hook = _call_strategy_hook
