@@ -27,7 +27,7 @@ class EpochSums:
         *totals, examples = torch.zeros(len(names) + 1) if state is None else state
         on_device = [total.to(device, torch.float64, copy=True) for total in totals]
         self._totals = dict(zip(names, on_device, strict=True))
-        self._examples = float(examples)
+        self._examples = examples.to("cpu", torch.float64, copy=True)
 
     def add(self, sums: Mapping[str, Tensor], examples: float) -> None:
         """Add a micro-batch.
@@ -38,7 +38,7 @@ class EpochSums:
         """
         for name, total in self._totals.items():
             total.add_(sums[name])
-        self._examples += examples
+        self._examples.add_(examples)
 
     def means(self) -> dict[str, float]:
         """Means over all examples on all ranks, by name; empty without examples."""
@@ -50,7 +50,7 @@ class EpochSums:
     def state(self) -> Tensor:
         """The sums in the order of their names, then the examples; float64, on the device."""
         totals = list(self._totals.values())
-        return torch.stack([*totals, torch.full_like(totals[0], self._examples)])
+        return torch.stack([*totals, self._examples.to(totals[0])])
 
 
 class TrainingMetrics(AfterSteps):
