@@ -120,12 +120,11 @@ def _ends_in_s(runs: Sequence[tuple[RunSpec, float]], machine: Machine) -> float
 
 def with_predictions(specs: Sequence[RunSpec], speeds: Speeds) -> list[RunSpec]:
     """The runs with the time that each will take, where it is known: their rows will say it."""
-    return [_predicted(spec, speeds.of(spec)) for spec in specs]
-
-
-def _predicted(spec: RunSpec, seconds: Seconds | None) -> RunSpec:
-    predicted = seconds.predicted if seconds else None
-    return replace(spec, config=spec.config.model_copy(update={"predicted": predicted}))
+    known = [speeds.of(spec) for spec in specs]
+    return [
+        spec.with_predicted(seconds.predicted if seconds else None)
+        for spec, seconds in zip(specs, known, strict=True)
+    ]
 
 
 @dataclass(slots=True)
@@ -156,7 +155,7 @@ class Predictions:
 def with_prediction(task: Task, speeds: Speeds) -> Task:
     """The task with what its run will take, if that is known; what was predicted stays."""
     seconds = None if task.spec.config.predicted else speeds.of(task.spec)
-    return replace(task, spec=_predicted(task.spec, seconds)) if seconds else task
+    return replace(task, spec=task.spec.with_predicted(seconds.predicted)) if seconds else task
 
 
 def account_of(planned: Plan, ledger: Ledger) -> Account | None:

@@ -14,7 +14,7 @@ from sweeper.spec.batch import (
     steps_per_epoch,
 )
 from sweeper.spec.batch_plan import BatchPlan
-from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.config import Predicted, RunConfig, run_config
 from sweeper.spec.gradient_noise import needs_noise
 from sweeper.spec.lr_rules import LRRule, OwnRule, Scaling
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
@@ -67,8 +67,16 @@ class RunSpec:
 
     def with_seed(self, seed: int) -> "RunSpec":
         """The same run with another seed, a whole number of 0 or more: nothing else follows it."""
-        config = self.config.model_copy(update={"seed": seed})
-        vars(config)["resolved"] = {**self.config.resolved, "seed": seed}
+        return self._with("seed", seed, plain=seed)
+
+    def with_predicted(self, predicted: Predicted | None) -> "RunSpec":
+        """The same run with the time that it is predicted to take: its row will say it."""
+        return self._with("predicted", predicted, plain=predicted and predicted.model_dump())
+
+    def _with(self, key: str, value: Any, *, plain: Any) -> "RunSpec":
+        """With another value of a key; `plain` is what files have of it."""
+        config = self.config.model_copy(update={key: value})
+        vars(config)["resolved"] = {**self.config.resolved, key: plain}
         spec = replace(self, config=config)
         vars(spec)["kin"] = self.kin
         return spec

@@ -13,6 +13,7 @@ from sweeper.planning.plan import Task
 from sweeper.planning.seconds import Seconds
 from sweeper.spec.memory import CPU
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
 from sweeper.store.row import planned_row
 
 WORDS = ["accelerator=cpu", "epochs=1", "warmup=0", "schedule=constant"]
@@ -93,6 +94,9 @@ def test_a_run_is_predicted_as_it_starts_if_it_was_not_known_before(grid, ledger
     assert known.spec.config.predicted.s == pytest.approx(9)
     assert known.spec.run_id == runs[1].run_id
     assert with_prediction(known, late.known()) is known
+    begun = Attempt.begin(known.spec, ledger, 1)
+    again = Attempt.load(ledger, begun.spec.run_id, 1)  # by a sweep that recovers it
+    assert again.spec.config.predicted == known.spec.config.predicted
 
 
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
