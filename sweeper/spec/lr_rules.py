@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag
 
 from sweeper.spec.import_path import call, given_by
+from sweeper.spec.schedules import number
 from sweeper.spec.values import (
     NAMED,
     OWN,
@@ -270,3 +271,28 @@ _NamedRule = Annotated[
 LRRule = Annotated[
     Annotated[_NamedRule, Tag(NAMED)] | Annotated[OwnRule, Tag(OWN)], Discriminator(named_or_own)
 ]
+
+
+def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: int) -> float:
+    """Learning rate at the end of warmup, by a rule.
+
+    Args:
+        lr_rule: the rule.
+        base_lr: learning rate tuned at ``base_batch`` [dimensionless].
+        global_batch: examples per optimizer step [examples].
+        base_batch: the reference batch [examples].
+
+    Raises:
+        ValueError: if the rule does not take these settings or gives no positive rate.
+    """
+    at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
+    peak = number(lambda: lr_rule.peak_lr(at))
+    if not 0 < peak < math.inf:
+        given = lr_rule.model_dump(exclude={"name"}, exclude_none=True, by_alias=True)
+        msg = (
+            f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
+            f"batch={global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. "
+            "Correct the rule's settings."
+        )
+        raise ValueError(msg)
+    return peak

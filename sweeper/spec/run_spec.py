@@ -16,7 +16,7 @@ from sweeper.spec.batch import (
 from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import Predicted, RunConfig, run_config
 from sweeper.spec.gradient_noise import needs_noise
-from sweeper.spec.lr_rules import LRRule, OwnRule, Scaling
+from sweeper.spec.lr_rules import OwnRule, peak_lr
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
 from sweeper.spec.schedule import LRSchedule, warmup, warmup_epochs
 from sweeper.spec.schedules import (
@@ -24,7 +24,6 @@ from sweeper.spec.schedules import (
     OwnSchedule,
     Training,
     checked_decay,
-    number,
 )
 
 
@@ -199,31 +198,6 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
         ValueError: if micro-batches of this size do not make the batch.
     """
     return replace(run_spec(spec.config.replaced(micro_batch=micro_batch)), config=spec.config)
-
-
-def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: int) -> float:
-    """Learning rate at the end of warmup, by a rule.
-
-    Args:
-        lr_rule: the rule.
-        base_lr: learning rate tuned at ``base_batch`` [dimensionless].
-        global_batch: examples per optimizer step [examples].
-        base_batch: the reference batch [examples].
-
-    Raises:
-        ValueError: if the rule does not take these settings or gives no positive rate.
-    """
-    at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
-    peak = number(lambda: lr_rule.peak_lr(at))
-    if not 0 < peak < math.inf:
-        given = lr_rule.model_dump(exclude={"name"}, exclude_none=True, by_alias=True)
-        msg = (
-            f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
-            f"batch={global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. "
-            "Correct the rule's settings."
-        )
-        raise ValueError(msg)
-    return peak
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
