@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,8 @@ def config(default_config: Config) -> Callable[..., Config]:
 
 @pytest.fixture(scope="session")
 def grid(loader: ConfigLoader) -> Callable[..., list[Config]]:
-    """The configs of a grid: ``grid("batch=3840,7680", "warmup=0")``."""
-    return lambda *words: list(expand(loader, words))
+    """The configs of a grid: ``grid("batch=3840,7680", "warmup=0")``; tests may change them."""
+    return lambda *words: deepcopy(list(expand(loader, words)))
 
 
 @pytest.fixture(scope="session")
