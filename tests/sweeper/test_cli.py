@@ -166,7 +166,7 @@ def test_flags_may_stand_before_and_between_overrides(command, order, tmp_path):
         "--help",
         "plan --no-memory batch=3840",
         "plan --json --no-memory batch=3840",
-        "analysis estimates docs/results/digits",
+        pytest.param("analysis estimates docs/results/digits", marks=pytest.mark.slow),
     ],
 )
 def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):

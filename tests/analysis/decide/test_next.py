@@ -125,6 +125,7 @@ def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
     assert hopeless["expected_width"] < hopeless["width"]
 
 
+@pytest.mark.slow
 def test_a_larger_number_of_seeds_is_proposed_if_it_is_asked_for(propose_for_twin):
     found = asks(propose_for_twin(most_seeds=200), "At 7,680, training without warmup")
 

@@ -300,7 +300,10 @@ def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers():
     assert len(lines) == 3
 
 
-@pytest.mark.parametrize("paper", ["mccord2021", "goyal2017", "limit2020"])
+@pytest.mark.parametrize(
+    "paper",
+    ["mccord2021", *(pytest.param(p, marks=pytest.mark.slow) for p in ("goyal2017", "limit2020"))],
+)
 def test_the_command_draws_what_it_can(paper, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
     runs = grid([7680, 8192, 30720], [0, 5]).assign(optimizer="SGD")

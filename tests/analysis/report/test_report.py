@@ -350,6 +350,7 @@ def many() -> str:
     return page(shown | conclusions(Tables(runs[:0], curves, [])))
 
 
+@pytest.mark.slow
 def test_many_runs_are_means_until_few_are_in_view(browser, tmp_path, many):
     (tmp_path / "many.html").write_text(many, encoding="utf-8")
     open_page(browser, tmp_path / "many.html")

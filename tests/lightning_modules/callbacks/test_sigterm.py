@@ -29,6 +29,7 @@ def test_the_launcher_gets_the_signal_and_lightning_goes_on(received, fit, line,
     assert module.weight == pytest.approx(0.81)
 
 
+@pytest.mark.slow
 def test_ranks_do_not_tell_each_other_of_the_signal(tmp_path):
     """Lightning would have rank 0 do so before each micro-batch."""
     assert ask_ranks(broadcasts, tmp_path / "rendezvous", world_size=2) == [0, 0]

@@ -73,6 +73,7 @@ def test_a_pruned_trial_stays_pruned_and_in_the_table(tune, studies, rows, capsy
     assert run.attempt == 1
 
 
+@pytest.mark.slow
 def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
     """The model fails while a file is missing."""
     words = [
