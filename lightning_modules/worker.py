@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.process.energy import counted_energy
+from lightning_modules.process.gpu_use import noted_gpu_use
 from lightning_modules.process.idle_work import spare_idle_work
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -68,7 +68,7 @@ def work(rank: WorkerArgs) -> None:
     )
     try:
         check_precision(config, has_gpu=on_gpu)
-        with counted_energy(rank) if on_gpu else contextlib.nullcontext():
+        with noted_gpu_use(rank) if on_gpu else contextlib.nullcontext():
             record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either

@@ -8,7 +8,7 @@ from typing import Any
 from provoked import train_until
 
 from lightning_modules import worker
-from lightning_modules.process import energy
+from lightning_modules.process import gpu_use
 from sweeper.spec.worker_args import WorkerArgs
 
 #: In NVML's unit [millijoules].
@@ -98,13 +98,13 @@ def train_measured(args: WorkerArgs) -> None:
     nvml = FakeNvml("ours")
     nvml.percents["ours"] = 40
     _be_on_gpu(nvml)
-    energy._LOOK_EVERY_S = 0.001
+    gpu_use._LOOK_EVERY_S = 0.001
     worker.work(args)
 
 
 def _be_on_gpu(nvml: FakeNvml) -> None:
     sys.modules["pynvml"] = nvml  # type: ignore[assignment]
-    energy._uuid = lambda: "ours"
+    gpu_use._uuid = lambda: "ours"
     enter = worker._enter
 
     def enter_on_gpu(*args: Any, **keys: Any) -> bool:

@@ -147,7 +147,7 @@ class _Runs:
                 self.slots.give_back(task.spec.run_id)
                 elsewhere += self.elsewhere.add(task)
             self._refill()
-        said += [*self.slots.take_words(), *(note for attempt in began for note in attempt.notes)]
+        said += [*self.slots.take_notes(), *(note for attempt in began for note in attempt.notes)]
         return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
 
     def _trace(self, spec: RunSpec) -> list[str]:

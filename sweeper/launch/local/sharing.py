@@ -19,7 +19,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
-from sweeper.store.energy import gpu_taken
+from sweeper.store.gpu_use import gpu_taken
 from sweeper.store.memory_cache import MemoryCache
 from sweeper.store.publish import publish_text
 
@@ -81,7 +81,7 @@ class Sharing:
         self._device, self._environment = device, environment
         self._folder = results / "sharing"
         self._said: list[str] = []
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
 
     def of(self, spec: RunSpec) -> Share:
         """How a run may share its GPU."""
@@ -118,15 +118,15 @@ class Sharing:
         """Let no others beside such runs: one had too little memory."""
         self._remember(attempt.spec, self._device.memory_gib or 1.0, 1.0)
 
-    def take_words(self) -> list[str]:
+    def take_notes(self) -> list[str]:
         """What is new for the user: how many share a GPU, and why."""
         said, self._said = self._said, []
         return said
 
     def _say(self, key: str, text: str) -> None:
         """Once for each key."""
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._noted:
+            self._noted.add(key)
             self._said.append(text)
 
     def _kind(self, fitted: RunSpec) -> str:

@@ -95,9 +95,9 @@ class Slots:
         elif self.sharing:
             self.sharing.learn(attempt, outcome)
 
-    def take_words(self) -> list[str]:
+    def take_notes(self) -> list[str]:
         """What is new for the user."""
-        return self.sharing.take_words() if self.sharing else []
+        return self.sharing.take_notes() if self.sharing else []
 
     def _share(self, spec: RunSpec) -> Share:
         if self.sharing is None:

@@ -15,7 +15,7 @@ from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
-from sweeper.store.energy import energy_note
+from sweeper.store.gpu_use import gpu_use_note
 
 GPU = Device(kind="NVIDIA H100", memory_gib=80.0)
 MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/pipes"}
@@ -47,7 +47,7 @@ def ended(ledger):
         attempt = Attempt.begin(spec, ledger, 1)
         note = {"world_size": 1, "is_resumed": False, "kwh": kwh}
         note |= {"device_gib": device_gib, "use_frac": use_frac}
-        (attempt.folder / energy_note(0)).write_text(json.dumps(note))
+        (attempt.folder / gpu_use_note(0)).write_text(json.dumps(note))
         return attempt
 
     return made
@@ -135,11 +135,11 @@ def test_runs_that_share_see_mps_and_one_line_says_why(slots, spec, ended):
 
     assert found.take(spec(0)) == {"CUDA_VISIBLE_DEVICES": "0", **MPS}
     found.take(spec(1))
-    assert found.take_words() == [
+    assert found.take_notes() == [
         f"3 runs like {spec(0).point} on a GPU, with MPS: alone one took 4 of 80 GiB and used the "
         "GPU 30 % of the time."
     ]
-    assert found.take_words() == []
+    assert found.take_notes() == []
 
 
 def test_what_could_not_be_measured_is_said_once(slots, spec, ended):
@@ -147,7 +147,7 @@ def test_what_could_not_be_measured_is_said_once(slots, spec, ended):
     learn(found, ended(spec(100), use_frac=None))
     learn(found, ended(spec(101), use_frac=None))
 
-    (said,) = found.take_words()
+    (said,) = found.take_notes()
     assert said.startswith(f"1 run like {spec(100).point} on a GPU: what one takes could not be ")
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from sweeper.spec.worker_args import CHECKPOINT, WorkerArgs
-from sweeper.store.energy import energy_note
+from sweeper.store.gpu_use import gpu_use_note
 from sweeper.store.publish import publish_json
 
 _MJ_PER_KWH = 3.6e9
 _LOOK_EVERY_S, _LOOKS_TO_NOTE = 2.0, 5
 _GIB = 2**30
-#: Of so many readings a use is told, and this part of them is no higher: at the start is little.
-_LEAST_READINGS, _PART_BELOW = 5, 0.9
+#: The use is this quantile of the readings, of which there must be so many: at the start is little.
+_LEAST_READINGS, _QUANTILE = 5, 0.9
 
 
 class _NotCounted(Exception):
@@ -30,7 +30,7 @@ class _NotCounted(Exception):
 
 
 @contextmanager
-def counted_energy(rank: WorkerArgs) -> Generator[None]:
+def noted_gpu_use(rank: WorkerArgs) -> Generator[None]:
     """Note beside the attempt what the GPU of this process takes until the end of the block.
 
     The note is renewed every few seconds: if this process is killed, the time after it is missing.
@@ -58,7 +58,7 @@ class _Meter:
 
     def __init__(self, rank: WorkerArgs) -> None:
         folder = Path(rank.folder)
-        self._note = folder / energy_note(rank.rank)
+        self._note = folder / gpu_use_note(rank.rank)
         is_resumed = (folder.parent / CHECKPOINT).exists()
         self._about = {"world_size": rank.world_size, "is_resumed": is_resumed}
         self._kwh: float | None = None
@@ -98,7 +98,7 @@ class _Meter:
     def _use(self) -> float | None:
         if len(self._uses) < _LEAST_READINGS:
             return None
-        return sorted(self._uses)[math.ceil(_PART_BELOW * (len(self._uses) - 1))]
+        return sorted(self._uses)[math.ceil(_QUANTILE * (len(self._uses) - 1))]
 
     def _give_up(self, why: _NotCounted) -> None:
         self._kwh = None

@@ -8,9 +8,9 @@ from sweeper.spec.tariff import total_kwh
 from sweeper.spec.worker_args import FIRST_STEP
 
 
-def energy_note(rank: int | str) -> str:
+def gpu_use_note(rank: int | str) -> str:
     """The name of a rank's note in the attempt's folder."""
-    return f"energy-{rank}.json"
+    return f"gpu-use-{rank}.json"
 
 
 def energy_kwh(attempt: Path) -> float | None:
@@ -48,6 +48,6 @@ def gpu_taken(attempt: Path) -> tuple[float, float] | None:
 
 def _notes(folder: Path) -> list[dict[str, Any]]:
     try:
-        return [json.loads(path.read_text()) for path in sorted(folder.glob(energy_note("*")))]
+        return [json.loads(path.read_text()) for path in sorted(folder.glob(gpu_use_note("*")))]
     except (OSError, ValueError):
         return []

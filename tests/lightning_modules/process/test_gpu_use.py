@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from metered import KWH, FakeNvml, NotSupported, NVMLError, train_counted
 
-from lightning_modules.process import energy
+from lightning_modules.process import gpu_use
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import LocalRanks
@@ -19,7 +19,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, WorkerArgs
 from sweeper.store.attempt import Attempt, End
-from sweeper.store.energy import energy_kwh, gpu_taken
+from sweeper.store.gpu_use import energy_kwh, gpu_taken
 from sweeper.store.ledger import Ledger
 
 FIRST, SECOND = "6f0f4f5e-0001-0001-0001-000000000001", "6f0f4f5e-0002-0002-0002-000000000002"
@@ -30,7 +30,7 @@ def nvml(monkeypatch):
     """NVML with two GPUs, of which CUDA calls its second the first."""
     fake = FakeNvml(FIRST, SECOND)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(energy, "_uuid", lambda: SECOND)
+    monkeypatch.setattr(gpu_use, "_uuid", lambda: SECOND)
     return fake
 
 
@@ -55,7 +55,7 @@ def rank(folder: Path, number: int = 0, world_size: int = 1) -> WorkerArgs:
 
 def count(nvml: FakeNvml, of: WorkerArgs, kwh: float, *, fails: bool = False) -> None:
     """Have a rank take so much."""
-    with energy.counted_energy(of):
+    with gpu_use.noted_gpu_use(of):
         nvml.counters[SECOND] += kwh * KWH
         nvml.counters[FIRST] += KWH
         if fails:
@@ -100,9 +100,9 @@ def test_an_earlier_part_that_was_not_counted_leaves_the_sum_unknown(nvml, attem
 
 
 def test_of_a_rank_that_is_killed_what_was_last_noted_counts(nvml, attempt, monkeypatch):
-    monkeypatch.setattr(energy, "_LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(energy, "_LOOKS_TO_NOTE", 1)
-    with energy.counted_energy(rank(attempt())):
+    monkeypatch.setattr(gpu_use, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(gpu_use, "_LOOKS_TO_NOTE", 1)
+    with gpu_use.noted_gpu_use(rank(attempt())):
         nvml.counters[SECOND] += KWH
         while energy_kwh(attempt()) != 1:
             pass
@@ -131,7 +131,7 @@ def test_a_run_that_fails_has_taken_what_it_took(nvml, attempt):
             "NVML says: Not Supported.",
         ),
         (
-            lambda _, patch: patch.setattr(energy, "_uuid", lambda: "unheard-of"),
+            lambda _, patch: patch.setattr(gpu_use, "_uuid", lambda: "unheard-of"),
             "NVML says: Not Found.",
         ),
         (
@@ -154,18 +154,18 @@ def test_what_nvml_does_not_count_is_null_and_the_log_says_why(
 ):
     change(nvml, monkeypatch)
 
-    with energy.counted_energy(rank(attempt())):
+    with gpu_use.noted_gpu_use(rank(attempt())):
         pass
 
-    assert json.loads((attempt() / "energy-0.json").read_text())["kwh"] is None
+    assert json.loads((attempt() / "gpu-use-0.json").read_text())["kwh"] is None
     assert energy_kwh(attempt()) is None
     assert capsys.readouterr().err.count(f"Energy is not counted: {why}") == 1
 
 
 def test_a_gpu_that_was_shared_for_a_while_was_not_counted(nvml, attempt, monkeypatch):
-    monkeypatch.setattr(energy, "_LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(energy, "_LOOKS_TO_NOTE", 1)
-    with energy.counted_energy(rank(attempt())):
+    monkeypatch.setattr(gpu_use, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(gpu_use, "_LOOKS_TO_NOTE", 1)
+    with gpu_use.noted_gpu_use(rank(attempt())):
         nvml.users[SECOND] = [7, 8]
         while energy_kwh(attempt()) is not None:
             pass
@@ -176,7 +176,7 @@ def test_a_gpu_that_was_shared_for_a_while_was_not_counted(nvml, attempt, monkey
 
 def looked_at(nvml: FakeNvml, of: WorkerArgs, percents: list[int]) -> None:
     """Have a rank's GPU read when it was in use for so much of the time."""
-    meter = energy._Meter(of)
+    meter = gpu_use._Meter(of)
     for percent in percents:
         nvml.percents[SECOND] = percent
         nvml.used_gib[SECOND] = percent / 8
@@ -218,11 +218,11 @@ def test_a_gpu_that_cannot_be_divided_is_counted(nvml, attempt):
 
 def test_the_name_that_torch_has_for_a_gpu_is_nvmls(monkeypatch):
     gpu = SimpleNamespace(uuid=f"{SECOND}")
-    monkeypatch.setattr(energy.torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(energy.torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(energy.torch.cuda, "get_device_properties", {1: gpu}.get)
+    monkeypatch.setattr(gpu_use.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(gpu_use.torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(gpu_use.torch.cuda, "get_device_properties", {1: gpu}.get)
 
-    assert energy._uuid() == SECOND
+    assert gpu_use._uuid() == SECOND
 
 
 def test_our_nvml_has_nvmls_names():
