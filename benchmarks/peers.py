@@ -5,8 +5,8 @@
 Alternates in one call, two one-thread trainings at a time, imports and start-up included: (A) this
 sweep; (B) the Hydra joblib launcher over a Lightning application (peers_lightning.py); (C) Ray Tune
 with the same module (peers_ray.py), if it is installed; (D) a plain PyTorch loop in two processes
-that import once. The peers use micro-batches of 480, plain BatchNorm and fixed views; they count no
-batches, keep no ledger and write no tables.
+that import once. The peers use the sweep's micro-batches, plain BatchNorm and fixed views; they
+count no batches, keep no ledger and write no tables.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+MICRO_BATCH = 1920  # of the sweep, by default
 BATCHES, WARMUPS = (3840, 30_720), (0, 5, 10, 20)
 GRID = ["batch=3840,30720", "warmup=0,5,10,20"]
 LIGHTNING, RAY = (Path(__file__).with_name(f"peers_{name}.py") for name in ("lightning", "ray"))
@@ -111,7 +112,7 @@ def hand_loop(points: list[tuple[int, int]], epochs: int) -> None:
         steps = 61_440 // batch
         for step in range(epochs * steps):
             if step % steps == 0:
-                order = torch.randperm(61_440).view(steps, -1, 480)
+                order = torch.randperm(61_440).view(steps, -1, MICRO_BATCH)
             climbed = min(1.0, (step + 1) / (warmup * steps)) if warmup else 1.0
             decay = 0.1 ** sum(step >= milestone * steps for milestone in (24, 28))
             for group in optimizer.param_groups:

@@ -20,7 +20,8 @@ from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import tasks
 from sweeper.store.ledger import Ledger
 
-WORDS = ["batch=3840", "warmup=0", "schedule=constant"]
+MICRO_BATCH = 1920  # of the small network by default
+WORDS = ["batch=3840", f"micro_batch={MICRO_BATCH}", "warmup=0", "schedule=constant"]
 
 
 def main() -> None:
@@ -98,14 +99,14 @@ def hand_loop(send, epochs: int, span: int | None) -> None:
     for epoch in range(epochs):
         data.set_epoch(0, epoch)
         order = torch.from_numpy(epoch_order(0, epoch, 61_440))
-        micro_batches = order.view(16, 5, 768)
+        micro_batches = order.view(16, -1, MICRO_BATCH)
         for index, step in enumerate(micro_batches):
             for micro_step, examples in enumerate(step):
                 images, labels = data.train_examples(examples)
-                first = index * 3840 + micro_step * 768
-                position.move(epoch=epoch, step=index, first_example=first, examples=768)
+                first = index * 3840 + micro_step * MICRO_BATCH
+                position.move(epoch=epoch, step=index, first_example=first, examples=MICRO_BATCH)
                 images = images.contiguous(memory_format=torch.channels_last)
-                (functional.cross_entropy(model(images), labels) / 5).backward()
+                (functional.cross_entropy(model(images), labels) / len(step)).backward()
             optimizer.step()
             optimizer.zero_grad()
         for layer in model.modules():

@@ -62,13 +62,21 @@ def files(group: str) -> list[str]:
 
 
 def group_settings(group: str, choice: str) -> Config:
-    """What a file of a group sets, after the files that it builds on."""
+    """What a file of a group sets in it, after the files that it builds on."""
     own = _read(f"{group}/{choice}")
     settings: Config = {}
     for name in own.get("defaults", ()):
         if isinstance(name, str) and name != "_self_":
             settings |= group_settings(group, name)
+    own = own.get(group, own)  # of a file that also sets keys beside its group
     return settings | {key: value for key, value in own.items() if key not in _ABOUT}
+
+
+@cache
+def defaults(key: str) -> frozenset[Any]:
+    """What a key is without a preset: with one model or another."""
+    layers = [_read("config"), *(_read(f"model/{name}") for name in files("model"))]
+    return frozenset(layer[key] for layer in layers if key in layer)
 
 
 #: The one in C, where the package has it, takes a tenth of the time.

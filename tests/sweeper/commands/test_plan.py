@@ -11,7 +11,9 @@ from sweeper.spec.memory import CPU
 from sweeper.spec.memory_classes import CLASSES, MemoryTrace
 from sweeper.store.memory_cache import MemoryCache
 
-WORDS = ["epochs=1", "warmup=0", "schedule=constant", "accelerator=cpu"]
+WORDS = [
+    "epochs=1", "warmup=0", "schedule=constant", "micro_batch_limit=768", "accelerator=cpu"
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -11,7 +11,10 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
 from sweeper.store.timings import Timing, note_timings
 
-SHORT = {"accelerator": "cpu", "epochs": 2, "warmup": 0, "schedule": {"name": "constant"}}
+SHORT = {
+    "accelerator": "cpu", "epochs": 2, "warmup": 0, "schedule": {"name": "constant"},
+    "micro_batch_limit": 768,
+}  # fmt: skip
 GPU = Device(kind="NVIDIA H100", memory_gib=80.0)
 
 

@@ -37,7 +37,8 @@ def memory(tmp_path):
 @pytest.fixture
 def spec(config):
     """A run of 30 spans, whose usable micro-batches are 128, 256, 384, 640 and 768."""
-    return lambda **changes: run_spec(config(**{"batch": 3840, "memory_limit_gib": 2.0, **changes}))
+    settings = {"batch": 3840, "memory_limit_gib": 2.0, "micro_batch_limit": 768}
+    return lambda **changes: run_spec(config(**{**settings, **changes}))
 
 
 def test_without_a_limit_micro_batch_limit_decides(memory, spec):

@@ -132,7 +132,7 @@ def test_a_batch_other_than_the_one_asked_for_fails_loudly(launch, data, found):
     """
     node = {"_target_": f"provoked.{data}", "num_train_examples": 15360,
             "num_val_examples": 360, "validation_fold": 0}  # fmt: skip
-    row = only(launch(provoked("Plain", data=node)))
+    row = only(launch(provoked("Plain", data=node, micro_batch=768)))
 
     assert row.outcome == "failed"
     assert (
