@@ -67,11 +67,14 @@ def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
 def read_whole(path: Path, kind: str) -> pa.Table:
     """All rows of a file of runs or curves, every column in the type that the schema says.
 
-    ValueError if the file is of another schema version or of none, pa.ArrowException if a column
-    holds something else than the schema says.
+    ValueError if the file is of another schema version or of none, or lacks a column,
+    pa.ArrowException if a column holds something else than the schema says.
     """
     with pq.ParquetFile(path) as file:
         check_version(file.schema_arrow.metadata)
         schema = arrow_schema(TABLES[kind])
         table = with_nulls(file.read(columns=schema.names), LATER & {*schema.names})
+        if missing := sorted({*schema.names} - {*table.column_names}):
+            msg = f"a file of {kind} must have every column; {path} lacks {', '.join(missing)}."
+            raise ValueError(msg)
         return table.select(schema.names).cast(schema)

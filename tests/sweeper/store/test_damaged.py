@@ -4,6 +4,7 @@ import os
 import shutil
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from sweeper.cli import COMMANDS
@@ -69,6 +70,15 @@ def test_a_damaged_file_is_set_aside_and_its_run_made_again(
     pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
     assert sorted(pd.read_parquet(damaged / "runs").attempt) == [1, 2]
     assert find_damaged(damaged) == []
+
+
+@pytest.mark.parametrize("column", ["seed", "energy_kwh"])
+def test_a_file_that_lacks_a_column_is_merged_only_if_it_may_lack_it(damaged, column):
+    first, _ = sorted((damaged / "runs").glob("*.parquet"))
+    pq.write_table(pq.read_table(first).drop_columns([column]), first)
+
+    assert compact(damaged) == (2 if column == "energy_kwh" else 0)
+    assert first.exists() == (column == "seed")
 
 
 def test_damaged_merged_files_are_set_aside_in_all_tables(sweep_here, made, damaged):
