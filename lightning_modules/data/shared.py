@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy.typing as npt
 from sweeper.store.publish import publishing
 
 Array = npt.NDArray[np.uint8]
+#: What the arrays of one sweep may take together, and of the file system (which is memory) at most.
+_MOST_BYTES, _MOST_SHARE = 4 * 2**30, 1 / 8
 
 
 def shared_array(key: str, make: Callable[[], Array]) -> Array:
@@ -18,16 +21,32 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
 
     The folder is named by SWEEPER_SHARED, which the launcher sets and clears; without it, or where
     it has no room, the array is simply made. Two makers at once publish the same bytes.
+    The arrays that were used longest ago make room for new ones; who uses one keeps it.
     The key names everything that `make` depends on, in letters, digits and dashes.
     """
     folder = os.environ.get("SWEEPER_SHARED")
     if not folder:
         return make()
     path = Path(folder) / f"{key}.npy"
-    if path.exists():
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)
         return np.load(path, mmap_mode="c")  # torch wants arrays that it may write
     array = make()
     # where there is no room: sharing is only for speed
-    with contextlib.suppress(OSError), publishing(path) as partial, partial.open("wb") as file:
-        np.save(file, array)
+    with contextlib.suppress(OSError):
+        _make_room(path.parent, array.nbytes)
+        with publishing(path) as partial, partial.open("wb") as file:
+            np.save(file, array)
     return array
+
+
+def _make_room(folder: Path, num_bytes: int) -> None:
+    """Remove what was used longest ago, until all arrays and a new one are within the bound."""
+    found = [(path.stat(), path) for path in folder.glob("*.npy")]
+    total = num_bytes + sum(stat.st_size for stat, _ in found)
+    most = min(_MOST_BYTES, _MOST_SHARE * shutil.disk_usage(folder).total)
+    for stat, path in sorted(found, key=lambda one: one[0].st_mtime_ns):
+        if total <= most:
+            return
+        path.unlink(missing_ok=True)
+        total -= stat.st_size
