@@ -11,6 +11,7 @@ from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.steps import AfterSteps, current_lr, gradient_norm
+from lightning_modules.process.transfer import Arriving
 
 
 class Diverged(Exception):
@@ -18,7 +19,10 @@ class Diverged(Exception):
 
 
 class Divergence(AfterSteps):
-    """Ends the run before a non-finite gradient reaches the weights, or after a hopeless epoch.
+    """Ends the run at a step whose gradient is not finite, or after a hopeless epoch.
+
+    On a CPU it ends before that gradient reaches the weights. A GPU is not waited for: the norm is
+    read when the next step is computed, or before the weights are evaluated or saved.
 
     Args:
         metrics: the epoch's `train_loss`, averaged before this callback's turn.
@@ -38,19 +42,40 @@ class Divergence(AfterSteps):
     ) -> None:
         self._metrics, self._loss_ceiling = metrics, loss_ceiling
         self._sees_gradient, self._noise = sees_gradient, noise
+        self._norm: Arriving | None = None
+        self._place = ""
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Look at the gradient's norm; the only wait for the device within a step."""
+        """Look at the gradient's norm as soon as it is here."""
+        self._look()
         if not self._sees_gradient():
             return
         if self._noise is None:  # a walk through the module would take as long as the norm
             norm = gradient_norm(p for group in optimizer.param_groups for p in group["params"])
         else:
             norm = self._noise.gradient_norm
-        if not math.isfinite(norm):
-            _diverge("the gradient became non-finite", trainer)
+        self._norm, self._place = Arriving(norm), _place(trainer)
+        if self._norm.is_here:
+            self._look()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """What raises on weights that are not finite has its cause in the step before."""
+        self._look()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing; but no weights are saved that are not finite."""
+        self._look()
+        return {}
+
+    def _look(self) -> None:
+        norm, self._norm = self._norm, None
+        if norm is not None and not math.isfinite(norm.read()):
+            msg = f"the gradient became non-finite at {self._place}"
+            raise Diverged(msg)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look at the epoch's training loss.
@@ -58,6 +83,7 @@ class Divergence(AfterSteps):
         Raises:
             ValueError: if there is a ceiling, and no loss.
         """
+        self._look()
         loss: Any = self._metrics.columns.get("train_loss")
         if loss is None:  # of manual optimization, which need not tell it
             if self._loss_ceiling is not None:
@@ -94,6 +120,10 @@ def divergence(
 
 
 def _diverge(reason: str, trainer: Trainer) -> None:
-    place = f"step {trainer.global_step} of epoch {trainer.current_epoch + 1}"
-    msg = f"{reason} at {place}, lr={current_lr(trainer):.6g}"
+    msg = f"{reason} at {_place(trainer)}"
     raise Diverged(msg)
+
+
+def _place(trainer: Trainer) -> str:
+    step, epoch = trainer.global_step, trainer.current_epoch + 1
+    return f"step {step} of epoch {epoch}, lr={current_lr(trainer):.6g}"

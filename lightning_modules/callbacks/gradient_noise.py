@@ -24,7 +24,7 @@ class GradientNoise(Callback):
         span: examples of each gradient that is compared: the micro-batch [examples].
 
     Attributes:
-        gradient_norm: of the step that is about to be taken.
+        gradient_norm: of the step that is about to be taken, on the device.
         of_step: of the step that is about to be taken; None if its gradient is not finite.
         columns: the epoch's `noise_scale`; None without any finite step [examples].
     """
@@ -33,7 +33,7 @@ class GradientNoise(Callback):
         self._plan, self._span = plan, span
         self._micro = MicroGradients(squared_norm)
         self._epoch = NoiseAverage(smoothing=1.0)
-        self.gradient_norm = math.nan
+        self.gradient_norm = torch.tensor(math.nan)
         self.of_step: Noise | None = None
         self.columns: dict[str, float | None] = {"noise_scale": None}
 
@@ -49,7 +49,8 @@ class GradientNoise(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Measure the step whose gradient is complete."""
-        self.gradient_norm = norm = gradient_norm(pl_module.parameters())
+        self.gradient_norm = gradient_norm(pl_module.parameters())
+        norm = self.gradient_norm.item()
         self.of_step = None
         if not math.isfinite(norm):  # the loss scaler skips this step
             return

@@ -164,15 +164,15 @@ def ddp_of(trainer: Trainer) -> DistributedDataParallel:
     return wrapped
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> float:
-    """The norm of the whole gradient of these parameters; waits for the device.
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The norm of the whole gradient of these parameters, on their device.
 
     The same as `torch.nn.utils.get_total_norm`, which takes twice as long for small models.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
-        return 0.0
-    return float(torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients))))
+        return torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
 
 
 def loss_scale(trainer: Trainer) -> float:

@@ -48,7 +48,7 @@ class WeighGradients(Callback):
     ) -> None:
         """Weigh the gradient of all micro-batches."""
         is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
-        if is_scaled and not math.isfinite(gradient_norm(pl_module.parameters())):
+        if is_scaled and not math.isfinite(gradient_norm(pl_module.parameters()).item()):
             return  # the loss scaler skips this step
         group = optimizer.param_groups[0]
         weights = [p for p in pl_module.parameters() if p.grad is not None]

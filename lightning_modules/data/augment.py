@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torchvision.transforms.v2 import functional as transforms
 
+from lightning_modules.process.transfer import sent
+
 _TRIES = 10
 _AREA = (0.08, 1.0)
 _LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
@@ -32,12 +34,12 @@ def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bo
     device = images.device
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
     row_length, column_length = width + 2 * padding, height + 2 * padding
-    shifts = (draws[:, :2] * (2 * padding + 1)).long().to(device)  # not every device has float64
+    shifts = sent((draws[:, :2] * (2 * padding + 1)).long(), device)  # not all have float64
     rows = torch.arange(height, device=device) + shifts[:, :1]
     rows = rows + torch.arange(num, device=device)[:, None] * column_length
     columns = torch.arange(width, device=device)
     if flip:
-        columns = torch.where((draws[:, 2:] < 1 / 2).to(device), columns.flip(0), columns)
+        columns = torch.where(sent(draws[:, 2:] < 1 / 2, device), columns.flip(0), columns)
     columns = columns + shifts[:, 1:]
     pixels = (rows[:, :, None] * row_length + columns[:, None, :]).flatten()
     return padded.view(-1, channels).index_select(0, pixels).view(num, height, width, channels)

@@ -16,6 +16,7 @@ from lightning_modules.data.labels import check_all_classes, check_count
 from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
 from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.streaming import Batch, Stream, workers_for
+from lightning_modules.process.transfer import sent
 
 
 class EncodedImages(Protocol):
@@ -118,7 +119,7 @@ class LargeImages:
     def _ready(self, batch: Batch) -> Batch:
         images, labels = batch
         channels_last = images.contiguous(memory_format=torch.channels_last).float()
-        mean, std = (torch.tensor(v, device=images.device)[:, None, None] for v in (_MEAN, _STD))
+        mean, std = (sent(torch.tensor(v), images.device)[:, None, None] for v in (_MEAN, _STD))
         return channels_last.mul_(1 / (255 * std)).sub_(mean / std), labels
 
 

@@ -16,6 +16,7 @@ from lightning_modules.data.parquet import ParquetImages, missing_files, split_f
 from lightning_modules.data.randomness import epoch_order, example_uniforms
 from lightning_modules.data.shared import shared_array
 from lightning_modules.data.torchvision_files import torchvision_images
+from lightning_modules.process.transfer import sent
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -93,7 +94,7 @@ class SmallImages:
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Augmented images and labels at these positions, shape (n,)."""
         draws = example_uniforms(self._seed, self._epoch, examples.numpy(), 3)
-        examples = examples.to(self._train.device)
+        examples = sent(examples, self._train.device)
         images = shifted_and_flipped(
             self._train[examples], torch.from_numpy(draws), padding=self._padding, flip=self._flip
         )

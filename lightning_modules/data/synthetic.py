@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.data.randomness import example_uniforms
+from lightning_modules.process.transfer import sent
 
 
 class RandomImages:
@@ -44,7 +45,7 @@ class RandomImages:
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels at these positions, shape (n,)."""
-        chosen = (examples % len(self._inputs)).to(self._inputs.device)
+        chosen = sent(examples % len(self._inputs), self._inputs.device)
         return self._inputs[chosen], self._labels[chosen]
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:

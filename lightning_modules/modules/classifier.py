@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.loss import score
+from lightning_modules.process.transfer import sent
 
 
 class Classifier(pl.LightningModule):
@@ -51,7 +52,7 @@ class Classifier(pl.LightningModule):
     ) -> tuple[Tensor, Tensor]:
         """Inputs and labels where the module is; Lightning's own way goes through any container."""
         del dataloader_idx
-        return batch[0].to(device, non_blocking=True), batch[1].to(device, non_blocking=True)
+        return sent(batch[0], device), sent(batch[1], device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """Mean loss of one micro-batch, and the sums of its metrics."""

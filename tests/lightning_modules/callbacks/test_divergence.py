@@ -9,6 +9,7 @@ import torch
 from lightning_modules.callbacks.divergence import Diverged, Divergence
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.process.transfer import Arriving
 
 
 @pytest.fixture
@@ -33,6 +34,63 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change(
         diverging(module, steps)
 
     assert module.weight == pytest.approx(0.9)
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """Numbers that are read as late as those of a GPU."""
+    monkeypatch.setattr(
+        Arriving, "is_here", property(lambda _: False, lambda *_: None), raising=False
+    )
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize(("num", "passes"), [(4, 4), (8, 6)])
+def test_without_waiting_for_the_norm_the_run_ends_within_the_next_step_or_with_the_epoch(
+    diverging, line, batches, num, passes
+):
+    module = line()
+    steps = [*batches(2), *batches(2, math.inf), *batches(num - 4)]
+
+    with pytest.raises(
+        Diverged, match=r"^the gradient became non-finite at step 1 of epoch 1, lr=0\.1$"
+    ):
+        diverging(module, steps)
+
+    assert len(module.losses) == passes
+
+
+@pytest.mark.usefixtures("late")
+def test_what_raises_on_weights_that_are_not_finite_has_diverged(diverging, line, batches):
+    module = line()
+    own_step = module.training_step
+
+    def training_step(batch, batch_idx):
+        if not math.isfinite(module.weight):
+            raise ValueError("the weight must be a number")
+        return own_step(batch, batch_idx)
+
+    module.training_step = training_step
+
+    with pytest.raises(Diverged, match="non-finite at step 1 of epoch 1"):
+        diverging(module, [*batches(2), *batches(2, math.inf), *batches(2)])
+
+
+@pytest.mark.usefixtures("late")
+def test_weights_that_are_not_finite_are_not_saved(fit, line, batches, noting, tmp_path):
+    metrics, path = TrainingMetrics(("loss",)), tmp_path / "saved.ckpt"
+    watch = Divergence(metrics, loss_ceiling=None, sees_gradient=lambda: True)
+
+    def save(trainer, _):
+        if trainer.global_step == 2:
+            trainer.save_checkpoint(path)
+
+    with pytest.raises(Diverged, match="non-finite at step 1 of epoch 1"):
+        fit(
+            line(), [metrics, watch, noting("on_train_batch_end", save)],
+            [*batches(2), *batches(2, math.inf), *batches(2)],
+        )  # fmt: skip
+    assert not path.exists()
 
 
 def test_where_gradients_cannot_be_judged_the_epochs_loss_is(diverging, line, batches):

@@ -1,0 +1,33 @@
+"""Copies to a GPU and from it that the process does not wait for."""
+
+import torch
+from torch import Tensor
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; a GPU gets it when it has done what it was given before."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+class Arriving:
+    """A number on its way from the device that computes it.
+
+    Attributes:
+        is_here: whether reading it waits for nothing.
+    """
+
+    def __init__(self, number: Tensor) -> None:
+        self.is_here = not number.is_cuda
+        self._number = torch.empty((), dtype=number.dtype, pin_memory=number.is_cuda)
+        self._number.copy_(number, non_blocking=True)
+        self._copied = torch.cuda.Event() if number.is_cuda else None
+        if self._copied is not None:
+            self._copied.record()
+
+    def read(self) -> float:
+        """The number, once it is here."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._number.item()
