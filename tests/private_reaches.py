@@ -43,15 +43,6 @@ NAMES = (
         mark="_ResultMetric",
         why="it goes through containers at each call of log, to move what is there already",
     ),
-    *(
-        Reach(
-            library="Lightning",
-            name=f"pytorch_lightning.trainer.call:{name}",
-            used_in="lightning_modules/process/quick_hooks.py",
-            why="around hooks, most of them empty, it does more than they do",
-        )
-        for name in ("_call_callback_hooks", "_call_lightning_module_hook", "_call_strategy_hook")
-    ),
     Reach(
         library="Lightning",
         name="pytorch_lightning.loops.training_epoch_loop:is_param_in_hook_signature",

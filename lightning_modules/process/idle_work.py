@@ -9,8 +9,6 @@ import torch
 from pytorch_lightning.loops import training_epoch_loop
 from pytorch_lightning.trainer.connectors.logger_connector import result
 
-from lightning_modules.process.quick_hooks import call_hooks_quickly
-
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _TAKES_INDEX = "is_param_in_hook_signature"  # private: Lightning training_epoch_loop
 
@@ -27,7 +25,6 @@ def spare_idle_work() -> None:
     Whether `training_step` takes the index of a batch is found out at each micro-batch, by reading
     its signature; it is the same one.
     """
-    call_hooks_quickly()
     if not torch.cuda.is_available():
         os.environ.pop(_BY_NVML, None)
     kept: Any = getattr(result, "_ResultMetric", None)  # private: Lightning result._ResultMetric
