@@ -1,15 +1,16 @@
 """All-reduce over processes of this machine with gloo, against the model of the exchange.
 
 The model is a ring whose steps are measured at the powers of two, for each number of processes; it
-is checked at the sizes halfway between. Sizes are measured in turns, round after round, so that
-other work on the machine meets them all alike. Each size is given with the median and the fastest
-of its rounds; the model is of the one named by --of.
+is checked at the sizes halfway between. Sizes are measured in turns, in a new order in each round,
+so that other work on the machine meets them all alike; small ones many times in a row. Each size is
+given with the median and the fastest of its rounds; the model is of the one named by --of.
 
     python benchmarks/exchange.py [--rounds 40] [--of median]
 """
 
 import argparse
 import os
+import random
 import socket
 import statistics
 import time
@@ -24,6 +25,7 @@ from sweeper.spec.hardware import Hardware
 
 FITTED = [2**n for n in range(18, 27)]
 SIZES = sorted([*FITTED, *(3 * size // 2 for size in FITTED[:-1])])
+IN_A_ROW = 2**24  # bytes that are exchanged for one measurement, in calls of one size
 OF = {"fastest": min, "median": statistics.median}
 
 
@@ -82,12 +84,17 @@ def _rank(rank: int, ranks: int, port: int, rounds: int, found: Any) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     gradients = {size: torch.zeros(size // 4) for size in SIZES}
     times: dict[int, list[float]] = {size: [] for size in SIZES}
+    shuffle = random.Random(0).shuffle  # the same on all ranks
+    order = list(SIZES)
     for turn in range(rounds + 1):
-        for size, gradient in gradients.items():
+        shuffle(order)
+        for size in order:
+            calls = max(1, IN_A_ROW // size)
             dist.barrier()
             began = time.perf_counter()
-            dist.all_reduce(gradient)
-            took = time.perf_counter() - began
+            for _ in range(calls):
+                dist.all_reduce(gradients[size])
+            took = (time.perf_counter() - began) / calls
             if turn:  # the first round makes the connections
                 times[size].append(took)
     if rank == 0:
