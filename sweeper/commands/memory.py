@@ -47,8 +47,8 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
 
 def _unknown(specs: Sequence[RunSpec], planned: Plan, memory: MemoryCache) -> list[RunSpec]:
     """One run of each kind whose memory is not predicted."""
-    unknown = [spec for spec in specs if not planned.fits[spec.run_id].classes]
-    return list({memory.key(spec): spec for spec in unknown}.values())
+    unknown = {spec.kin: spec for spec in specs if not planned.fits[spec.run_id].classes}
+    return list({memory.key(spec): spec for spec in unknown.values()}.values())
 
 
 def _note(text: str) -> None:
