@@ -17,7 +17,7 @@ from lightning_modules.callbacks.batch_growth import BatchSize, measured_growth
 from lightning_modules.callbacks.checkpoint import RunCheckpoint, Stopped, StopRequest
 from lightning_modules.callbacks.curve import Clock, Curve, CurveReport, StepReport
 from lightning_modules.callbacks.distance import DistanceFromStart
-from lightning_modules.callbacks.divergence import Diverged, divergence
+from lightning_modules.callbacks.divergence import divergence, divergence_behind
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.evaluation import Evaluation
 from lightning_modules.callbacks.gradient_noise import GradientNoise
@@ -113,10 +113,10 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         context.fit(trainer, module, loaders)
     try:
         trainer.fit(module, **loaders, ckpt_path=resumed, weights_only=True)
-    except Diverged as diverged:
-        outcome, reason = Outcome.DIVERGED, str(diverged)
     except Stopped as stopped:
         outcome, reason = Outcome.PREEMPTED, str(stopped)
+    except Exception as error:  # noqa: BLE001  others are raised again
+        outcome, reason = Outcome.DIVERGED, str(divergence_behind(error))
     else:
         trained = several(done := len(callbacks.curve.rows), "epoch")
         early = f" of {spec.epochs}: stopped early" * (done < spec.epochs)

@@ -64,7 +64,10 @@ class Divergence(AfterSteps):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """What raises on weights that are not finite has its cause in the step before."""
-        self._look()
+        try:
+            self._look()
+        except Diverged as diverged:  # raised from here, it would keep the Trainer from tidying up
+            exception.__cause__ = diverged
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing; but no weights are saved that are not finite."""
@@ -117,6 +120,14 @@ def divergence(
         sees_gradient=lambda: not is_scaled and (local is None or not local.is_local),
         noise=noise,
     )
+
+
+def divergence_behind(error: Exception) -> Diverged:
+    """The divergence that an exception is or comes from; any other exception is raised again."""
+    for one in (error, error.__cause__):
+        if isinstance(one, Diverged):
+            return one
+    raise error
 
 
 def _diverge(reason: str, trainer: Trainer) -> None:

@@ -1,12 +1,13 @@
 """A run that diverges ends with a sentence, before its weights are spoilt."""
 
 import math
+import signal
 from unittest.mock import patch
 
 import pytest
 import torch
 
-from lightning_modules.callbacks.divergence import Diverged, Divergence
+from lightning_modules.callbacks.divergence import Diverged, Divergence, divergence_behind
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.process.transfer import Arriving
@@ -72,8 +73,10 @@ def test_what_raises_on_weights_that_are_not_finite_has_diverged(diverging, line
 
     module.training_step = training_step
 
-    with pytest.raises(Diverged, match="non-finite at step 1 of epoch 1"):
+    with pytest.raises(ValueError, match="must be a number") as raised:
         diverging(module, [*batches(2), *batches(2, math.inf), *batches(2)])
+    assert "non-finite at step 1 of epoch 1" in str(divergence_behind(raised.value))
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.usefixtures("late")
