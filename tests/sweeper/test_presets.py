@@ -237,3 +237,18 @@ def test_a_preset_leaves_nothing_behind_in_a_model_or_schedule_chosen_instead(pl
     other = run_config(grid(*words)[0])
     assert spec.config.model == other.model
     assert spec.config.schedule == other.schedule
+
+
+@pytest.mark.parametrize(
+    ("words", "micro_batch"),
+    [
+        ([], 1920),
+        (["model=resnet8"], 768),
+        (["model=own", "model._target_=package.Model"], 768),
+        (["micro_batch_limit=384"], 384),
+    ],
+)
+def test_a_model_may_come_with_a_limit_of_its_own(grid, words, micro_batch):
+    (config,) = grid("batch=3840", *words)
+
+    assert run_spec(config).split.micro_batch == micro_batch

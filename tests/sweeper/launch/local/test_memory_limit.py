@@ -73,7 +73,7 @@ def test_if_nothing_fits_the_row_says_what_to_do(launch, results):
 def test_a_run_out_of_memory_lowers_what_is_remembered(launch, short, results):
     """The trace is too short to see it: from its third epoch on the model takes too much at 768."""
     greedy = {"model": {"_target_": "provoked.GreedyAboveHalf"}, "epochs": 3, "bn_span": 384,
-              "memory_limit_gib": 64}  # fmt: skip
+              "memory_limit_gib": 64, "micro_batch_limit": 768}  # fmt: skip
 
     row = launch(greedy).iloc[0]
 
@@ -88,7 +88,8 @@ def test_a_run_out_of_memory_lowers_what_is_remembered(launch, short, results):
 def test_a_model_that_cannot_be_traced_has_its_own_reason_and_its_largest_micro_batch(
     launch, results
 ):
-    row = launch({"model": {"_target_": "provoked.Raising"}, "memory_limit_gib": 64}).iloc[0]
+    raising = {"model": {"_target_": "provoked.Raising"}, "memory_limit_gib": 64}
+    row = launch({**raising, "micro_batch_limit": 768}).iloc[0]
 
     assert row.reason == "RuntimeError: the third micro-batch is cursed"
     assert row.micro_batch == 768
