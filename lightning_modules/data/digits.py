@@ -71,7 +71,8 @@ class Digits:
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the epoch's views at these positions, shape (n,)."""
         assert self._views is not None
-        return _normalised(self._views[examples].float() / 255), self._view_labels[examples]
+        images = self._views.index_select(0, examples)  # copies whole rows
+        return _normalised(images.float().div_(255)), self._view_labels.index_select(0, examples)
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the held-out images from start to stop."""
@@ -89,11 +90,18 @@ class Digits:
         source = torch.from_numpy(views % len(self._train))
         made = torch.empty(len(views), *self.input_shape, dtype=torch.uint8)
         for part in torch.arange(len(views)).split(4096):  # keeps the working set in the cache
-            shape = [len(part), *self.input_shape]
-            grid = functional.affine_grid(matrices[part], shape, align_corners=False)
+            grid = _grid(matrices[part])
             view = functional.grid_sample(images[source[part]], grid, align_corners=False)
-            made[part] = (view * 255.0).round_().to(torch.uint8)
+            made[part[0] : part[-1] + 1] = view.mul_(255).round_()
         return made.numpy()
+
+
+def _grid(matrices: Tensor) -> Tensor:
+    """`affine_grid` of 8x8 images, shape (n, 8, 8, 2), with its bits, in less time."""
+    centres = torch.linspace(-1, 1, 8) * 7 / 8  # of the pixels
+    by_x, by_y, shift = matrices[..., None, None].unbind(2)
+    grid = by_x * centres + by_y * centres[:, None]
+    return grid.add_(shift).permute(0, 2, 3, 1)
 
 
 def _normalised(images: Tensor) -> Tensor:

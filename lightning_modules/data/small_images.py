@@ -95,8 +95,9 @@ class SmallImages:
         """Augmented images and labels at these positions, shape (n,)."""
         draws = example_uniforms(self._seed, self._epoch, examples.numpy(), 3)
         examples = sent(examples, self._train.device)
+        images = self._train.index_select(0, examples)  # copies whole rows
         images = shifted_and_flipped(
-            self._train[examples], torch.from_numpy(draws), padding=self._padding, flip=self._flip
+            images, torch.from_numpy(draws), padding=self._padding, flip=self._flip
         )
         return self._normalised(images), self._train_labels[examples]
 

@@ -7,7 +7,6 @@ from typing import Any, NoReturn, TypeGuard, get_args
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lightning_modules.layers.position import StepPosition, is_in_backward
 from lightning_modules.layers.replace import replace_layers
@@ -141,6 +140,8 @@ class GhostBatchNorm(nn.Module):
 
     def _check_examples(self, x: Tensor) -> None:
         position = self.position
+        if self.span * x.shape[2:].numel() == 1:
+            self._refuse("with others; got one value for each channel")
         if len(x) != position.examples:
             self._refuse(
                 f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"
@@ -178,8 +179,10 @@ class GhostBatchNorm(nn.Module):
         return normalised
 
     def _normalise(self, x: Tensor, mean: Tensor | None, var: Tensor | None) -> Tensor:
-        return functional.batch_norm(
-            x, mean, var, self.weight, self.bias, self.training, self.momentum, self.eps
+        # not functional.batch_norm, which looks at each span's shape again
+        use_cudnn = torch.backends.cudnn.enabled
+        return torch.batch_norm(
+            x, self.weight, self.bias, mean, var, self.training, self.momentum, self.eps, use_cudnn
         )
 
     def _decay_to(self, span_index: int) -> None:

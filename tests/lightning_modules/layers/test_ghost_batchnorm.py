@@ -8,7 +8,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
+from lightning_modules.layers.ghost_batchnorm import (
+    GhostBatchNorm,
+    fix_batchnorm_span,
+    ghost_batchnorms,
+)
 from lightning_modules.layers.position import StepPosition
 
 
@@ -192,6 +196,15 @@ def test_statistics_that_would_be_of_something_else_are_refused(how, sentence):
             position.move(epoch=0, step=index, first_example=4 * index, examples=4)
             net(x)
         net.norm.merge_ranks(3)
+
+
+def test_a_span_of_one_value_for_each_channel_is_refused():
+    layer = GhostBatchNorm(nn.BatchNorm1d(3), span=1, position=StepPosition())
+    layer.position.move(epoch=0, step=0, first_example=0, examples=4)
+
+    with pytest.raises(ValueError, match="with others; got one value for each channel"):
+        layer(torch.randn(4, 3))
+    layer(torch.randn(4, 3, 2))
 
 
 class _Doubled(nn.BatchNorm2d):
