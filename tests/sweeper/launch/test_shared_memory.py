@@ -2,13 +2,16 @@
 
 import os
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from sweeper.launch import shared_memory
 from sweeper.launch.shared_memory import shared_folder
 
-NOBODY, DEAD = 65534, 999_999_999
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -18,16 +21,14 @@ def shm(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "name", ["sweeper-x-shared", "sweeper-99999999999999999999-shared", "sweeper--shared"]
-)
-def test_a_folder_of_such_a_name_stops_no_sweep(name, shm):
-    (shm / name).mkdir()
+def test_a_file_of_such_a_name_stops_no_sweep(shm):
+    (shm / "sweeper-x-shared").touch()
+    (shm / "sweeper-y-shared").symlink_to(shm)
 
     with shared_folder() as path:
         assert path.is_dir()
 
-    assert [left.name for left in shm.iterdir()] == [name]
+    assert {left.name for left in shm.iterdir()} == {"sweeper-x-shared", "sweeper-y-shared"}
 
 
 def test_it_is_private_and_its_name_is_never_the_same(shm):
@@ -41,13 +42,34 @@ def test_it_is_private_and_its_name_is_never_the_same(shm):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to somebody else")
 def test_what_a_dead_launcher_left_is_removed_if_it_is_ours(shm):
-    ours, theirs = (shm / f"sweeper-{DEAD}-{who}-shared" for who in ("us", "them"))
+    ours, theirs = (shm / f"sweeper-1-{who}-shared" for who in ("us", "them"))
     for folder in (ours, theirs):
         folder.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
 
     with shared_folder() as path:
         assert {left.name for left in shm.iterdir()} == {path.name, theirs.name}
+
+
+def test_what_a_killed_launcher_left_is_removed_whatever_its_process_id_was(shm):
+    """The lock ends with the process; its number may be another's, in another container."""
+    script = f"""
+import pathlib, sys, time
+from sweeper.launch import shared_memory
+shared_memory._SHM = pathlib.Path({str(shm)!r})
+with shared_memory.shared_folder() as path:
+    print(path, flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        left = Path(launcher.stdout.readline().decode().strip())
+        with shared_folder():
+            assert left.is_dir()
+        launcher.kill()
+
+    with shared_folder() as path:
+        assert list(shm.iterdir()) == [path]
 
 
 def test_without_memory_to_write_to_it_lies_with_temporary_files(monkeypatch, tmp_path):
