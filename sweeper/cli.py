@@ -135,7 +135,10 @@ def _say_meanwhile(text: str) -> None:
 
 
 def _version() -> str:
-    return f"sweeper {importlib.metadata.version('batch-sweeper')}"
+    try:
+        return f"sweeper {importlib.metadata.version('batch-sweeper')}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"sweeper of {Path(__file__).parents[1]}, not installed"
 
 
 def _unknown(word: str, then: str = "") -> str:

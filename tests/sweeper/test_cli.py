@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -47,6 +48,14 @@ def test_the_help_names_every_command_and_every_group_with_its_options(command):
 
 def test_the_version_is_that_of_the_package(command):
     assert command("--version").stdout == f"sweeper {importlib.metadata.version('batch-sweeper')}\n"
+
+
+def test_without_an_installation_it_says_where_it_is():
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-S", "-m", "sweeper", "--version"]  # -S: without packages
+    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+    assert said.stdout == f"sweeper of {root}, not installed\n", said.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
