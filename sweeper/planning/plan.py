@@ -1,5 +1,6 @@
 """The plan of a grid: every run with its status, the tasks left, the events of making them."""
 
+import pickle
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -202,13 +203,13 @@ class _Points:
 
     def __init__(self, ledger: Ledger) -> None:
         self._noise_of = measured_in(ledger)
-        self._first: dict[str, RunSpec] = {}
+        self._first: dict[bytes, RunSpec] = {}
 
     def read(self, config: Config) -> RunSpec:
         seed = config.get("seed")
         if type(seed) is not int or not 0 <= seed <= LARGEST:
             return self._read(config)  # which refuses it
-        rest = repr({**config, "seed": None})
+        rest = pickle.dumps({**config, "seed": None})  # in a third of the time of `repr`
         first = self._first.get(rest) or self._first.setdefault(rest, self._read(config))
         return first.with_seed(seed)
 
