@@ -15,6 +15,7 @@ from lightning_modules.callbacks.steps import took_step
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from sweeper.store.publish import flush_to_disk
+from sweeper.store.seal import seal
 
 _SECONDS_BETWEEN_POLLS = 1.0
 
@@ -157,5 +158,6 @@ class RunCheckpoint(Checkpoint):
         trainer.save_checkpoint(self._partial)
         self._is_saving = False
         if trainer.is_global_zero:
+            seal(self._partial)
             flush_to_disk(self._partial)
             self._partial.replace(self._path)

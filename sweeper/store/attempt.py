@@ -4,8 +4,6 @@ import json
 import math
 import socket
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +22,7 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import note_code, noted_code, own_code, resumed_code
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
+from sweeper.store.seal import is_sound
 
 _CANCEL = "cancel.txt"
 _PEAK_LR = "peak_lr.json"
@@ -76,7 +75,7 @@ class Attempt:
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
         note_code(code, folder, ledger.results, resumed=before if is_resumed else None)
-        if _is_sound(attempt.checkpoint):
+        if is_sound(attempt.checkpoint):
             return attempt
         aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
         note_code(code, folder, ledger.results)
@@ -237,17 +236,6 @@ def _noted_lr(folder: Path) -> float:
         return float(json.loads((folder / _PEAK_LR).read_text()))
     except (FileNotFoundError, ValueError, TypeError):
         return math.nan
-
-
-def _is_sound(checkpoint: Path) -> bool:
-    """Whether each part of a checkpoint, if there is one, has the checksum written with it."""
-    try:
-        with zipfile.ZipFile(checkpoint) as parts:
-            return parts.testzip() is None
-    except FileNotFoundError:
-        return True
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
-        return False
 
 
 def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> End:

@@ -146,9 +146,9 @@ def test_commands_that_only_read_work_around_it(damaged, capsys, command):
     assert command != "status" or "was cut short: the next sweep makes its runs again" in said.out
 
 
-@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9, 0.999])
 def test_a_checkpoint_with_a_flipped_bit_is_set_aside(sweep_here, made, results, capsys, where):
-    """torch loads such a file without a word, with other weights."""
+    """torch loads such a file without a word, with other weights, or refuses it: at its end."""
     words = [word for word in WORDS if not word.startswith("epochs")]
     assert sweep_here(results, *words, "epochs=2", "keep_checkpoint=true", "seed=0") == 0
     (checkpoint,) = results.glob("attempts/*/checkpoint.ckpt")

@@ -1,0 +1,55 @@
+"""The seal of a checkpoint: a checksum of its directory; its parts have checksums of their own.
+
+Readers of zip files look at few of the directory's bits, and torch at no checksum: with one bit
+flipped in there it may load another part's numbers.
+"""
+
+import errno
+import zipfile
+import zlib
+from pathlib import Path
+
+_SEAL = "sweeper {:08x}"
+_LENGTH = len(_SEAL.format(0)).to_bytes(2, "little")
+#: What zipfile raises for files with flipped bits: wrong names, offsets, methods, "encrypted".
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
+
+
+def seal(checkpoint: Path) -> None:
+    """Write the checksum at the end of a checkpoint that torch has saved, as the zip's comment."""
+    with zipfile.ZipFile(checkpoint) as parts:
+        start = parts.start_dir
+    with checkpoint.open("rb+") as file:
+        file.seek(start)
+        directory = file.read()[: -len(_LENGTH)]  # the comment's length is at its end
+        file.seek(start + len(directory))
+        file.write(_LENGTH + _comment(directory))
+
+
+def is_sound(checkpoint: Path) -> bool:
+    """Whether a checkpoint, if there is one, has all the checksums that were written with it.
+
+    One without a seal is an earlier version's: only its parts are looked at.
+    """
+    if not checkpoint.exists():
+        return True
+    try:
+        with zipfile.ZipFile(checkpoint) as parts:
+            return _has_its_seal(checkpoint, parts) and parts.testzip() is None
+    except _DAMAGED:
+        return False
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # an offset beyond all files
+            return False
+        raise
+
+
+def _has_its_seal(checkpoint: Path, parts: zipfile.ZipFile) -> bool:
+    with checkpoint.open("rb") as file:
+        file.seek(parts.start_dir)
+        directory = file.read()[: -len(_LENGTH + parts.comment)]
+    return parts.comment in (b"", _comment(directory))
+
+
+def _comment(directory: bytes) -> bytes:
+    return _SEAL.format(zlib.crc32(directory)).encode()
