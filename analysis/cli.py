@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.frontier.options import add_options
-from analysis.tables.asked import asked_metric, read_asked_runs, with_asked_metric
+from analysis.tables.asked import asked_metric, check_out, read_asked_runs, with_asked_metric
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.metric import Measured, check_target, curve_columns
 from sweeper.console.text import of_os_error, say, whole_number
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
+        if out := getattr(options, "out", None):
+            check_out(out, is_file=options.command in (_claims, _report))
         return options.command(options)
     except ValueError as error:
         say(f"Error: {error}")

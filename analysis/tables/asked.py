@@ -1,7 +1,9 @@
 """What a command of `python -m analysis` reads, as its options say; what is skipped is said."""
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -37,6 +39,24 @@ def with_asked_metric(
 def asked_metric(options: argparse.Namespace) -> AskedMetric:
     """What `--metric` and `--metric-mode` say."""
     return AskedMetric(options.metric, options.metric_mode)
+
+
+def check_out(out: Path, *, is_file: bool) -> None:
+    """ValueError if nothing can be written there, before it is worked out what.
+
+    Args:
+        out: a file whose folder is there, or a folder that is made if it is not.
+        is_file: which of the two.
+    """
+    if is_file:
+        there, what = out if out.exists() else out.parent, "a file in a folder that is there"
+    else:
+        there = next(place for place in (out, *out.parents) if place.exists())
+        what = "a folder, or the place of a new one"
+    is_right = not out.is_dir() if is_file else there.is_dir()
+    if not (is_right and there.exists() and os.access(there, os.W_OK)):
+        msg = f"--out must be {what}, and writable; got {out}. Name another."
+        raise ValueError(msg)
 
 
 def _loaded(loaded: Loaded) -> pd.DataFrame:
