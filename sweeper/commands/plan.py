@@ -15,10 +15,11 @@ from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.bill import account_of, bill
+from sweeper.commands.command_parser import CommandParser
 from sweeper.commands.memory import memory_words, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import CommandParser, check_config_dir, refuse
+from sweeper.commands.refusals import check_config_dir, refuse
 from sweeper.console.differences import Differences
 from sweeper.console.planned_runs import compared, course, guarantees
 from sweeper.console.runs import columns_of, common, duration, layout_column

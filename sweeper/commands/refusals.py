@@ -1,12 +1,10 @@
 """Why a command line is refused, in sentences; Hydra's messages in our form."""
 
-import argparse
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -54,18 +52,6 @@ def _with_preset(refused: re.Match[str]) -> str:
 
 def _with_hint(refused: re.Match[str]) -> str:
     return f"{refused[1]} {_hint(refused[2])}"
-
-
-class CommandParser(argparse.ArgumentParser):
-    """Of a subcommand that takes overrides; a key that is given as a flag gets a sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the command line; exit with 2."""
-        try:
-            check_dashes(message.partition("unrecognized arguments: ")[2].split())
-        except ValueError as error:
-            sys.exit(refuse(error))
-        super().error(message)
 
 
 def check_dashes(words: Sequence[str]) -> None:

@@ -106,6 +106,25 @@ def test_a_key_that_is_given_as_a_flag_is_named(word, remedy, capsys):
     assert capsys.readouterr().err == f"Nothing was started.\n{said}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "then"),
+    [
+        (["--cfg", "job"], "sweeper --cfg job"),
+        (["batch=256", "--cfg=job"], "sweeper --cfg job"),
+        (["--resolve"], "sweeper --resolve --cfg job"),
+        (["-sc", "install=bash"], "sweeper -sc install=bash"),
+    ],
+)
+def test_a_flag_that_shows_the_config_is_not_of_a_subcommand(words, then, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("Nothing was started.\n")
+    assert said.endswith(f" Write {then}, then your overrides.\n")
+
+
 def test_flags_of_hydras_are_no_keys():
     check_dashes(["-m", "--multirun", "--cfg", "job", "--config-dir=x", "--resolve", "-c", "--run"])
 
