@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,12 +54,14 @@ def sweep(*words: str, memory_gib: float | None = None) -> pd.DataFrame:
         return _rows(folder)
 
 
-def _start(folder: str, *words: str, memory_gib: float | None = None) -> subprocess.Popen[bytes]:
+def _start(
+    folder: str, *words: str, command: Sequence[str] = ("-m",), memory_gib: float | None = None
+) -> subprocess.Popen[bytes]:
     where = ["accelerator=gpu"] if ON_GPU else []
-    command = [sys.executable, "-m", "sweeper", "-m", *where, *words, f"results={folder}"]
+    given = [sys.executable, "-m", "sweeper", *command, *where, *words, f"results={folder}"]
     if memory_gib:
-        command = ["sh", "-c", f'ulimit -v {int(memory_gib * 2**20)}; exec "$@"', "sh", *command]
-    return subprocess.Popen(command, stdout=sys.stderr, start_new_session=True)
+        given = ["sh", "-c", f'ulimit -v {int(memory_gib * 2**20)}; exec "$@"', "sh", *given]
+    return subprocess.Popen(given, stdout=sys.stderr, start_new_session=True)
 
 
 def _rows(folder: str) -> pd.DataFrame:
@@ -151,17 +153,21 @@ def memory() -> Iterator[Line]:
     size, micro_batches = (224, (32, 64, 128)) if ON_GPU else (32, (8, 16))
     model = "resnet50" if ON_GPU else "resnet18"
     for micro_batch in micro_batches:
-        row = sweep(
+        words = [
             f"model={model}", "data=synthetic", f"data.shape=[3,{size},{size}]", "epochs=1",
             f"data.num_train_examples={4 * micro_batches[-1]}", "data.num_val_examples=8",
             f"batch={micro_batches[-1]}", f"micro_batch={micro_batch}", "bn_span=8", "warmup=0",
             "schedule=constant",
-        ).iloc[0]  # fmt: skip
-        predicted = row.get("predicted_memory_gib")
-        said = "not predicted" if predicted is None or predicted != predicted else (
-            f"{predicted:.2f} GiB predicted ({predicted / row.peak_memory_gib - 1:+.0%})"
+        ]  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            _start(folder, *words, command=("plan", "--memory")).wait()  # what the row then has
+            _start(folder, *words).wait()
+            row = _rows(folder).iloc[0]
+        error = row.predicted_memory_gib / row.peak_memory_gib - 1
+        yield Line(
+            f"{model}, micro-batch {micro_batch}", f"{row.peak_memory_gib:.2f} GiB",
+            f"{row.predicted_memory_gib:.2f} GiB predicted ({error:+.0%})",
         )  # fmt: skip
-        yield Line(f"{model}, micro-batch {micro_batch}", f"{row.peak_memory_gib:.2f} GiB", said)
 
 
 def out_of_memory() -> Iterator[Line]:
@@ -239,7 +245,7 @@ def same_bits() -> Iterator[Line]:
     undisturbed = sweep(*words)["val_loss"].item()
     with tempfile.TemporaryDirectory() as folder:
         killed = _start(folder, *words)
-        while not list(Path(folder).glob("attempts/*/checkpoint.ckpt")):
+        while killed.poll() is None and not list(Path(folder).glob("attempts/*/checkpoint.ckpt")):
             time.sleep(0.05)
         os.killpg(killed.pid, signal.SIGKILL)
         killed.wait()
