@@ -203,8 +203,7 @@ def _callbacks(
     local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)
     ordered = OrderedSum(module, plan, position) if config.reproducible else None
     average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
-    span = noise_span(config)
-    noise = None if span is None else GradientNoise(plan, span=span)
+    noise = None if (span := noise_span(config)) is None else GradientNoise(plan, span=span)
     evaluation = Evaluation(names, average=average)
     measured = [one for one in (metrics, evaluation, distance, noise) if one is not None]
     logged = LoggedMetrics(plan, config.metric, measured)
@@ -218,6 +217,7 @@ def _callbacks(
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
         contract,  # a broken contract is reported before its consequences
+        logged.values,  # of all ranks, before anything asks for them
         BatchSize(plan),
         None if config.has_own_module else NoStrayDraws(),
         Position(plan, position),

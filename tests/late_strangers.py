@@ -3,8 +3,9 @@
 from typing import ClassVar
 
 import torch
-from strangers import DataModule, Module
+from strangers import DataModule, Module, Noisy
 from torch import nn
+from torch.utils.data import DataLoader
 
 
 class LateModule(Module):
@@ -101,3 +102,33 @@ class BareModule(Module):
 
     def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
         optimizer.optimizer.step(closure=optimizer_closure)
+
+
+class OddDataModule(DataModule):
+    """31 examples of validation: no number of several ranks has as many each."""
+
+    def val_dataloader(self):
+        return DataLoader(Noisy(96, 127), batch_size=8)
+
+
+class TellingModule(Module):
+    """Logs in every way, and some names on one rank only."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("train/largest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        if self.trainer.is_global_zero:
+            self.log("train/first", self.current_epoch + 1.0, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        error = (self.head(self.body(batch["x"]).tanh()) - batch["y"]).square()
+        self.log("val/mse", error.mean())
+        self.log("val/sum", error.sum(), reduce_fx="sum", sync_dist=True)
+        if not self.trainer.is_global_zero:
+            self.log("val/last", 5.0)
+
+    def on_validation_epoch_end(self):
+        self.log("val/rank", float(self.global_rank))
+        if self.trainer.is_global_zero:
+            self.log("val/seen", 7.0)

@@ -50,6 +50,12 @@ NAMES = (
         why="it reads the signature of training_step at each micro-batch",
     ),
     Reach(
+        library="Lightning",
+        name="pytorch_lightning.trainer.connectors.logger_connector.result:_ResultCollection._forked_name",
+        used_in="lightning_modules/callbacks/logged_values.py",
+        why="the names under which callbacks find a logged value",
+    ),
+    Reach(
         library="torch",
         name="torch:_C._current_graph_task_id",
         used_in="lightning_modules/layers/position.py",
@@ -110,6 +116,22 @@ NAMES = (
         name="timm.layers:DropPath",
         used_in="lightning_modules/layers/keyed_dropout.py",
         why="recognised by its name, since timm is optional",
+    ),
+)
+
+#: Properties, and what objects keep of themselves.
+ATTRIBUTES = (
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning:Trainer._results",
+        used_in="lightning_modules/callbacks/logged_values.py",
+        why="what was logged on this rank, which is merged over ranks and saved within an epoch",
+    ),
+    Reach(
+        library="torchmetrics",
+        name="torchmetrics:Metric._computed",
+        used_in="lightning_modules/callbacks/logged_values.py",
+        why="where Lightning looks for the value of an epoch",
     ),
 )
 

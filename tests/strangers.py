@@ -55,7 +55,7 @@ class Module(L.LightningModule):
 
     def training_step(self, batch, batch_idx):
         loss = (self.head(self.body(batch["x"]).tanh()) - batch["y"]).square().mean()
-        self.log("train/mse", loss)
+        self.log("train/mse", loss, on_epoch=True)
         return loss
 
     def on_train_batch_end(self, outputs, batch, batch_idx):

@@ -15,7 +15,15 @@ import pytorch_lightning as pl
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from private_reaches import ALLOCATOR_TEXT, FOREACH, HYDRA_TEXTS, LOADER_TEXT, NAMES, Reach
+from private_reaches import (
+    ALLOCATOR_TEXT,
+    ATTRIBUTES,
+    FOREACH,
+    HYDRA_TEXTS,
+    LOADER_TEXT,
+    NAMES,
+    Reach,
+)
 from pytorch_lightning.demos.boring_classes import BoringModel
 from submitit.core.utils import JobPaths
 
@@ -33,8 +41,18 @@ def test_a_private_name_is_there(reach):
     assert callable(pkgutil.resolve_name(reach.name))
 
 
+@pytest.mark.parametrize("reach", ATTRIBUTES, ids=lambda reach: reach.name)
+def test_a_private_attribute_is_there(reach):
+    owner = pkgutil.resolve_name(reach.name.rpartition(".")[0])
+
+    is_set = f"self.{reach.spelled} = " in inspect.getsource(owner)
+    assert isinstance(getattr(owner, reach.spelled, None), property) or is_set
+
+
 @pytest.mark.parametrize(
-    "reach", [*NAMES, *HYDRA_TEXTS, ALLOCATOR_TEXT, LOADER_TEXT], ids=lambda reach: reach.name
+    "reach",
+    [*NAMES, *ATTRIBUTES, *HYDRA_TEXTS, ALLOCATOR_TEXT, LOADER_TEXT],
+    ids=lambda reach: reach.name,
 )
 def test_the_list_says_where_a_reach_is_used(reach: Reach):
     assert reach.spelled in (ROOT / reach.used_in).read_text()
@@ -58,7 +76,7 @@ def private_attributes() -> dict[str, set[str]]:
 
 
 def test_every_private_attribute_that_the_code_reads_is_listed():
-    listed = {part for reach in NAMES for part in re.split("[.:]", reach.name)}
+    listed = {part for reach in (*NAMES, *ATTRIBUTES) for part in re.split("[.:]", reach.name)}
 
     documented = {"_exit"}  # os._exit is public
     read = {name: files for name, files in private_attributes().items() if FOREACH not in name}

@@ -8,6 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 from torchmetrics import Metric
 
+from lightning_modules.callbacks.logged_values import LoggedValues
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
@@ -18,7 +19,7 @@ class LoggedMetrics(Checkpoint):
     As a Checkpoint it has its turn after the module's, which may log at the end of an epoch.
 
     Lightning averages what is logged over batches whose sizes it guesses, on each rank alone; here
-    it is told the number of examples, and what is logged once an epoch is averaged over ranks.
+    it is told the number of examples, and `values` puts those of all ranks in their place.
 
     Args:
         plan: of the run's batches.
@@ -26,11 +27,13 @@ class LoggedMetrics(Checkpoint):
         measured: callbacks whose columns are metrics too; they have had their turns.
 
     Attributes:
+        values: a callback with turns of its own.
         columns: `metrics`: the values of the last epoch by name; none if the module logs nothing.
     """
 
     def __init__(self, plan: RankPlan, metric: str, measured: Sequence[Any]) -> None:
         self._plan, self._metric, self._measured = plan, metric, measured
+        self.values = LoggedValues()
         self._examples: int | None = None
         self.columns: dict[str, Any] = {}
 
@@ -43,9 +46,9 @@ class LoggedMetrics(Checkpoint):
         def weighed(name: str, value: Any, *args: Any, **settings: Any) -> None:
             if self._examples is not None:
                 settings.setdefault("batch_size", self._examples)
-            if trainer.world_size > 1 and not isinstance(value, Metric):
-                by_step = trainer.training and settings.get("on_step", True)
-                settings["sync_dist"] = settings.get("sync_dist", False) or not by_step
+            if not isinstance(value, Metric):
+                by_step = trainer.training and settings.get("on_step") is not False
+                settings["sync_dist"] = settings.get("sync_dist", False) and by_step
             log(name, value, *args, **settings)
 
         return weighed
@@ -72,7 +75,7 @@ class LoggedMetrics(Checkpoint):
         sizes = getattr(loader, "sizes", None)
         self._examples = sizes[batch_idx] if sizes else None
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What is logged outside of batches stands for itself."""
         self._examples = None
 
@@ -82,6 +85,7 @@ class LoggedMetrics(Checkpoint):
         Raises:
             ValueError: if the run's metric is not among them.
         """
+        self.values.merge(trainer)  # what the module has logged in its turn
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.columns = {"metrics": logged} if logged else {}
         known = {name: value for one in self._measured for name, value in one.columns.items()}
