@@ -35,6 +35,20 @@ def test_accuracy_that_holds_breaks_beyond_the_largest_batch():
     assert found.note == "accuracy holds up to batch 512"
 
 
+def test_a_batch_at_which_every_run_diverged_is_one_that_breaks():
+    """It may break anywhere between the last that holds and that one, not beyond."""
+    runs = simulated_runs(
+        [256, 512, 1024, 2048], [5], 3, accuracy=lambda *_: 0.7, noise=1e-4,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    runs.loc[runs["global_batch"] > 512, "outcome"] = "diverged"
+
+    found = breaking_batch(runs, np.random.default_rng(0))
+
+    assert (found.value, found.low, found.high) == (1024, pytest.approx(512), 1024)
+    assert "accuracy holds up to batch 512, every run diverged at 1,024" in found.note
+
+
 def test_a_parabola_without_noise_gives_its_vertex():
     runs = simulated_runs(
         [256, 1024],
@@ -50,6 +64,22 @@ def test_a_parabola_without_noise_gives_its_vertex():
     assert optima.best == pytest.approx([7.0, 7.0])
     assert exponent(optima).value == pytest.approx(0.0, abs=1e-9)
     assert optima.table()["is_interior"].tolist() == [True, True]
+
+
+def test_equal_settings_have_no_best_one():
+    """The sign of the slope of equal means is chance: it is no end of the grid."""
+    runs = simulated_runs(
+        [256, 1024], [0, 5, 10, 20], 3, accuracy=lambda *_: 1.0, noise=0.0,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+
+    optima = best_warmups(runs, np.random.default_rng(0))
+
+    table, equal = optima.table(), "the metric is the same at all"
+    assert table["best"].isna().all()
+    assert not table["is_interior"].any()
+    assert table["note"].tolist() == [f"no setting is best: {equal} of them"] * 2
+    assert exponent(optima).note == f"{equal} settings at batch 256, 1,024"
 
 
 def test_an_optimum_beyond_the_grid_is_called_unbounded():
@@ -236,7 +266,7 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
 
     assert found.has_interval
     assert found.note == (
-        "1 points with one finished seed are not in the fit; "
+        "left out of the fit, with one finished seed: 1 point; "
         "runs that diverged are not in the fit: 2 of 24 (2 to 26 %)"
     )
 
