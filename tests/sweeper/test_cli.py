@@ -227,3 +227,17 @@ def test_ctrl_c_while_a_stopped_command_leaves_prints_no_traceback(end, monkeypa
         signal.raise_signal(signal.SIGINT)  # ignored
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_folder_that_was_removed_gets_a_sentence(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 2
+    said = "A command must be started in a folder; got one that was removed. Go to another.\n"
+    assert capsys.readouterr().err == said

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.console.table import Column, FittedTable
+from sweeper.console.text import text_console
 
 NUMBERS = st.integers(0, 10**9).map("{:,}".format) | st.floats(0, 1e6).map("{:g}".format)
 NAMES = st.sampled_from(["batch", "val_accuracy", "optimizer.weight_decay", "steps/epoch", "s"])
@@ -87,3 +88,12 @@ def test_what_makes_sense_in_one_piece_is_never_folded(cell):
     lines = printed(columns, 24)
 
     assert " ".join(lines).count(cell) == len(columns)
+
+
+def test_a_terminal_of_no_columns_is_shown_the_table(monkeypatch, capsys):
+    """Some shells of editors say COLUMNS=0; nothing fits into that."""
+    monkeypatch.setenv("COLUMNS", "0")
+
+    text_console().print(FittedTable([Column(head="batch", cells=["3,840"])]))
+
+    assert capsys.readouterr().out.split() == ["batch", "3,840"]
