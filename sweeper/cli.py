@@ -57,11 +57,9 @@ _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 def main() -> NoReturn:
     """Run the command line; exit with its code."""
     open_closed_streams()
-    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m sweeper` does
     try:
-        if hidden := _hidden():
-            sys.stderr.write(f"{hidden}\n")
+        if unusable := _gone() or _hidden():
+            sys.stderr.write(f"{unusable}\n")
             sys.exit(BAD_INPUT)
         sys.exit(_run(sys.argv[1:]))
     except KeyboardInterrupt:
@@ -77,6 +75,17 @@ def main() -> NoReturn:
 def _have_stopped() -> None:
     """One more Ctrl-C finds nothing left to stop, only an exit to interrupt with a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _gone() -> str | None:
+    """A sentence if the folder that we are in is none; else imports look there too."""
+    try:
+        here = os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        return "A command must be started in a folder; got one that was removed. Go to another."
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)  # as `python -m sweeper` does
+    return None
 
 
 def _hidden() -> str | None:

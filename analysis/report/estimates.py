@@ -28,6 +28,7 @@ from analysis.stats.shares import validation_size
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric
+from sweeper.spec.sentences import several
 
 _SEED = 20170608
 
@@ -102,7 +103,7 @@ def number(estimate: Estimate, unit: str = "") -> str:
         text += " (95 %: anything; these runs do not determine it)"
     elif estimate.has_interval:
         text += f" (95 %: {_shown(estimate.low)} to {_shown(estimate.high)})"
-    text += f", {estimate.num_seeds} seeds per point"
+    text += f", {several(estimate.num_seeds, 'seed')} per point"
     return f"{text}; {estimate.note}" if estimate.note else text
 
 

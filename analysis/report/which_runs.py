@@ -42,11 +42,11 @@ def margin_of(metric: Metric, of_accuracy: float, values: pd.Series) -> tuple[fl
 def at_best_warmup(
     runs: pd.DataFrame, metric: Metric
 ) -> tuple[pd.DataFrame, float, float, str] | None:
-    """The finished runs of the warmup with the most batches, the best of those.
+    """The runs of the warmup with the most batches that finished, the best of those.
 
     Returns:
-        The runs, their warmup, and what does not matter as a number and in words; None with fewer
-        than two batches.
+        The runs, those that diverged too, their warmup, and what does not matter as a number and
+        in words; None with fewer than two batches that finished.
     """
     finished = finished_runs(runs, metric)
     smallest = finished[finished["global_batch"] == finished["global_batch"].min()]
@@ -58,4 +58,5 @@ def at_best_warmup(
     spans["value"] *= metric.sign
     warmup = spans.sort_values(["batches", "value"]).index[-1]
     margin, words = margin_of(metric, BREAKING, smallest[metric.name])
-    return finished[finished["warmup_epochs"] == warmup], float(warmup), margin, words
+    compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
+    return compared[compared["warmup_epochs"] == warmup], float(warmup), margin, words

@@ -25,7 +25,8 @@ def breaking_batch(
     The metric is made to worsen with the batch (isotonic regression weighted by replicates) and
     interpolated in log batch by straight lines; the reference is the mean at the smallest batch.
     What lies between two batches is not known: half of the draws are interpolated by a monotone
-    cubic, which breaks later where the fall grows.
+    cubic, which breaks later where the fall grows. A larger batch at which every run diverged is
+    one that breaks, and what holds before it may break anywhere in between.
 
     Uses `outcome`, `global_batch` and the metric of runs of one warmup and rule. The margin is
     the accepted loss, in the unit of the metric (accuracies: 0 to 1).
@@ -42,17 +43,29 @@ def breaking_batch(
     )
     weights = cells.counts.astype(float)
     value = _crossings(batches, metric.sign * cells.means[None, :], weights, margin)[0][0]
-    drawn = None
+    lost = _first_lost(runs, batches[-1])
+    value, drawn = min(value, lost), None
     if cells.num_seeds > 1:
         means = cells.resampled_means(
             rng, draws, 3 * (cells.num_seeds - 1)
         )  # reference, before, after
         straight, cubic = _crossings(batches, metric.sign * means, weights, margin)
-        drawn = np.concatenate([straight[::2], cubic[1::2]])
-    holds = "" if np.isfinite(value) else f"{metric.word} holds up to batch {batches[-1]:,.0f}"
+        if np.isfinite(lost):
+            straight = np.minimum(straight, batches[-1])
+        drawn = np.concatenate([straight[::2], np.minimum(cubic[1::2], lost)])
+    held = f"{metric.word} holds up to batch {batches[-1]:,.0f}"
+    holds = "" if value < lost else f"{held}, every run diverged at {lost:,.0f}"
     single = "one seed: no interval" if drawn is None else ""
-    notes = (holds, left_out, single, diverged_in_words(runs))
+    notes = (holds if np.isfinite(value) else held, left_out, single, diverged_in_words(runs))
     return Estimate.of(value, drawn, cells.num_seeds, method, *notes)
+
+
+def _first_lost(runs: pd.DataFrame, last: float) -> float:
+    """The first batch beyond the last at which every run that ended diverged; inf if none."""
+    beyond = runs[runs["global_batch"] > last].groupby("global_batch")["outcome"]
+    outcomes = {float(str(batch)): set(found) for batch, found in beyond}
+    lost = (b for b, found in outcomes.items() if "diverged" in found and "finished" not in found)
+    return min(lost, default=np.inf)
 
 
 def _crossings(batches: Array, means: Array, weights: Array, margin: float) -> tuple[Array, Array]:

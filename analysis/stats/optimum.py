@@ -16,6 +16,8 @@ from analysis.tables.metric import ACCURACY, Metric
 WARMUP_OFFSET = 1.0
 
 _REJECTED = "the parabola does not fit"
+#: Means that differ by less of their size are equal.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Optima:
             f"the best setting is at the edge of the grid ({low_edge:g} to {high_edge:g}): "
             "unbounded, extend the grid"
         )
+        if np.isnan(self.best[i]):
+            at_edge = "no setting is best: the metric is the same at all of them"
         drawn = None if self.draws is None else self.draws[:, i]
         single = "one seed: no interval" if self.num_seeds < 2 else ""
         notes = ["" if is_interior else at_edge, single, _REJECTED if self.is_rejected else ""]
@@ -186,7 +190,10 @@ def _scatter(u: Array, means: Array, counts: NDArray[np.int64]) -> float:
 
 
 def _vertex(u: Array, means: Array, weights: Array) -> Array:
-    """Place of the maximum of a weighted parabola; infinite if it has none near the grid."""
+    """Place of the maximum of a weighted parabola; infinite if it has none near the grid.
+
+    That of equal means is nan: the sign of their slope is chance.
+    """
     design, center = _design(u, weights)
     root = np.sqrt(weights)[:, None]
     _, slope, curvature = np.linalg.lstsq(design * root, (means * root.T).T, rcond=None)[0]
@@ -194,7 +201,9 @@ def _vertex(u: Array, means: Array, weights: Array) -> Array:
         vertex = center - slope / (2.0 * curvature)
     span = u.max() - u.min()
     is_near = (curvature < 0) & (vertex > u.min() - span) & (vertex < u.max() + span)
-    return np.where(is_near, vertex, np.where(slope > 0, np.inf, -np.inf))
+    vertex = np.where(is_near, vertex, np.where(slope > 0, np.inf, -np.inf))
+    is_flat = np.ptp(means, axis=1) <= _ROUNDING * np.abs(means).max(axis=1)
+    return np.where(is_flat, np.nan, vertex)
 
 
 def exponent(optima: Optima) -> Estimate:
@@ -215,9 +224,14 @@ def exponent(optima: Optima) -> Estimate:
     value = _slopes(optima.batches, optima.best[None, :])[0]
     notes = [optima.note]
     table = optima.table()
-    if not table["is_interior"].all():
-        edges = ", ".join(f"{b:,}" for b in table.loc[~table["is_interior"], "global_batch"])
-        notes.append(f"the optimum is at the edge of the grid at batch {edges}")
+    is_flat = table["best"].isna()
+    for words, there in (
+        ("the metric is the same at all settings", is_flat),
+        ("the optimum is at the edge of the grid", ~table["is_interior"] & ~is_flat),
+    ):
+        if there.any():
+            names = ", ".join(f"{b:,}" for b in table.loc[there, "global_batch"])
+            notes.append(f"{words} at batch {names}")
     drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
     notes.append("one seed: no interval" if drawn is None else "")
     return Estimate.of(value, drawn, optima.num_seeds, method, *notes)

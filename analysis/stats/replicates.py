@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
+from sweeper.spec.sentences import several
+
 Array = NDArray[np.float64]
 
 DRAWS = 2000
@@ -86,7 +88,8 @@ class Replicates:
         values = tuple(v for v, kept in zip(self.values, keep, strict=True) if kept)
         seeds = tuple(v for v, kept in zip(self.seeds, keep, strict=True) if kept)
         points = self.points[keep].reset_index(drop=True)
-        note = f"{int((~keep).sum())} points with one finished seed are not in the fit"
+        left_out = several(int((~keep).sum()), "point")
+        note = f"left out of the fit, with one finished seed: {left_out}"
         return Replicates(points=points, values=values, seeds=seeds), note
 
     @property

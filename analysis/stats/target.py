@@ -125,7 +125,8 @@ def critical_batch(
     value, drawn = _ratio(slope, intercept)[0], None
     if cells.num_seeds > 1:
         unit = _line(batches, np.eye(len(batches)), weights)
-        gradient = unit[1] / intercept[0] - unit[0] / slope[0]  # of the logarithm of the ratio
+        with np.errstate(divide="ignore", invalid="ignore"):  # without a slope there is no ratio
+            gradient = unit[1] / intercept[0] - unit[0] / slope[0]  # of its logarithm
         means = cells.resampled_means(rng, draws, cells.freedom(gradient))
         drawn = _ratio(*_line(batches, means, weights))
     fitted = intercept[0] + slope[0] * batches

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDTH_OF_FILES = 10_000  # [cells]
+_WIDTH_OF_TERMINALS = 80  # that do not tell [cells]
 
 
 def open_closed_streams() -> None:
@@ -70,13 +71,13 @@ def note(text: str) -> None:
 def text_console(*, quiet: bool = False) -> "Console":
     """A console that prints text as it is, in lines as long as they are; styles are allowed.
 
-    A file has room for lines of any length, unless COLUMNS is set.
+    A file has room for lines of any length, unless COLUMNS is set, and to more than 0.
     """
     from rich.console import Console  # not for the help
 
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, quiet=quiet)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH_OF_FILES
+    if console.width < 1 or (not console.is_terminal and "COLUMNS" not in os.environ):
+        console.width = _WIDTH_OF_TERMINALS if console.is_terminal else _WIDTH_OF_FILES
     return console
 
 
