@@ -22,12 +22,8 @@ from torch.utils.data import (
     RandomSampler,
 )
 
-from lightning_modules.data.generators import (
-    VALIDATION,
-    KeyedMaking,
-    kept_generators,
-    seed_generators,
-)
+from lightning_modules.data.generators import VALIDATION, KeyedMaking
+from lightning_modules.data.own_order import OwnOrder
 from lightning_modules.data.randomness import epoch_order
 
 _Key = tuple[int, int]  # epoch, index in the data set
@@ -48,9 +44,10 @@ class OwnExamples:
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
         check_loader(loader, "train_dataloader")
-        self._seed, self._sampler, self.dataset = seed, _own_sampler(loader), loader.dataset
-        source: Any = loader.dataset if self._sampler is None else self._sampler
-        self.num_train_examples = len(source) if self._sampler is None else _length(source)
+        self._seed, sampler = seed, _own_sampler(loader)
+        self.dataset: Any = loader.dataset
+        self._own = None if sampler is None else OwnOrder(sampler, seed)
+        self.num_train_examples = len(self.dataset) if self._own is None else len(self._own(0))
         self._asked = _Asked()
         self._loader = rebuilt(loader, self._asked, seed=seed)
         self._epoch = 0
@@ -62,11 +59,9 @@ class OwnExamples:
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Indices in the data set, in the order of an epoch, shape (num_train_examples,)."""
-        if self._sampler is None:
+        if self._own is None:
             return epoch_order(self._seed, epoch, self.num_train_examples)
-        with kept_generators():
-            seed_generators(self._seed, epoch)
-            return np.fromiter(_flat(self._sampler), np.int64)
+        return self._own(epoch)
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Any]:
         """The micro-batch of each of these indices, as the user's collate function makes it."""
@@ -95,7 +90,7 @@ class ValLoader:
         check_loader(loader, "val_dataloader")
         source: Any = loader.dataset
         self.dataset, sampler = source, _own_sampler(loader)
-        indices = list(range(len(source))) if sampler is None else _sampled(sampler, seed)
+        indices = range(len(source)) if sampler is None else OwnOrder(sampler, seed)(0)
         num = len(indices)
         if num < world_size:
             msg = (
@@ -179,12 +174,28 @@ def check_batched(loader: Any, made_by: str) -> None:
             f"put in the run's order; got {type(loader).__name__}. Return a DataLoader."
         )
         raise ValueError(msg)
+    if (changed := _changes_batches(type(loader))) is not None:
+        msg = (
+            f"{made_by} must return a DataLoader whose batches are those of its data set and "
+            f"collate_fn; got {type(loader).__name__}, whose {changed} makes others. Do that in "
+            "collate_fn, in the data set, or in the hook on_after_batch_transfer."
+        )
+        raise ValueError(msg)
     if loader.batch_sampler is None:
         msg = (
             f"{made_by} must batch its examples, so that they can be counted; got a DataLoader "
             "with batch_size=None. Give it batch_size=1; the run's micro_batch replaces it."
         )
         raise ValueError(msg)
+
+
+def _changes_batches(kind: type) -> str | None:
+    """What of a kind of loader may give other batches than torch's; None if it is torch's own."""
+    for name in ("__iter__", "_get_iterator"):
+        owner = next(one for one in kind.__mro__ if name in vars(one))
+        if owner.__module__.partition(".")[0] not in ("torch", "torchdata"):
+            return name
+    return None
 
 
 class _Keyed(Dataset[Any]):
@@ -236,30 +247,11 @@ def _own_sampler(loader: "DataLoader[Any]") -> Any:
     """What gives the order of a loader; None if the run's permutation does."""
     if type(loader.batch_sampler) is not BatchSampler:
         return loader.batch_sampler
-    sampler: Any = loader.sampler
+    sampler: Any = loader.batch_sampler.sampler  # loader.sampler is another if this was given
     if isinstance(sampler, DistributedSampler):
         return None
     is_permutation = type(sampler) is RandomSampler and not sampler.replacement
     return None if is_permutation and sampler.num_samples == len(loader.dataset) else sampler  # type: ignore[arg-type]
-
-
-def _sampled(sampler: Any, seed: int) -> list[int]:
-    with kept_generators():
-        seed_generators(seed)
-        return list(_flat(sampler))
-
-
-def _flat(sampler: Iterable[Any]) -> Iterator[int]:
-    for item in sampler:
-        if isinstance(item, Iterable):
-            yield from item  # of a batch sampler
-        else:
-            yield int(item)
-
-
-def _length(sampler: Any) -> int:
-    with kept_generators():
-        return sum(1 for _ in _flat(sampler))
 
 
 def _largest_batch(loader: "DataLoader[Any]") -> int:

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
+    Sampler,
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -134,6 +136,85 @@ def test_what_is_no_loader_is_refused():
         OwnExamples(DataLoader(Endless()), seed=0)
     with pytest.raises(ValueError, match="batch_size=None"):
         OwnExamples(DataLoader(Drawing(), batch_size=None), seed=0)
+
+
+def test_a_loader_that_changes_its_batches_is_refused():
+    class Doubled(DataLoader):
+        def __iter__(self):
+            return (batch | {"index": 2 * batch["index"]} for batch in super().__iter__())
+
+    sentence = (
+        r"val_dataloader must return a DataLoader whose batches are .* got Doubled, whose"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        ValLoader(Doubled(Drawing()), seed=0, rank=0, world_size=1)
+
+
+def test_the_sampler_within_a_batch_sampler_gives_the_order():
+    sampler = BatchSampler(SubsetRandomSampler([2, 4, 6]), batch_size=2, drop_last=False)
+
+    order = stream(DataLoader(Drawing(), batch_sampler=sampler), 2)[0]
+
+    assert sorted(order.tolist()) == [2, 4, 6]
+
+
+class Told(Sampler):
+    """Draws by the epoch that it is told, as DistributedSampler does."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __len__(self):
+        return 12
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randperm(12, generator=generator).tolist())
+
+
+class Counting(Told):
+    """Counts its passes itself."""
+
+    def set_epoch(self, epoch):
+        pass
+
+    def __iter__(self):
+        yield from super().__iter__()
+        self.epoch += 1
+
+
+class Numpys(Told):
+    """Draws from a generator of its own, which goes on from pass to pass."""
+
+    def __init__(self):
+        self.draws = np.random.default_rng(0)
+
+    def __iter__(self):
+        return iter(self.draws.permutation(12).tolist())
+
+
+SAMPLERS = {
+    "told": Told,
+    "counting": Counting,
+    "numpy": Numpys,
+    "torch": lambda: SubsetRandomSampler(range(12), generator=torch.Generator().manual_seed(0)),
+    "batches": lambda: BatchSampler(Counting(), 5, drop_last=False),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_sampler_has_an_order_for_each_epoch_whoever_resumes(kind):
+    def loader():
+        given = "batch_sampler" if kind == "batches" else "sampler"
+        return DataLoader(Drawing(), **{given: SAMPLERS[kind]()})
+
+    whole = OwnExamples(loader(), seed=3)
+    orders = [whole.order(epoch).tolist() for epoch in range(3)]
+
+    assert len({tuple(order) for order in orders}) == 3
+    assert OwnExamples(loader(), seed=3).order(2).tolist() == orders[2]
 
 
 def test_a_subset_is_a_data_set():
