@@ -8,7 +8,6 @@ from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, ProgressBar
-from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch.optim import Optimizer
 
@@ -45,6 +44,7 @@ from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.modules.classifier import Classifier
+from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.own_project import made, made_module
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
@@ -294,7 +294,7 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
         callbacks=callbacks,
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
-        logger=DummyLogger() if config.has_own_module else False,  # modules may call it
+        logger=OwnLogger(context.folder / "files") if config.has_own_module else False,
         enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),  # a user's
         enable_model_summary=False,
     )

@@ -1,7 +1,9 @@
 """Parts of a Lightning project that knows nothing of sweeper, with hooks of its own."""
 
+from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 from strangers import DataModule, Module, Noisy
 from torch import nn
@@ -132,3 +134,40 @@ class TellingModule(Module):
         self.log("val/rank", float(self.global_rank))
         if self.trainer.is_global_zero:
             self.log("val/seen", 7.0)
+
+
+class SecondOrderModule(Module):
+    """Its optimizer passes over a batch as often as it likes."""
+
+    def configure_optimizers(self):
+        return torch.optim.LBFGS(self.parameters(), lr=0.1)
+
+
+class NumpysModule(Module):
+    """Numbers of NumPy are among its rates."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=np.float32(0.05))
+        cosine = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: np.cos(step / 10))
+        return [optimizer], [{"scheduler": cosine, "interval": "step"}]
+
+
+class SteepPlateauModule(Module):
+    """Looks at its loss after each step."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.05)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.9)
+        settings = {"interval": "step", "frequency": 2, "monitor": "train/mse_step"}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, **settings}}
+
+
+class SavingModule(Module):
+    """Writes where its logger does, and counts in its own loaders."""
+
+    def on_validation_end(self):
+        for folder in (self.logger.log_dir, self.logger.save_dir, self.trainer.log_dir):
+            (Path(folder) / f"epoch {self.current_epoch}").touch()
+        loader = self.trainer.train_dataloader
+        assert loader.batch_size * len(loader) == 96
+        assert self.trainer.val_dataloaders[0].batch_size == 8

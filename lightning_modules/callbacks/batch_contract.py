@@ -47,8 +47,15 @@ class BatchContract(AfterSteps):
         """Count what was trained on.
 
         Raises:
-            BatchContractBroken: if the batch was not followed by its optimizer step.
+            BatchContractBroken: if it was left out, or its batch not followed by an optimizer step.
         """
+        if pl_module.automatic_optimization and not outputs:  # Lightning goes on without it
+            msg = (
+                "every micro-batch must have a loss, as it is counted as trained on; training_step "
+                f"returned none for number {batch_idx + 1} of epoch {trainer.current_epoch + 1}. "
+                "Return a loss, such as (outputs * 0).sum(), or leave such examples out."
+            )
+            raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
         self._examples += examples_in(batch, micro_batch)
         if took_step(trainer, batch_idx):
@@ -79,7 +86,7 @@ class BatchContract(AfterSteps):
         """
         counted = all_reduce(torch.tensor(self._examples_of_steps, device=pl_module.device))
         self._examples_of_steps = []
-        smallest, largest = int(counted.min()), int(counted.max())
+        smallest, largest = (int(f(counted)) if len(counted) else 0 for f in (torch.min, torch.max))
         self.realised_batch_min = min(smallest, self.realised_batch_min or smallest)
         self.realised_batch_max = max(largest, self.realised_batch_max or largest)
         epoch = trainer.current_epoch
@@ -88,7 +95,8 @@ class BatchContract(AfterSteps):
             msg = (
                 f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
                 f"{epoch + 1} had {len(counted)} steps of {smallest} to {largest} examples. "
-                "The data or the ranks differ from the plan."
+                "The data or the ranks differ from the plan, or a hook ended the epoch, or no part "
+                "of a batch has its examples first: then add one, such as their lengths."
             )
             raise BatchContractBroken(msg)
 

@@ -5,10 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
+from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import took_step
@@ -18,6 +20,11 @@ from sweeper.store.publish import flush_to_disk
 from sweeper.store.seal import seal
 
 _SECONDS_BETWEEN_POLLS = 1.0
+
+# Numbers of NumPy, such as the rate of a schedule by np.cos, are plain values too.
+_KINDS = ("?", "u1", "i4", "i8", "f2", "f4", "f8")
+_MADE_BY: Any = np.float64(0).__reduce__()[0]
+add_safe_globals([_MADE_BY, np.dtype, *(type(np.dtype(kind)) for kind in _KINDS)])
 
 
 class Stopped(Exception):

@@ -2,43 +2,61 @@
 
 from typing import Any
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
+from torch import Tensor
+
+from lightning_modules.callbacks.steps import took_step
+from lightning_modules.gradients.rank_states import all_reduce
+from lightning_modules.process.world import num_ranks
 
 #: Of a scheduler that Lightning leaves alone: it steps those of an "epoch" or a "step".
-_OURS: Any = "epoch, by the run"
+_OURS: Any = "by the run"
 
 
 class PlateauSchedulers(Checkpoint):
-    """Steps the module's own schedulers that monitor what is logged, at the end of each epoch.
+    """Steps the module's own schedulers that monitor what is logged, after each step or epoch.
 
-    Lightning does so after the checkpoint of the epoch, and not at all in an epoch that it resumed
-    in the middle, so a resumed run would have other rates. A Checkpoint has its turn after the
-    module, which may log at the end of its epoch.
+    Lightning does so after a checkpoint of the step or the epoch, and not at all in an epoch that
+    it resumed in the middle, so a resumed run would have other rates. A Checkpoint has its turn
+    after the module, which may log at the end of its epoch.
     """
 
     def __init__(self) -> None:
-        self._configs: list[Any] = []
+        self._configs: dict[str, list[Any]] = {"step": [], "epoch": []}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the schedulers over."""
         for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
-            if config.reduce_on_plateau and config.interval == "epoch":
+            if config.reduce_on_plateau and config.interval in self._configs:
+                self._configs[config.interval].append(config)
                 config.interval = _OURS
-                self._configs.append(config)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Step those of a step, unless validation comes first."""
+        if took_step(trainer, batch_idx) and not trainer.is_last_batch:
+            self._step(trainer, pl_module, "step", trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step those whose turn it is.
+        """Step those of the last step, then those of the epoch."""
+        self._step(trainer, pl_module, "step", trainer.global_step)
+        self._step(trainer, pl_module, "epoch", trainer.current_epoch + 1)
+
+    def _step(self, trainer: Trainer, module: LightningModule, interval: str, done: int) -> None:
+        """Step those whose turn it is, after so many steps or epochs.
 
         Raises:
             ValueError: if what a scheduler monitors is not logged.
         """
-        for config in self._configs:
-            if (trainer.current_epoch + 1) % config.frequency:
+        for config in self._configs[interval]:
+            if done % config.frequency:
                 continue
             value = trainer.callback_metrics.get(config.monitor)
             if value is not None:
-                pl_module.lr_scheduler_step(config.scheduler, value)
+                module.lr_scheduler_step(config.scheduler, _of_all_ranks(value, module))
             elif config.strict:
                 names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
                 msg = (
@@ -47,3 +65,9 @@ class PlateauSchedulers(Checkpoint):
                     f"logged {names}. Monitor one of them, or log it."
                 )
                 raise ValueError(msg)
+
+
+def _of_all_ranks(value: Tensor, module: LightningModule) -> Tensor:
+    """The mean over ranks of what each has logged in its last step, so that all have one rate."""
+    mean = all_reduce(value.to(module.device, torch.float64, copy=True)) / num_ranks()
+    return mean.to(value)

@@ -5,13 +5,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.loggers.logger import DummyLogger
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -23,6 +24,7 @@ from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.modules.comparisons import attributes
+from lightning_modules.modules.own_logger import OwnLogger
 
 _WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the rest
 _STEPS, _EPOCHS = 100, 10  # that schedulers are told of
@@ -112,18 +114,20 @@ class TrialSteps(Callback):
         self._passes += [Pass(range(size), "plain"), Pass(range(size), "keyed")]
         self.saves_itself = type(module).on_save_checkpoint is not _ON_SAVE
         data.train_dataloader = lambda: _Batches(self._batches)  # type: ignore[method-assign]
-        try:
-            self._trainer().fit(module, datamodule=data)
-        except _Done:
-            pass
-        except Exception as error:  # noqa: BLE001  whatever a user's module raises
-            self.error = error
-        else:
-            self.error = RuntimeError("the module ended the epoch early")
+        with TemporaryDirectory() as folder:
+            try:
+                self._trainer(folder).fit(module, datamodule=data)
+            except _Done:
+                pass
+            except Exception as error:  # noqa: BLE001  whatever a user's module raises
+                self.error = error
+            else:
+                self.error = RuntimeError("the module ended the epoch early")
         return self
 
-    def _trainer(self) -> pl.Trainer:
+    def _trainer(self, folder: str) -> pl.Trainer:
         return pl.Trainer(
+            default_root_dir=folder,
             accelerator="cpu",
             devices=1,
             precision=self.precision,
@@ -131,7 +135,7 @@ class TrialSteps(Callback):
             limit_val_batches=0,
             num_sanity_val_steps=0,
             callbacks=[self],
-            logger=DummyLogger(),
+            logger=OwnLogger(Path(folder)),
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,

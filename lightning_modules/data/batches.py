@@ -142,6 +142,11 @@ class MicroBatches:
         """Where a user's module looks for its data set."""
         return getattr(self._data, "dataset", self._data)
 
+    @property
+    def batch_size(self) -> int:
+        """Examples of a micro-batch, for a user's module [examples]."""
+        return self._plan.split(self._epoch).micro_batch
+
     def set_epoch(self, epoch: int) -> None:
         """Go to a 0-based epoch; Lightning calls it before iterating."""
         self._epoch = epoch

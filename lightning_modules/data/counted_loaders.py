@@ -85,6 +85,16 @@ class CountedBatches:
         """Where Lightning looks for `set_epoch`."""
         return self
 
+    @property
+    def dataset(self) -> Any:
+        """Where a user's module looks for its data set."""
+        return self._loader.dataset
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a micro-batch, for a user's module [examples]."""
+        return self._plan.split(self._epoch).micro_batch
+
     def set_epoch(self, epoch: int) -> None:
         """Go to a 0-based epoch; Lightning calls it before iterating."""
         self._epoch = epoch

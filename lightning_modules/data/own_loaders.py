@@ -110,6 +110,11 @@ class ValLoader:
     def __len__(self) -> int:
         return len(self._batches)
 
+    @property
+    def batch_size(self) -> int:
+        """Examples of the largest batch, for a user's module [examples]."""
+        return max(self.sizes)
+
     def __iter__(self) -> Iterator[Any]:
         self._asked.batches = iter(self._batches)
         return iter(self._loader)

@@ -68,8 +68,13 @@ class RunStrategy(DDPStrategy):
         model: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Step; whatever happens in it, the rates are the optimizer's own afterwards."""
+        """Step; whatever happens in it, the rates are the optimizer's own afterwards.
+
+        Raises:
+            ValueError: if the optimizer passes over a batch again of which only a part is there.
+        """
         self.num_steps += 1
+        closure = self._once_per_part(closure)
         if self.factor is None:
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         groups = optimizer.param_groups
@@ -83,3 +88,27 @@ class RunStrategy(DDPStrategy):
             self.used_lrs = [float(group["lr"]) for group in groups]
             for group, lr in zip(groups, own, strict=True):
                 group["lr"] = lr
+
+    def _once_per_part(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure of the last micro-batch of a step that is called again only if it is all."""
+        passes = 0
+
+        def counted() -> Any:
+            nonlocal passes
+            passes += 1
+            if passes == 2:
+                self._check_whole()
+            return closure()
+
+        return counted
+
+    def _check_whole(self) -> None:
+        assert self.lightning_module is not None, "it is trained"
+        parts = self.world_size * self.lightning_module.trainer.accumulate_grad_batches
+        if parts > 1:
+            msg = (
+                "an optimizer that passes over a batch several times, as LBFGS does, must have all "
+                f"of it in one micro-batch; got {parts} micro-batches, of which it has the last. "
+                "Set micro_batch to the batch and devices=1."
+            )
+            raise ValueError(msg)

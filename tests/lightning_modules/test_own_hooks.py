@@ -141,3 +141,39 @@ def test_a_ceiling_needs_a_loss(run_words):
 
     with pytest.raises(ValueError, match="loss_ceiling needs a module whose training_step"):
         run_words(*IN_PROCESS, *words, "micro_batch=32", "loss_ceiling=3")
+
+
+def test_an_optimizer_that_passes_again_needs_the_whole_batch(run_words):
+    """Lightning would pass over the last micro-batch again and again, and add up its gradients."""
+    words = [*IN_PROCESS, "module._target_=late_strangers.SecondOrderModule", "epochs=1"]
+    record = run_words(*words, name="whole")
+
+    with pytest.raises(ValueError, match=r"as LBFGS does, .* got 4 micro-batches"):
+        run_words(*words, "micro_batch=8", name="parts")
+
+    assert record["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("kind", ["NumpysModule", "SteepPlateauModule"])
+def test_rates_go_on_within_an_epoch(run_words, kind):
+    words = [*IN_PROCESS, f"module._target_=late_strangers.{kind}", "epochs=2"]
+    whole = run_words(*words, name="whole")
+
+    for _ in range(6):
+        record = run_words(*words, name="stepped", one_step=True)
+
+    assert record["outcome"] == "finished"
+    assert record["lr_series_hash"] == whole["lr_series_hash"]
+    for name in METRICS:
+        assert curve(record, name) == curve(whole, name)
+    assert len({row["lr"] for row in whole["curve"]}) == 2
+
+
+def test_a_module_finds_folders_and_sizes_where_lightning_has_them(run_words, tmp_path):
+    words = [*IN_PROCESS, "module._target_=late_strangers.SavingModule", "micro_batch=8"]
+
+    run_words(*words, name="saving")
+
+    assert {path.name for path in (tmp_path / "saving" / "files").glob("epoch *")} == {
+        *("epoch 0", "epoch 1", "epoch 2")
+    }

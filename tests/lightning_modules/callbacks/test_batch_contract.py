@@ -21,7 +21,7 @@ def test_an_example_too_few_fails_the_run(fit, line, plan, batches):
     with pytest.raises(
         BatchContractBroken,
         match=r"^every epoch must have 2 optimizer steps of 4 examples; epoch 1 had 2 steps of 3 to"
-        r" 4 examples\. The data or the ranks differ from the plan\.$",
+        r" 4 examples\. The data or the ranks differ from the plan, or a hook ended the epoch, or",
     ):
         fit(line(), [BatchContract(plan())], short)
 
@@ -29,6 +29,26 @@ def test_an_example_too_few_fails_the_run(fit, line, plan, batches):
 def test_a_step_too_few_fails_the_run(fit, line, plan, batches):
     with pytest.raises(BatchContractBroken, match="epoch 1 had 1 steps of 4 to 4 examples"):
         fit(line(), [BatchContract(plan())], batches(2))
+
+
+def test_an_epoch_that_a_hook_ends_fails_the_run(fit, line, plan, batches):
+    class Ending(line):
+        def on_train_batch_start(self, *_):
+            return -1
+
+    with pytest.raises(BatchContractBroken, match="epoch 1 had 0 steps of 0 to 0 examples"):
+        fit(Ending(), [BatchContract(plan())], batches(4))
+
+
+def test_a_micro_batch_without_a_loss_fails_the_run(fit, line, plan, batches):
+    """Lightning steps with the gradients of the others."""
+
+    class Skipping(line):
+        def training_step(self, batch, batch_idx):
+            return None if batch_idx == 2 else super().training_step(batch, batch_idx)
+
+    with pytest.raises(BatchContractBroken, match="returned none for number 3 of epoch 1"):
+        fit(Skipping(), [BatchContract(plan())], batches(4))
 
 
 @pytest.mark.parametrize("ranks", [[[2, 2]], [[1, 1], [1, 1]]], ids=["same", "2 ranks to 1"])

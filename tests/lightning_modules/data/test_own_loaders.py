@@ -143,9 +143,7 @@ def test_a_loader_that_changes_its_batches_is_refused():
         def __iter__(self):
             return (batch | {"index": 2 * batch["index"]} for batch in super().__iter__())
 
-    sentence = (
-        r"val_dataloader must return a DataLoader whose batches are .* got Doubled, whose"
-    )
+    sentence = r"val_dataloader must return a DataLoader whose batches are .* got Doubled, whose"
     with pytest.raises(ValueError, match=sentence):
         ValLoader(Doubled(Drawing()), seed=0, rank=0, world_size=1)
 
