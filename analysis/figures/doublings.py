@@ -11,6 +11,7 @@ from analysis.figures.points import points
 from analysis.figures.save import Drawing
 from analysis.figures.sheet import Given, Sheet
 from analysis.figures.style import Width
+from analysis.stats.shares import diverged_in_words
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -49,7 +50,8 @@ def _slope(line: pd.DataFrame, sign: float) -> dict[str, float]:
     x = np.log2(line["global_batch"].to_numpy(dtype=float))
     weights = -(x - x.mean()) / ((x - x.mean()) ** 2).sum()
     count = line["values"].map(len).to_numpy(dtype=float)
-    lost = sign * float(weights @ line["mean"].to_numpy())
+    means = line["mean"].to_numpy(dtype=float)
+    lost = sign * float(weights @ (means - means[0]))  # 0 of equal means, without rounding
     half = sum_half_width(weights, line["sd"].to_numpy(dtype=float), count)
     return {
         "lost": lost,
@@ -96,5 +98,9 @@ def draw_lost_per_doubling(
         f"Least squares in log2 batch over {first['num_batches']} {spans}; bars: 95 % t intervals "
         "over seeds (Satterthwaite). Above 0 larger batches are worse."
     )
+    left_out = diverged_in_words(compared.runs)
+    notes = [note, f"{left_out[:1].upper()}{left_out[1:]}." if left_out else ""]
+    if frame["low"].isna().any():
+        notes.append("Without a bar: a batch with one seed.")
     title = f"{style.title_word(metric)} lost per doubling of the batch: {compared.title}"
-    return sheet.finish(frame, title, [compared.about, note])
+    return sheet.finish(frame, title, [compared.about, " ".join(filter(None, notes))])

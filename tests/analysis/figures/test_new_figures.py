@@ -63,6 +63,26 @@ def test_warmups_are_compared_over_the_batches_that_they_share():
     assert found["num_batches"].tolist() == [2, 2]
 
 
+def test_equal_means_lose_nothing():
+    runs = runs_of([256, 512, 2048], [0, 5], law=lambda *_: 0.1, noise=0)
+
+    assert analysis.lost_per_doubling(runs)["lost"].tolist() == [0, 0]
+
+
+def test_what_the_slope_leaves_out_is_said():
+    """A batch that diverged at one warmup is in the slope of none."""
+    runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0.001)
+    runs.loc[runs["global_batch"] == 1024, "outcome"] = "diverged"
+    is_spare = (runs["global_batch"] == 512) & (runs["seed"] > 0)
+    (compared,) = analysis.group_comparable(runs[~is_spare])
+
+    caption = analysis.draw_lost_per_doubling(compared).caption
+
+    assert "over 2 batches from 256 to 512" in caption
+    assert "Runs that diverged are not in the fit: 8 of 18 (25 to 66 %)." in caption
+    assert "Without a bar: a batch with one seed." in caption
+
+
 def test_one_batch_has_no_doubling():
     (compared,) = analysis.group_comparable(runs_of([256], [0, 5]))
 
