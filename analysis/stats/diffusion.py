@@ -13,6 +13,9 @@ from analysis.stats.replicates import DRAWS, Array, Estimate, stretch
 #: Steps that the third law, of three parameters and a variance, needs for its AICc.
 FEWEST_STEPS = 6
 
+#: A law that is farther from the mean curve (root mean square), as a share of its rise, is none.
+_FARTHEST = 0.025
+_LAW_OF = {"power law": "power", "ultra-slow": "logarithm"}
 _POWERS = np.linspace(0.02, 1.2, 119)
 _NUM_STEPS = 60
 
@@ -25,7 +28,7 @@ class Diffusion:
         power: exponent p of ``a + c * step**p``.
         table: one row per law: `law`, `num_parameters`, `aicc`, `delta`, `frequency`.
         local_exponent: ``d log distance / d log step`` in the first and last third.
-        verdict: ultra-slow, power law, or inconclusive.
+        verdict: ultra-slow, power law, inconclusive, or neither fits.
     """
 
     power: Estimate
@@ -35,8 +38,7 @@ class Diffusion:
 
     def p_of(self, verdict: str) -> float:
         """One-sided p value of a verdict: the share of draws in which the other law is better."""
-        law = {"power law": "power", "ultra-slow": "logarithm"}[verdict]
-        return 1.0 - float(self.table.set_index("law")["frequency"][law])
+        return 1.0 - float(self.table.set_index("law")["frequency"][_LAW_OF[verdict]])
 
 
 def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
@@ -75,7 +77,8 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     M1 ``a + b log step``; M2 ``c step**p``; M3 ``a + c step**p``; each by least squares to the
     mean over seeds at log-spaced steps, so that early and late count alike. Seeds are resampled
     whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p
-    (M2) excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws.
+    (M2) excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws. The
+    better of two laws need not be one: neither fits if it is 2.5 % of the mean curve's rise away.
 
     The series has `seed`, `step` (the same steps for each seed, positive) and `distance`, of
     the phase of constant learning rate only.
@@ -95,7 +98,10 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     p_drawn = _fit(t, resampled, LAWS["power"])[1] if count > 1 else None
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
     power = Estimate.of(p[0], p_drawn, count, method, "" if count > 1 else "one seed")
-    return Diffusion(power, table, _local_exponents(t, mean[0]), _verdict(table, power))
+    verdict = _verdict(table, power)
+    if verdict in _LAW_OF and _distance(t, mean, _LAW_OF[verdict]) > _FARTHEST:
+        verdict = "neither fits"
+    return Diffusion(power, table, _local_exponents(t, mean[0]), verdict)
 
 
 def _power(t: Array, p: float) -> Array:
@@ -128,6 +134,12 @@ def _fit(t: Array, y: Array, basis: Basis) -> tuple[Array, Array]:
 def _rss(y: Array, design: Array) -> Array:
     q, _ = np.linalg.qr(design)
     return np.maximum((y**2).sum(axis=1) - ((y @ q) ** 2).sum(axis=1), 0.0)
+
+
+def _distance(t: Array, mean: Array, law: str) -> float:
+    """Root mean square of a law's residuals, as a share of the mean curve's rise."""
+    rss = float(_fit(t, mean, LAWS[law])[0][0])
+    return float(np.sqrt(rss / len(t)) / max(np.ptp(mean), np.finfo(float).tiny))
 
 
 def _table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:

@@ -238,6 +238,16 @@ def test_a_logarithmic_distance_is_ultra_slow_and_a_power_is_not():
     assert fast.local_exponent == pytest.approx((0.5, 0.5), abs=0.05)
 
 
+@pytest.mark.parametrize(
+    "law", [lambda t: 10 * (1 - np.exp(-t / (t.max() / 5))), lambda t: 3 + 10 * t / t.max()]
+)
+def test_the_better_of_two_laws_need_not_fit(law):
+    """A distance that saturates is nearer to a logarithm, one that rises evenly to a power."""
+    rng = np.random.default_rng(5)
+
+    assert diffusion(walk(rng, law), rng, 200).verdict == "neither fits"
+
+
 def test_a_percentile_interval_of_few_valid_draws_is_the_whole_line():
     assert percentile_interval(np.array([1.0, 2.0, np.nan])) == (-np.inf, np.inf)
 
