@@ -111,6 +111,7 @@ def run_sweep(
     a point is impossible, other sources made a run, or the budget does not cover the runs that are
     left; nothing was started then.
     """
+    check_no_question(settings)
     ledger = Ledger.at(settings.get("results"))
     damaged = set_aside_damaged(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
@@ -131,6 +132,17 @@ def run_sweep(
         if account:
             affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
         return guard(lambda: _follow(affordable, launch, ledger, table, account), table, ledger)
+
+
+def check_no_question(settings: Mapping[str, Any]) -> None:
+    """ValueError for a question that nobody would answer."""
+    if asked := settings.get("question"):
+        msg = (
+            f"question must be null without hydra/sweeper=sequential; got question={asked!r}, "
+            "which all runs of the grid would leave unanswered. Write sweeper -m "
+            "hydra/sweeper=sequential."
+        )
+        raise ValueError(msg)
 
 
 def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:

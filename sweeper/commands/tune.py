@@ -11,7 +11,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.sweep import Launch, guard, take_in
+from sweeper.commands.sweep import Launch, check_no_question, guard, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import Event, plan
@@ -43,6 +43,7 @@ def run_tuning(
     `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
     `hydra.sweeper`. ValueError for bad input; nothing was started then.
     """
+    check_no_question(options)
     ledger = Ledger.at(options["results"])
     configs_of = _with_facts(configs_of, ledger)
     _check_budget(options, settings)

@@ -42,3 +42,17 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
     runs, curves = (pd.read_parquet(tmp_path / table) for table in ("runs", "curves"))
     assert set(runs["run_id"]) == {spec.run_id for spec in planned.specs}
     assert len(runs) == len(curves) == 10
+
+
+@pytest.mark.parametrize(
+    "words", [["-m", "seed=0,1"], [], ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)"]]
+)
+def test_a_question_is_not_left_unanswered(command, tmp_path, words):
+    """Whoever asks one and gets the whole grid has paid for what a few seeds would have told."""
+    said = command(*words, "question=best batch", f"results={tmp_path / 'results'}")
+
+    assert said.returncode == 2
+    assert (
+        "question must be null without hydra/sweeper=sequential; got question='best" in said.stderr
+    )
+    assert not (tmp_path / "results").exists()
