@@ -226,7 +226,7 @@ def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> l
 
 def _published_at(ledger: Ledger, row: RowFile) -> float:
     try:
-        return (ledger.results / "runs" / row.runs_name).stat().st_mtime
+        return (ledger.results / "runs" / row.name_in("runs")).stat().st_mtime
     except FileNotFoundError:  # merged, so not among the latest
         return 0.0
 

@@ -17,12 +17,10 @@ import pyarrow.parquet as pq
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
-from sweeper.store.ledger import COMPACT_PREFIX, RowFile, is_whole
+from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, RowFile, is_whole
 from sweeper.store.parquet import read_columns, read_whole, write_table
 
 _LOCK = ".compacting"
-#: In the order that they are published in: the row last.
-_TABLES = ("metrics", "curves", "runs")
 
 
 def compact(results: Path) -> int:
@@ -36,7 +34,7 @@ def compact(results: Path) -> int:
         if len(read) < 2:
             return 0
         name = f"{COMPACT_PREFIX}{uuid.uuid4().hex[:12]}.parquet"
-        for table in _TABLES:
+        for table in ROW_FOLDERS:
             of_runs = [tables[table] for tables in read.values() if table in tables]
             if of_runs:
                 write_table(pa.concat_tables(of_runs), results / table / name)
@@ -71,7 +69,7 @@ def take_out(results: Path, run_ids: Collection[str]) -> None:
 
 def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
     wanted = pa.array(sorted(run_ids))
-    paths = {table: results / table / name for table in _TABLES}
+    paths = {table: results / table / name for table in ROW_FOLDERS}
     merged = {table: pq.read_table(path) for table, path in paths.items() if path.exists()}
     runs = merged["runs"]
     for row in runs.filter(pc.is_in(runs["run_id"], wanted)).to_pylist():
@@ -108,7 +106,7 @@ def _small(results: Path) -> list[RowFile]:
 
 def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
     """A run's rows by table; None if they are torn, or a newer program's: left as they are."""
-    paths = {table: results / table / row.name_in(table) for table in _TABLES}
+    paths = {table: results / table / row.name_in(table) for table in ROW_FOLDERS}
     try:
         return {
             table: read_whole(path, table)
@@ -120,7 +118,7 @@ def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
 
 
 def _remove(results: Path, row: RowFile) -> None:
-    for table in reversed(_TABLES):  # the row first: what is left of a run without is not read
+    for table in reversed(ROW_FOLDERS):  # the row first: what is left of a run without is not read
         (results / table / row.name_in(table)).unlink(missing_ok=True)
 
 

@@ -6,14 +6,12 @@ What is set aside lies in results/damaged, under the name of its table; its runs
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.store.ledger import COMPACT_PREFIX, Ledger, is_whole
-
-_TABLES = ("metrics", "curves", "runs")
+from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, Ledger, is_whole
 
 
 def find_damaged(results: Path) -> list[Path]:
     """The files of the tables that do not end as a parquet file does, by table and name."""
-    paths = (path for table in _TABLES for path in sorted((results / table).glob("*.parquet")))
+    paths = (path for table in ROW_FOLDERS for path in sorted((results / table).glob("*.parquet")))
     return [path for path in paths if not is_whole(path)]
 
 
@@ -34,4 +32,4 @@ def _of_the_same_runs(path: Path) -> Sequence[Path]:
     if not stem.startswith(COMPACT_PREFIX):
         stem = "-".join(stem.split("-")[:2])  # run id and attempt
     root = path.parents[1]
-    return [other for table in _TABLES for other in (root / table).glob(f"{stem}*.parquet")]
+    return [other for table in ROW_FOLDERS for other in (root / table).glob(f"{stem}*.parquet")]

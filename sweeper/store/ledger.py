@@ -27,6 +27,9 @@ from sweeper.spec.outcomes import Outcome
 COMPACT_PREFIX = "compact-"
 _COMPACT = COMPACT_PREFIX.rstrip("-")
 
+#: The folders of a run's rows, in the order that they are published in: its own row last.
+ROW_FOLDERS = ("metrics", "curves", "runs")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFile:
@@ -36,19 +39,10 @@ class RowFile:
     attempt: int
     outcome: Outcome
 
-    @property
-    def runs_name(self) -> str:
-        """Name of the row's file in runs."""
-        return f"{self.run_id}-{self.attempt:03d}-{self.outcome}.parquet"
-
     def name_in(self, table: str) -> str:
         """Name of its file in a table's folder."""
-        return self.runs_name if table == "runs" else self.curves_name
-
-    @property
-    def curves_name(self) -> str:
-        """Name of the file in curves, and in metrics."""
-        return f"{self.run_id}-{self.attempt:03d}.parquet"
+        outcome = f"-{self.outcome}" if table == "runs" else ""
+        return f"{self.run_id}-{self.attempt:03d}{outcome}.parquet"
 
     @classmethod
     def from_name(cls, name: str) -> "RowFile | None":
@@ -253,15 +247,16 @@ class Ledger:
                 self._supersede(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
         if metrics := _metrics(curve, keys):
-            write_rows(metrics, root / "metrics" / now.curves_name)
-        write_rows([{**keys, **epoch} for epoch in curve], root / "curves" / now.curves_name)
-        write_rows([row], root / "runs" / now.runs_name)
+            write_rows(metrics, root / "metrics" / now.name_in("metrics"))
+        epochs = [{**keys, **epoch} for epoch in curve]
+        write_rows(epochs, root / "curves" / now.name_in("curves"))
+        write_rows([row], root / "runs" / now.name_in("runs"))
         return now
 
     def remove_partial(self, run_id: str) -> None:
         """Remove what a killed writer left of a run's files."""
-        for table in (self._runs, self._curves, self.results / "metrics"):
-            for path in table.glob(f".{run_id}-*.tmp"):
+        for table in ROW_FOLDERS:
+            for path in (self.results / table).glob(f".{run_id}-*.tmp"):
                 path.unlink(missing_ok=True)
 
     def supersede(self, run_ids: Collection[str]) -> None:
@@ -279,7 +274,7 @@ class Ledger:
         return [row for row in rows if row]
 
     def _supersede(self, ended: RowFile) -> None:
-        for table in ("metrics", "curves", "runs"):
+        for table in ROW_FOLDERS:
             name = ended.name_in(table)
             folder = self.results / "superseded" / table
             folder.mkdir(parents=True, exist_ok=True)
