@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-#: Written into each file's metadata. Raised when a column comes, goes or changes its meaning.
+#: Written into each file's metadata. Raised when a column goes or changes its meaning; one that
+#: comes is named in LATER.
 SCHEMA_VERSION = "1"
 
 _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
