@@ -1,9 +1,9 @@
 """What `plan` finds out and says of the memory of runs."""
 
-import sys
 import time
 from collections.abc import Sequence
 
+from sweeper.console.text import note
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.readiness import has_data
 from sweeper.launch.memory_trace import LONGEST_S, trace_memory
@@ -32,16 +32,16 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     if not unknown:
         return False
     without = "" if is_asked else " (--no-memory leaves it out)"
-    _note(f"Tracing the memory of {several(len(unknown), 'kind')} of run{without}...")
+    note(f"Tracing the memory of {several(len(unknown), 'kind')} of run{without}...")
     context, began = open_fork_server(), time.monotonic()
     for number, spec in enumerate(unknown):
         if not is_asked and time.monotonic() - began > _UNASKED_S:
             left = several(len(unknown) - number, "kind")
-            _note(f"That of {left} is left: --memory traces them all.")
+            note(f"That of {left} is left: --memory traces them all.")
             break
         longest_s = LONGEST_S if is_asked else _UNASKED_TRACE_S
         if why_not := trace_memory(spec, memory, context, longest_s=longest_s):
-            _note(why_not)
+            note(why_not)
     return True
 
 
@@ -49,11 +49,6 @@ def _unknown(specs: Sequence[RunSpec], planned: Plan, memory: MemoryCache) -> li
     """One run of each kind whose memory is not predicted."""
     unknown = {spec.kin: spec for spec in specs if not planned.fits[spec.run_id].classes}
     return list({memory.key(spec): spec for spec in unknown.values()}.values())
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
 
 
 def memory_words(spec: RunSpec, fit: Fit) -> str:

@@ -4,7 +4,6 @@ import argparse
 import gc
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from sweeper.console.differences import Differences
 from sweeper.console.planned_runs import compared, course, guarantees
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable
-from sweeper.console.text import say, text_console
+from sweeper.console.text import note, say, text_console
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.planning.code_changes import of_code
@@ -85,7 +84,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
         say(billed.words(ledger.results))
     _say_what_is_refused(planned, ledger)
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
-        _say_what_is_missing(planned)
+        _say_what_is_missing(planned, machine)
     return DONE
 
 
@@ -101,9 +100,9 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
     """Time runs by their beginnings, and say so while nothing else is seen."""
     from sweeper.launch.local.time_probe import probe_times
 
-    sys.stderr.write(f"Training the beginning of one of each kind of {len(specs)} runs...\n")
+    note(f"Training the beginning of one of each kind of {len(specs)} runs...")
     for text in probe_times(specs, ledger.results, machine):
-        sys.stderr.write(f"{text}\n")
+        note(text)
 
 
 def _say_what_is_refused(planned: Plan, ledger: Ledger) -> None:
@@ -111,17 +110,17 @@ def _say_what_is_refused(planned: Plan, ledger: Ledger) -> None:
     try:
         account_of(planned, ledger)
     except ValueError as error:
-        sys.stderr.write(f"A sweep would be refused: {error}\n")
+        note(f"A sweep would be refused: {error}")
 
 
-def _say_what_is_missing(planned: Plan) -> None:
+def _say_what_is_missing(planned: Plan, machine: Machine) -> None:
     """Say why the new runs could not start on this machine: a plan may be made on another."""
     new = {s.kin: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
     try:
-        check_ready(new, this_machine(jobs="auto", runs_per_gpu=1))
+        check_ready(new, machine)
     except ValueError as error:
         for line in str(error).splitlines():
-            sys.stderr.write(f"Not on this machine: {line}\n")
+            note(f"Not on this machine: {line}")
 
 
 def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
