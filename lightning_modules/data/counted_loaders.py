@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.batches import Windows, keyed_draws
-from lightning_modules.data.generators import kept_generators, seed_generators
+from lightning_modules.data.generators import VALIDATION, kept_generators, seed_generators
 from lightning_modules.data.own_loaders import as_it_is, check_batched, process_settings
 from lightning_modules.data.randomness import stream_of
 from lightning_modules.rank_plan import RankPlan
@@ -22,7 +22,6 @@ from sweeper.spec.sentences import several
 
 #: How long data are gone through to count them [seconds].
 _COUNTING_S = 60.0
-_VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
 
 
 def is_iterable(loader: Any) -> bool:
@@ -145,7 +144,7 @@ class CountedValidation:
 
     def __iter__(self) -> Iterator[Any]:
         size = self._loader.batch_size
-        keyed = _keyed(self._loader, size or 1, self._seed, _VALIDATION, drop_last=False)
+        keyed = _keyed(self._loader, size or 1, self._seed, VALIDATION, drop_last=False)
         return (batch for _, batch in keyed)
 
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from lightning_modules.data.augment import RESIZED_CROP_DRAWS, central_crop, random_resized_crop
 from lightning_modules.data.decode import decoded
-from lightning_modules.data.folder import FolderImages
 from lightning_modules.data.labels import check_all_classes, check_count
-from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+from lightning_modules.data.on_disk import opened
 from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.streaming import Batch, Stream, workers_for
 from lightning_modules.process.transfer import sent
@@ -66,7 +65,7 @@ class LargeImages:
         self.num_classes = num_classes
         self.num_train_examples = num_train_examples
         self._num_workers = num_workers
-        train, val = (_opened(Path(root), source, split, num_classes) for split in ("train", "val"))
+        train, val = (opened(Path(root), source, split, num_classes) for split in ("train", "val"))
         check_count("num_train_examples", num_train_examples, len(train.labels), root)
         check_count("num_val_examples", num_val_examples, len(val.labels), root)
         check_all_classes(train.labels, num_classes=num_classes, where=root)
@@ -150,16 +149,3 @@ class ViewMaker:
             else:
                 view.copy_(central_crop(image, resize=self._resize, size=self._size))
         return views, torch.from_numpy(images.labels[positions])
-
-
-def _opened(root: Path, source: str, split: str, num_classes: int) -> EncodedImages:
-    if source == "folder":
-        return FolderImages(root, split, num_classes=num_classes)
-    if source == "parquet":
-        files = split_files(root, split)
-        if not files:
-            msg = f"{missing_files(root, split)}, or use data.source=folder for folders of classes."
-            raise ValueError(msg)
-        return ParquetImages(files, num_classes=num_classes)
-    msg = f"data.source must be folder or parquet; got data.source={source!r}."
-    raise ValueError(msg)

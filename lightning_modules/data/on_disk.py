@@ -14,6 +14,25 @@ from sweeper.spec.values import Count, Settings, Switch, Text
 _FEW = 200_000
 
 
+def opened(
+    root: Path, source: str, split: str, num_classes: int | None
+) -> FolderImages | ParquetImages:
+    """The images of a split, from folders of classes or from parquet.
+
+    Raises:
+        ValueError: if they are not there, or the source is another one.
+    """
+    if source == "folder":
+        return FolderImages(root, split, num_classes=num_classes)
+    if source != "parquet":
+        msg = f"data.source must be folder or parquet; got data.source={source!r}."
+        raise ValueError(msg)
+    if files := split_files(root, split):
+        return ParquetImages(files, num_classes=num_classes)
+    msg = f"{missing_files(root, split)}, or use data.source=folder for folders of classes."
+    raise ValueError(msg)
+
+
 class _Bytes(Settings, extra="allow"):
     """What is read of the settings of a text."""
 
@@ -44,21 +63,13 @@ class _Images(Settings, extra="allow"):
         stated = (self.num_train_examples or 0) + (self.num_val_examples or 0)
         if self.source == "folder" and stated > _FEW:
             return {"num_classes": len(check_classes(Path(self.root), self.num_classes))}
-        train, val = (self._split(split).labels for split in ("train", "val"))
+        root, of = Path(self.root), self.num_classes
+        train, val = (opened(root, self.source, s, of).labels for s in ("train", "val"))
         return {
             "num_classes": int(train.max()) + 1,
             "num_train_examples": len(train),
             "num_val_examples": len(val),
         }
-
-    def _split(self, split: str) -> FolderImages | ParquetImages:
-        root = Path(self.root)
-        if self.source == "folder":
-            return FolderImages(root, split, num_classes=self.num_classes)
-        if files := split_files(root, split):
-            return ParquetImages(files, num_classes=self.num_classes)
-        msg = f"{missing_files(root, split)}, or use data.source=folder for folders of classes."
-        raise ValueError(msg)
 
 
 class _SmallImages(Settings, extra="allow"):

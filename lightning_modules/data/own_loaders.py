@@ -98,7 +98,7 @@ class ValLoader:
                 "Use fewer devices, or more validation examples."
             )
             raise ValueError(msg)
-        at_most = loader.batch_size or _largest_batch(loader)
+        at_most = loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1))
         per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
         parts = np.array_split(np.asarray(indices), per_rank * world_size)
         mine = parts[rank * per_rank : (rank + 1) * per_rank]
@@ -257,7 +257,3 @@ def _own_sampler(loader: "DataLoader[Any]") -> Any:
         return None
     is_permutation = type(sampler) is RandomSampler and not sampler.replacement
     return None if is_permutation and sampler.num_samples == len(loader.dataset) else sampler  # type: ignore[arg-type]
-
-
-def _largest_batch(loader: "DataLoader[Any]") -> int:
-    return int(getattr(loader.batch_sampler, "batch_size", 1))
