@@ -119,7 +119,7 @@ def fit(project: str, epochs: int, folder: Path, other: Path) -> None:
     import torch
 
     from lightning_modules.process.one_lightning import unite
-    from lightning_modules.process.quiet import quieten
+    from lightning_modules.process.output import quieten
 
     unite()
     quieten()

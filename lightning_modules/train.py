@@ -49,7 +49,7 @@ from lightning_modules.modules.own_project import made, made_module
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
-from lightning_modules.process.quiet import quieten
+from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_trainer, check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.config import RunConfig

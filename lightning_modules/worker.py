@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.process.gpu_use import noted_gpu_use
 from lightning_modules.process.idle_work import spare_idle_work
+from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.comm_hooks import CommHook
@@ -46,7 +47,8 @@ _MEETING_S = 300.0
 def work(rank: WorkerArgs) -> None:
     """Train one rank and leave its record in the attempt's folder."""
     folder = Path(rank.folder)
-    _redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
+    redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
+    faulthandler.enable()
     _die_with_parent()
     _be_the_first_to_go()
     _start_processes_as_usual()
@@ -85,15 +87,6 @@ def _be_the_first_to_go() -> None:
     """If memory runs out, Linux shall end this process, and not the launcher, which tells of it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
-
-
-def _redirect_output(log: Path) -> None:
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        os.dup2(file, stream.fileno())
-    os.close(file)
-    faulthandler.enable()
 
 
 def _die_with_parent() -> None:

@@ -2,8 +2,6 @@
 
 import inspect
 import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings
 from lightning_modules.process.one_lightning import unite
+from lightning_modules.process.output import redirect_output
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
 
@@ -135,10 +134,7 @@ def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], list[in
 
 def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None:
     """Write the facts of each config, a line each; what is printed meanwhile goes to `said`."""
-    with said.open("w") as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
+    redirect_output(said)
     for config in configs:
         line = json.dumps(facts(config))
         with answer.open("a") as file:

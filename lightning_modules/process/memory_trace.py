@@ -1,7 +1,5 @@
 """The memory of a few steps by class, of fake tensors: nothing is computed."""
 
-import os
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_modules.process.memory import peak_of_process_gib
+from lightning_modules.process.output import redirect_output
 from lightning_modules.process.tensor_memory import TensorMemory
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig, run_config
@@ -38,10 +37,7 @@ _GIB = 2**30
 
 def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
     """Write the trace of a config; what is printed meanwhile goes to `said`."""
-    with said.open("w") as file:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-            os.dup2(file.fileno(), stream.fileno())
+    redirect_output(said)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     answer.write_text(memory_trace(run_config(config)).model_dump_json())
 

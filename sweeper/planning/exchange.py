@@ -221,7 +221,7 @@ def exposed_s(config: RunConfig, num_parameters: int, micro_s: float) -> float:
         micro_s: of a micro-batch, forward and backward [seconds].
     """
     hook, hardware = config.comm_hook, config.hardware
-    ranks = config.devices * config.num_nodes
+    ranks = config.world_size
     is_other = bool(config.reproducible) or isinstance(hook, PostLocalSGD | PowerSGD)
     if hardware is None or ranks == 1 or is_other:
         return 0.0

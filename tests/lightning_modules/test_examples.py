@@ -7,7 +7,7 @@ import pytest
 import pytorch_lightning as pl
 
 from lightning_modules.modules.own_project import made
-from lightning_modules.process.quiet import quieten
+from lightning_modules.process.output import quieten
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
 PROJECTS = {
