@@ -90,6 +90,7 @@ def train_counted(until: int, args: WorkerArgs) -> None:
         args: of the worker.
     """
     _be_on_gpu(FakeNvml("ours", step_mj=KWH))
+    gpu_use._LOOK_EVERY_S = 3600.0  # it is read when training begins and ends
     train_until(until, args)
 
 
