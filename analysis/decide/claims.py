@@ -32,12 +32,11 @@ from analysis.papers.paper import place_runs
 from analysis.papers.validity import ARM, same_arms
 from analysis.stats.contrasts import ONE_SIDED, Contrasts
 from analysis.stats.optimum import best_warmups
+from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Seeds with which a point is judged for the first time: of two, an interval says next to nothing.
 FEWEST_SEEDS = 3
-
-_SEED = 20170608
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +177,7 @@ def _of_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) -> Proposal
     if at_edge := edges_of_warmup(rows, claim.metric):
         found = of_edges(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
-    rng = np.random.default_rng(_SEED)
+    rng = fixed_rng()
     optima = best_warmups(ended(rows), rng, metric=claim.metric)
     if optima.is_rejected:
         return replace(blank, why=f"no number of seeds decides this: {optima.note}")

@@ -23,12 +23,11 @@ from analysis.report.which_runs import (
 )
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.optimum import best_lrs, best_warmups
-from analysis.stats.replicates import Replicates
+from analysis.stats.replicates import Replicates, fixed_rng
 from analysis.stats.target import to_target
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from sweeper.spec.run_spec import stored_run_spec
 
-_SEED = 20170608
 _FEW_DRAWS = 400
 
 
@@ -70,7 +69,7 @@ def edges(measured: Measured) -> list[Edge]:
 
 def _of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Iterator[Edge]:
     """Batches at which a best setting is none inside; a best of no warmup is no edge."""
-    rng, find = np.random.default_rng(_SEED), best_warmups if key == "warmup" else best_lrs
+    rng, find = fixed_rng(), best_warmups if key == "warmup" else best_lrs
     table = find(runs, rng, draws=_FEW_DRAWS, metric=metric).table()
     rising = {batch for batch, _, _ in at_upper_edge(runs, metric)} if key == "warmup" else set()
     for row in table.to_dict("records"):
@@ -100,7 +99,7 @@ def _of_breaking(runs: pd.DataFrame, metric: Metric) -> Iterator[Edge]:
     if found is None:
         return
     at_warmup, _, margin, _ = found
-    rng = np.random.default_rng(_SEED)
+    rng = fixed_rng()
     if np.isfinite(breaking_batch(at_warmup, rng, margin, _FEW_DRAWS, metric).value):
         return
     arms = _arms(at_warmup, "batch", "global_batch")
@@ -209,7 +208,7 @@ def _expected_best(edge: Edge, configs: Sequence[Config]) -> Interval:
     added = np.array(sorted({float(config[edge.key]) for config in configs})) / edge.factor
     rows = pd.concat([arm.runs for arm in edge.arms])
     cells, _ = Replicates.of(rows, ["global_batch", column], edge.metric.name).replicated()
-    return expected_best(cells, column, added, edge.metric, np.random.default_rng(_SEED))
+    return expected_best(cells, column, added, edge.metric, fixed_rng())
 
 
 def of_target(measured: Measured, target: float, results: str) -> list[Proposal]:

@@ -15,10 +15,10 @@ from analysis.figures.save import Drawing
 from analysis.figures.sheet import Given, Sheet
 from analysis.figures.style import Scale, Width
 from analysis.stats.optimum import Optima, best_lrs, best_warmups
+from analysis.stats.replicates import fixed_rng
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
 
-_SEED = 20170608
 _FEWEST = 3  # settings of a batch for a parabola
 _DRAWN = 60  # places of a curve
 
@@ -100,7 +100,7 @@ def _draw(
     notes: list[str] = []
     for axes, rule in zip(sheet.panels, rules, strict=True):
         of_rule = frame[frame["lr_rule"] == rule]
-        optima = of.best(runs[runs["lr_rule"] == rule], np.random.default_rng(_SEED), metric=metric)
+        optima = of.best(runs[runs["lr_rule"] == rule], fixed_rng(), metric=metric)
         fit = parabolas(optima, of_rule, of.column, of.scale).assign(lr_rule=rule)
         fits.append(fit)
         notes += [f"lr {rule}: {optima.note}."] if optima.note else []

@@ -10,10 +10,10 @@ from analysis.figures.points import points
 from analysis.figures.save import Drawing
 from analysis.figures.sheet import Given, Sheet
 from analysis.figures.style import Width
+from analysis.stats.replicates import fixed_rng
 from analysis.stats.target import CriticalBatch, critical_batch
 from sweeper.spec.sentences import several
 
-_SEED = 20170608
 _DRAWN = 100  # places of a curve
 
 
@@ -79,7 +79,7 @@ def draw_steps_to_target(
 
 def _fit(reached: pd.DataFrame) -> tuple[CriticalBatch | None, str]:
     try:
-        fit = critical_batch(reached, np.random.default_rng(_SEED))
+        fit = critical_batch(reached, fixed_rng())
     except ValueError as error:
         return None, f"No hyperbola: {error}"
     found = fit.critical_batch

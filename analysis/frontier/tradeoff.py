@@ -9,10 +9,8 @@ import pandas as pd
 from analysis.frontier.closed_form import ClosedForm
 from analysis.frontier.cluster import Cluster
 from analysis.frontier.model import Work, points
-from analysis.stats.replicates import Array, Replicates, percentile_interval
+from analysis.stats.replicates import Array, Replicates, fixed_rng, percentile_interval
 from analysis.stats.target import critical_batch
-
-_SEED = 20170608
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     batches = [int(b) for b in cells.points["global_batch"]]
     draws: dict[int, Array] = {}
     if cells.num_seeds > 1:
-        drawn = cells.resampled_means(np.random.default_rng(_SEED))
+        drawn = cells.resampled_means(fixed_rng())
         draws = dict(zip(batches, drawn.T, strict=True))
     named = ", ".join(f"{batch:,}" for batch in missed)
     note = f"Left out, as not every run reached the target: batch {named}." if missed else ""
@@ -62,7 +60,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
 def closed_form(reached: pd.DataFrame, work: Work) -> ClosedForm | str:
     """The closed form at the largest micro-batch, or why there is none."""
     try:
-        fit = critical_batch(reached, np.random.default_rng(_SEED), draws=100)
+        fit = critical_batch(reached, fixed_rng(), draws=100)
     except ValueError as error:
         return f"No closed form: {error}"
     if np.isnan(fit.critical_batch.value):

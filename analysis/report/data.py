@@ -1,7 +1,7 @@
 """What the report page shows, as plain data: runs, curves, verdicts, estimates."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,8 @@ from analysis.papers.validity import check_validity
 from analysis.report.estimates import estimate_all
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import stored_configs
-from analysis.tables.files import Unread
 from analysis.tables.load import read_curves, read_runs
-from analysis.tables.metric import (
-    ACCURACY,
-    AskedMetric,
-    Measured,
-    Metric,
-    named_metric,
-    with_metric,
-)
+from analysis.tables.metric import AskedMetric, Measured, Metric, named_metric, with_metric
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
@@ -55,25 +47,8 @@ _ABOUT = {
 _STUDENT = [round(float(t), 4) for t in stdtrit(np.arange(1, 201), 0.975)]
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What the results folders hold.
-
-    Attributes:
-        runs: one row per run.
-        curves: one row per run and epoch.
-        unread: the files that were left out.
-        metric: what the runs are compared by.
-    """
-
-    runs: pd.DataFrame
-    curves: pd.DataFrame
-    unread: list[Unread]
-    metric: Metric = ACCURACY
-
-
-def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Tables:
-    """Read results folders.
+def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Measured:
+    """Read results folders; unread are the files of all their tables that were left out.
 
     Raises:
         ValueError: if a folder does not exist, or the metric is not one that the runs have.
@@ -82,8 +57,7 @@ def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Tab
     runs = loaded.frame.reset_index(drop=True)
     curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
     found = with_metric(results, runs, curves.frame, asked)
-    unread = [*loaded.unread, *curves.unread, *found.unread]
-    return Tables(found.runs, found.curves, unread, found.metric)
+    return replace(found, unread=[*loaded.unread, *curves.unread, *found.unread])
 
 
 def report_data(
@@ -98,7 +72,7 @@ def report_data(
     return shown_data(tables, results, command) | conclusions(tables)
 
 
-def with_running(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Tables:
+def with_running(tables: Measured, runs: pd.DataFrame, curves: pd.DataFrame) -> Measured:
     """Tables with the runs that have not ended, in place of earlier attempts at them."""
     if not len(runs):
         return tables
@@ -109,7 +83,7 @@ def with_running(tables: Tables, runs: pd.DataFrame, curves: pd.DataFrame) -> Ta
     lines = tables.curves
     if len(curves):
         lines = pd.concat([lines, _as_typed(curves, lines, metric)], ignore_index=True)
-    return Tables(both, lines, tables.unread, metric)
+    return Measured(both, lines, metric, tables.unread)
 
 
 def _as_typed(rows: pd.DataFrame, like: pd.DataFrame, metric: Metric) -> pd.DataFrame:
@@ -119,7 +93,7 @@ def _as_typed(rows: pd.DataFrame, like: pd.DataFrame, metric: Metric) -> pd.Data
     return known.drop(columns=empty)
 
 
-def shown_data(tables: Tables, results: Sequence[str], command: str) -> dict[str, Any]:
+def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[str, Any]:
     """The runs and curves as the page takes them, without conclusions.
 
     `runs` has of each run its values in the order of `columns`; its epochs and what it had after
@@ -163,21 +137,20 @@ def _group(group: ComparableRuns, metric: Metric) -> dict[str, str]:
     return {"title": group.title, "about": group.about, "note": note}
 
 
-def conclusions(tables: Tables) -> dict[str, Any]:
+def conclusions(tables: Measured) -> dict[str, Any]:
     """Claims, doubts and estimates; empty without a run that has ended."""
     runs, curves = tables.runs, tables.curves
     if not len(runs):
         return {"claims": [], "findings": [], "estimates": [], "next": []}
     judged, metric = judge_all(runs, curves), tables.metric
     found = {str(f) for paper in judged for f in check_validity(paper.compared.runs, metric)}
-    measured = Measured(runs, curves, metric)
     return {
         "claims": [
             {"heading": j.heading, "verdicts": [list(line) for line in lines(j)]} for j in judged
         ],
         "findings": sorted(found),  # refusals before remarks
-        "estimates": [[e.question, e.words] for e in estimate_all(measured)],
-        "next": as_pairs(propose(measured, judged)),
+        "estimates": [[e.question, e.words] for e in estimate_all(tables)],
+        "next": as_pairs(propose(tables, judged)),
     }
 
 

@@ -22,15 +22,13 @@ from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.stats.equivalence import Comparison, compare
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
-from analysis.stats.replicates import DRAWS, Estimate
+from analysis.stats.replicates import DRAWS, Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
 from analysis.stats.shares import validation_size
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric
 from sweeper.spec.sentences import several
-
-_SEED = 20170608
 
 #: Share of what is within reach by which a target falls short of it, if none is given.
 TARGET_SHORT = 0.02
@@ -62,7 +60,7 @@ def estimate_all(
     Raises:
         ValueError: for an accuracy that is no share.
     """
-    rng = np.random.default_rng(_SEED)
+    rng = fixed_rng()
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
     if target is not None and metric.unit == "%" and not 0 < target <= 1:
         msg = f"--target must be an accuracy from 0 to 1; got {target:g}. Write 0.9 for 90 %."

@@ -14,18 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 import pandas as pd
 
 from analysis.report.changes import Changes
-from analysis.report.data import (
-    Tables,
-    conclusions,
-    read_tables,
-    shown_data,
-    with_running,
-)
+from analysis.report.data import conclusions, read_tables, shown_data, with_running
 from analysis.report.page import page
 from analysis.report.running import progress_stamps, running_runs
 from analysis.tables.files import listing
 from analysis.tables.load import folders
-from analysis.tables.metric import AskedMetric
+from analysis.tables.metric import AskedMetric, Measured
 
 #: How long a client may take to say what it wants [seconds].
 _PATIENCE_S = 30
@@ -49,7 +43,7 @@ class Watcher:
         folders(results)
         self._results, self._command, self._asked = list(results), command, asked
         self._lock, self._version, self._changes = Lock(), "", Changes()
-        self._ended, self._tables = "", Tables(pd.DataFrame(), pd.DataFrame(), [])
+        self._ended, self._tables = "", Measured(pd.DataFrame(), pd.DataFrame())
         self._concluded, self._due_s = "", 0.0
         self._conclusions: dict[str, Any] = {}
 

@@ -6,10 +6,8 @@ import numpy as np
 
 from analysis.stats.contrasts import Arms, Contrasts, Evidence, rank_test, weigh
 from analysis.stats.power import assured_distance, assured_spread, seeds_to_see
-from analysis.stats.replicates import Array, Estimate
+from analysis.stats.replicates import Array, Estimate, fixed_rng
 from analysis.stats.shares import share_in_words
-
-_SEED = 20170608
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def compare(
 def _weighed(contrasts: Contrasts, arms: Arms, ranked: list[Array] | None) -> Evidence:
     if ranked is None:
         return weigh(contrasts, arms)
-    return weigh(contrasts, arms, [rank_test(contrasts, 0, ranked, np.random.default_rng(_SEED))])
+    return weigh(contrasts, arms, [rank_test(contrasts, 0, ranked, fixed_rng())])
 
 
 def _seeds_needed(arms: Arms, margin: float) -> int:

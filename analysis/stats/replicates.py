@@ -16,6 +16,13 @@ Array = NDArray[np.float64]
 DRAWS = 2000
 LEVEL = 0.95
 
+_SEED = 20170608
+
+
+def fixed_rng() -> np.random.Generator:
+    """A generator that is always the same, so that the same runs give the same intervals."""
+    return np.random.default_rng(_SEED)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

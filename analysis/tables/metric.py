@@ -99,7 +99,7 @@ class Measured:
         runs: one row per run, with the metric after the last epoch.
         curves: one row per run and epoch.
         metric: what the runs are compared by.
-        unread: files of the metrics table that were left out.
+        unread: files that were left out, by `with_metric` those of the metrics table.
     """
 
     runs: pd.DataFrame

@@ -16,12 +16,10 @@ from analysis.figures.save import Drawing, save
 from analysis.figures.sheet import Sheet
 from analysis.figures.style import Width
 from analysis.figures.target import draw_steps_to_target
-from analysis.stats.replicates import Array
+from analysis.stats.replicates import Array, fixed_rng
 from analysis.stats.rules import FIXED
 from analysis.tuning.load import Tuned, best_trials, steps_to_target
 from analysis.tuning.rates import joint_table, tuned_optima
-
-_SEED = 20170608
 
 
 def draw_tuned(
@@ -97,7 +95,7 @@ def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
 
     None if no batch has enough finished trials.
     """
-    optima = tuned_optima(tuned, "peak_lr", np.random.default_rng(_SEED))
+    optima = tuned_optima(tuned, "peak_lr", fixed_rng())
     if not len(optima.batches):
         return None
     frame = joint_table(optima, log=tuned.is_log("peak_lr"))

@@ -7,20 +7,19 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers.validity import ALIKE, confounds
-from analysis.stats.replicates import Estimate
+from analysis.stats.replicates import Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
 from analysis.tuning.load import Tuned, best_trials, importance, steps_to_target
 from analysis.tuning.rates import joint_table, regret, tuned_optima
 from sweeper.spec.sentences import several
 
-_SEED = 20170608
 _FEWEST_BATCHES = 3
 
 
 def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
     """Everything that the studies can answer."""
-    rng = np.random.default_rng(_SEED)
+    rng = fixed_rng()
     best = best_trials(tuned)
     counts = tuned.trials["outcome"].value_counts()
     ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())

@@ -21,9 +21,10 @@ from analysis.cli import main
 from analysis.figures.points import points
 from analysis.figures.style import CONTRAST, contrast
 from analysis.report import data
-from analysis.report.data import Tables, conclusions, report_data, shown_data
+from analysis.report.data import conclusions, report_data, shown_data
 from analysis.report.page import page
 from analysis.report.watch import Watcher, make_server
+from analysis.tables.metric import Measured
 
 EVIL = '</script><script>document.title="owned"</script><img src=x onerror=document.title="owned">'
 
@@ -346,8 +347,8 @@ def many() -> str:
     runs["results"] = curves["results"] = "results"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "MAX_NUMBERS", int(data.MAX_NUMBERS * len(runs) / 10_000))
-        shown = shown_data(Tables(runs, curves, []), ["results"], "many")
-    return page(shown | conclusions(Tables(runs[:0], curves, [])))
+        shown = shown_data(Measured(runs, curves), ["results"], "many")
+    return page(shown | conclusions(Measured(runs[:0], curves)))
 
 
 @pytest.mark.slow
