@@ -1,1 +1,1 @@
-"""The commands of `sweeper`: sweep, plan, status, doctor, compact, equivalence."""
+"""The commands of `sweeper`: sweep, tune, sequential, plan, status, doctor and the others."""

@@ -39,11 +39,10 @@ class _RunningTrial:
 class Tuner:
     """The studies of one command.
 
-    `n_trials`, `max_concurrent` (trials at a time) are of each study; `max_attempts` at a run
-    without a result are made in one command; `code` says what
-    becomes of runs that other sources made. `configs_of` knows the runs that overrides ask
-    for; `expect` is called with each run of a trial and its outcome so far, `say` with a line
-    about each trial that ends.
+    `n_trials` and `max_concurrent` (trials at a time) are of each study; one command makes up to
+    `max_attempts` at a run without a result; `code` says what becomes of runs that other sources
+    made. `configs_of` knows the runs that overrides ask for; `expect` is called with each run of a
+    trial and its outcome so far, `say` with a line about each trial that ends.
     """
 
     studies: Sequence[PointStudy]
