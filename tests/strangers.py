@@ -123,10 +123,6 @@ class Gan(L.LightningModule):
         return makers, torch.optim.SGD(self.judge.parameters(), lr=0.02)
 
 
-class Classic(nn.Module):
-    """No LightningModule."""
-
-
 class Masked(Dataset):
     """Sequences of 4, of which `loss_mask` says which entries count: none in each fourth."""
 
