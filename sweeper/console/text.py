@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweeper.spec.exit_codes import BAD_INPUT
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -52,13 +54,17 @@ def of_os_error(error: OSError) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line, or exit with 1 if nobody reads it any more."""
+    """Print a line, or exit: with 1 if nobody reads it any more, with 2 if it cannot be written."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         raise SystemExit(1) from None
+    except OSError as error:  # a full disk
+        note(f"Standard output must be writable; got: {error.strerror}. Redirect it elsewhere.")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(BAD_INPUT) from None
 
 
 def note(text: str) -> None:

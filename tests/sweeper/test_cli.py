@@ -193,6 +193,19 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("words", [["sweeper", "--version"], ["analysis", "claims", "nosuch"]])
+def test_output_that_cannot_be_written_ends_a_command_with_a_sentence(words):
+    """A full disk; /dev/full is one."""
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", *words],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=900,
+        )  # fmt: skip
+
+    said = "Standard output must be writable; got: No space left on device. Redirect it elsewhere."
+    assert (ended.returncode, ended.stderr) == (2, f"{said}\n")
+
+
 def test_closed_streams_lead_nowhere_here_and_in_what_is_started():
     """`>&- 2>&- <&-`: a file that is opened next must not get their numbers."""
     child = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
