@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
@@ -21,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.commands.interpolations import may_be_meant, names_in
-from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unknown_key, unreadable
+from sweeper.commands.preset_grids import check_preset_grids
+from sweeper.commands.refusals import NOT_COMPOSED, check_group, check_key, sentence, unreadable
 from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
@@ -69,6 +70,9 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     """
     axes = [_axis(override, loader) for override in parse(overrides, loader)]
     _check_size(axes)
+    groups = [[one.text for one in axis] for axis in axes if axis and not axis[0].is_value]
+    given = {axis[0].override.key_or_group for axis in axes if axis}
+    check_preset_grids(groups, given, partial(_grid_of_preset, loader))
     for point in itertools.product(*axes):
         chosen = tuple(choice.text for choice in point if not choice.is_value)
         template = _template(loader, chosen)
@@ -100,8 +104,8 @@ def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
     """The overrides that a preset adds, from `hydra.sweeper.params`."""
     fixed = [o for o in parse(with_own_classes(overrides), loader) if not o.is_sweep_override()]
-    chosen = tuple(one.input_line or "" for one in fixed if not _is_value(one, loader))
-    return OmegaConf.select(_template(loader, chosen).composed, "hydra.sweeper.params") or {}
+    chosen = [one.input_line or "" for one in fixed if not _is_value(one, loader)]
+    return _grid_of_preset(loader, chosen)
 
 
 def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -131,6 +135,11 @@ def with_own_classes(words: Sequence[str]) -> list[str]:
             found.append(f"{group}=own")
         found.append(word)
     return found
+
+
+def _grid_of_preset(loader: ConfigLoader, chosen: Sequence[str]) -> Mapping[str, Any]:
+    composed = _template(loader, tuple(chosen)).composed
+    return OmegaConf.select(composed, "hydra.sweeper.params") or {}
 
 
 def _axis(override: Override, loader: ConfigLoader) -> "list[_Single]":
@@ -166,7 +175,7 @@ class _Template:
     def with_values(self, values: Sequence[_Single]) -> Config:
         for value in values:
             if (key := value.override.key_or_group) not in self._known:
-                _check_key(value.override, self._plain)
+                check_key(value.override, self._plain)
                 self._known.add(key)
         meant = self._meant(values)
         config = {**self._with_meant(meant)}  # groups are never changed in place: points share them
@@ -282,15 +291,3 @@ def _unquoted(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_unquoted(key): _unquoted(item) for key, item in value.items()}
     return [_unquoted(item) for item in value] if isinstance(value, list) else value
-
-
-def _check_key(override: Override, config: Any) -> None:
-    node, seen = config, list[str]()
-    for name in override.key_or_group.split("."):
-        if not isinstance(node, dict) or name not in node:
-            known = [str(key) for key in node] if isinstance(node, dict) else []
-            given = override.input_line or ""
-            msg = unknown_key(override.key_or_group, given, inside=".".join(seen), known=known)
-            raise ValueError(msg)
-        node = node[name]
-        seen.append(name)

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -168,6 +169,19 @@ def unknown_key(key: str, given: str, *, inside: str, known: Sequence[str]) -> s
     word = key.removeprefix(prefix).split(".")[0]
     hint = "" if _other_name(key.rpartition(".")[2]) else did_you_mean(word, known, prefix)
     return f"{key} must be a config key; got {given}. {hint or _meant(key) or keys}"
+
+
+def check_key(override: Override, config: Any) -> None:
+    """ValueError for a key that a composed config does not have."""
+    node, seen = config, list[str]()
+    for name in override.key_or_group.split("."):
+        if not isinstance(node, dict) or name not in node:
+            known = [str(key) for key in node] if isinstance(node, dict) else []
+            given = override.input_line or ""
+            msg = unknown_key(override.key_or_group, given, inside=".".join(seen), known=known)
+            raise ValueError(msg)
+        node = node[name]
+        seen.append(name)
 
 
 #: What others call a key of ours.

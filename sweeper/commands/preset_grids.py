@@ -1,0 +1,34 @@
+"""Presets in a grid: what a preset sweeps itself is known only where it is the command's own."""
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+
+def check_preset_grids(
+    groups: Sequence[Sequence[str]],
+    given: Collection[str],
+    grid_of: Callable[[Sequence[str]], Mapping[str, Any]],
+) -> None:
+    """Refuse a grid over presets with grids of their own, which it would leave out.
+
+    Args:
+        groups: the choices of groups, those of one group together, as they are typed.
+        given: all keys of the command.
+        grid_of: what the presets among some choices sweep, by key.
+
+    Raises:
+        ValueError: naming the preset.
+    """
+    if all(len(choices) == 1 for choices in groups):
+        return
+    known = grid_of([choices[0] for choices in groups if len(choices) == 1])
+    for chosen in itertools.product(*groups):
+        swept = [key for key in grid_of(chosen) if key not in known]
+        if left_out := [key for key in swept if key.lstrip("+") not in given]:
+            msg = (
+                "a grid must not be over presets with grids of their own; got "
+                f"{' '.join(chosen)}, whose {', '.join(left_out)} it would leave out. Give each a "
+                "command of its own; runs that they share are made once."
+            )
+            raise ValueError(msg)
