@@ -3,11 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analysis.tables.columns import columns
-from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
-from analysis.tables.load import UnreadFile, load_curves, load_runs
-from analysis.tables.metric import ACCURACY, LOSS, Metric, with_metric
-
 if TYPE_CHECKING:
     from analysis.figures.curves import curve_points, draw_per_epoch
     from analysis.figures.doublings import draw_lost_per_doubling, lost_per_doubling
@@ -25,6 +20,10 @@ if TYPE_CHECKING:
     from analysis.stats.replicates import Estimate
     from analysis.stats.rules import compare_rules
     from analysis.stats.target import critical_batch, to_target
+    from analysis.tables.columns import columns
+    from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
+    from analysis.tables.load import UnreadFile, load_curves, load_runs
+    from analysis.tables.metric import ACCURACY, LOSS, Metric, with_metric
 
 __all__ = [
     "ACCURACY",
@@ -69,7 +68,7 @@ __all__ = [
     "with_metric",
 ]
 
-#: What is imported when it is asked for, since scipy and matplotlib take a second.
+#: What is imported when it is asked for, since pandas, scipy and matplotlib take seconds.
 _LATER = {
     "analysis.figures.curves": (
         "curve_points",
@@ -123,6 +122,23 @@ _LATER = {
     "analysis.stats.target": (
         "critical_batch",
         "to_target",
+    ),
+    "analysis.tables.columns": ("columns",),
+    "analysis.tables.comparable_runs": (
+        "AXES",
+        "ComparableRuns",
+        "group_comparable",
+    ),
+    "analysis.tables.load": (
+        "UnreadFile",
+        "load_curves",
+        "load_runs",
+    ),
+    "analysis.tables.metric": (
+        "ACCURACY",
+        "LOSS",
+        "Metric",
+        "with_metric",
     ),
 }
 

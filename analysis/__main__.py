@@ -1,9 +1,17 @@
 """The command `python -m analysis`: figures, claims and reports from results folders."""
 
+import signal
 import sys
 
-from analysis.cli import main
-from sweeper.console.text import open_closed_streams
+from sweeper.console.text import note, open_closed_streams
+from sweeper.spec.exit_codes import INTERRUPTED
 
 open_closed_streams()
-sys.exit(main(sys.argv[1:]))
+try:
+    from analysis.cli import main  # pandas: Ctrl-C may come meanwhile
+
+    sys.exit(main(sys.argv[1:]))
+except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more finds nothing left to stop
+    note("Stopped.")
+    sys.exit(INTERRUPTED)

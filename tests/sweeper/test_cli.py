@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import runpy
 import shlex
 import signal
 import subprocess
@@ -240,6 +241,22 @@ def test_ctrl_c_while_a_stopped_command_leaves_prints_no_traceback(end, monkeypa
         signal.raise_signal(signal.SIGINT)  # ignored
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_in_an_analysis_is_no_traceback(monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGINT)
+
+    def pressed(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("analysis.cli.main", pressed)
+    try:
+        with pytest.raises(SystemExit, match="130"):
+            runpy.run_module("analysis.__main__", run_name="__main__")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert capsys.readouterr().err == "Stopped.\n"
 
 
 def test_a_folder_that_was_removed_gets_a_sentence(tmp_path, monkeypatch, capsys):
