@@ -1,5 +1,10 @@
 """The loaders of a run: of data of ours, or rebuilt from a user's DataModule."""
 
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -59,11 +64,17 @@ def with_run_loaders(
         plan: of the run's batches.
         windows: as of `MicroBatches`.
     """
-    made = {name: getattr(data, name) for name in ("setup", "train_dataloader", "val_dataloader")}
+    names = ("prepare_data", "setup", "train_dataloader", "val_dataloader")
+    made = {name: getattr(data, name) for name in names}
+
+    def prepare_data() -> None:
+        with _held(data, fcntl.LOCK_EX):
+            made["prepare_data"]()
 
     def setup(stage: str) -> None:
         seed_everything(plan.seed)  # of a random split: the same on every rank and attempt
-        made["setup"](stage)
+        with _held(data, fcntl.LOCK_SH):
+            made["setup"](stage)
 
     def train_dataloader() -> Any:
         return _train_loader(made["train_dataloader"](), plan, windows)
@@ -76,9 +87,29 @@ def with_run_loaders(
             return [_val_loader(one, plan) for one in loaders]
         return _val_loader(loaders, plan)
 
-    for replaced in (setup, train_dataloader, val_dataloader):
+    for replaced in (prepare_data, setup, train_dataloader, val_dataloader):
         setattr(data, replaced.__name__, replaced)
     return data
+
+
+@contextmanager
+def _held(data: pl.LightningDataModule, kind: int) -> Generator[None]:
+    """The lock of the folder of runs: none of a sweep writes data while another reads them.
+
+    Args:
+        data: of a Trainer in the folder of an attempt.
+        kind: of the lock, as of `fcntl.flock`.
+    """
+    assert data.trainer is not None, "Lightning sets it before"
+    folder = Path(data.trainer.default_root_dir)
+    of_runs = folder.parent.parent  # none where a run is traced or tested alone
+    descriptor = os.open(of_runs if of_runs.name == "attempts" else folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(descriptor, kind)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _train_loader(own: Any, plan: RankPlan, windows: Windows | None) -> Any:
