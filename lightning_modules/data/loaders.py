@@ -97,12 +97,14 @@ def _held(data: pl.LightningDataModule, kind: int) -> Generator[None]:
     """The lock of the folder of runs: none of a sweep writes data while another reads them.
 
     Args:
-        data: of a Trainer in the folder of an attempt.
+        data: of a Trainer in the folder of an attempt, or of none.
         kind: of the lock, as of `fcntl.flock`.
     """
-    assert data.trainer is not None, "Lightning sets it before"
+    if data.trainer is None:  # the memory of a run is traced, by nobody else
+        yield
+        return
     folder = Path(data.trainer.default_root_dir)
-    of_runs = folder.parent.parent  # none where a run is traced or tested alone
+    of_runs = folder.parent.parent  # none where a run is trained alone
     descriptor = os.open(of_runs if of_runs.name == "attempts" else folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems have no locks

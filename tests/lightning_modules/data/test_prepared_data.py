@@ -52,3 +52,12 @@ def test_data_are_prepared_alone_and_set_up_together(is_free, runs):
 
     assert free == {"while prepared": (False, False), "while set up": (False, True)}
     assert is_free(fcntl.LOCK_EX)
+
+
+def test_data_without_a_trainer_are_set_up_too():
+    """As where the memory of a step is traced."""
+    data = with_run_loaders(DataModule(4), SimpleNamespace(seed=0))
+
+    data.setup("fit")
+
+    assert len(data.train) == 96
