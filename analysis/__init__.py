@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from analysis.report.table import PaperTable, paper_table
     from analysis.stats.breaking import breaking_batch
     from analysis.stats.diffusion import constant_rate, diffusion
-    from analysis.stats.equivalence import compare, seeds_to_see
+    from analysis.stats.equivalence import compare
     from analysis.stats.optimum import best_lrs, best_warmups, exponent
+    from analysis.stats.power import seeds_to_see
     from analysis.stats.replicates import Estimate
     from analysis.stats.rules import compare_rules
     from analysis.stats.target import critical_batch, to_target
@@ -70,76 +71,27 @@ __all__ = [
 
 #: What is imported when it is asked for, since pandas, scipy and matplotlib take seconds.
 _LATER = {
-    "analysis.figures.curves": (
-        "curve_points",
-        "draw_per_epoch",
-    ),
-    "analysis.figures.doublings": (
-        "draw_lost_per_doubling",
-        "lost_per_doubling",
-    ),
-    "analysis.figures.final": (
-        "draw_against_batch",
-        "draw_against_warmup",
-    ),
+    "analysis.figures.curves": ("curve_points", "draw_per_epoch"),
+    "analysis.figures.doublings": ("draw_lost_per_doubling", "lost_per_doubling"),
+    "analysis.figures.final": ("draw_against_batch", "draw_against_warmup"),
     "analysis.figures.heat_map": ("draw_heat_map",),
-    "analysis.figures.parabolas": (
-        "draw_best_rates",
-        "draw_best_warmups",
-    ),
-    "analysis.figures.points": (
-        "by_rule",
-        "points",
-    ),
-    "analysis.figures.save": (
-        "Drawing",
-        "save",
-    ),
-    "analysis.figures.target": (
-        "best_reached",
-        "draw_steps_to_target",
-    ),
-    "analysis.report.table": (
-        "PaperTable",
-        "paper_table",
-    ),
+    "analysis.figures.parabolas": ("draw_best_rates", "draw_best_warmups"),
+    "analysis.figures.points": ("by_rule", "points"),
+    "analysis.figures.save": ("Drawing", "save"),
+    "analysis.figures.target": ("best_reached", "draw_steps_to_target"),
+    "analysis.report.table": ("PaperTable", "paper_table"),
     "analysis.stats.breaking": ("breaking_batch",),
-    "analysis.stats.diffusion": (
-        "constant_rate",
-        "diffusion",
-    ),
-    "analysis.stats.equivalence": (
-        "compare",
-        "seeds_to_see",
-    ),
-    "analysis.stats.optimum": (
-        "best_lrs",
-        "best_warmups",
-        "exponent",
-    ),
+    "analysis.stats.diffusion": ("constant_rate", "diffusion"),
+    "analysis.stats.equivalence": ("compare",),
+    "analysis.stats.optimum": ("best_lrs", "best_warmups", "exponent"),
+    "analysis.stats.power": ("seeds_to_see",),
     "analysis.stats.replicates": ("Estimate",),
     "analysis.stats.rules": ("compare_rules",),
-    "analysis.stats.target": (
-        "critical_batch",
-        "to_target",
-    ),
+    "analysis.stats.target": ("critical_batch", "to_target"),
     "analysis.tables.columns": ("columns",),
-    "analysis.tables.comparable_runs": (
-        "AXES",
-        "ComparableRuns",
-        "group_comparable",
-    ),
-    "analysis.tables.load": (
-        "UnreadFile",
-        "load_curves",
-        "load_runs",
-    ),
-    "analysis.tables.metric": (
-        "ACCURACY",
-        "LOSS",
-        "Metric",
-        "with_metric",
-    ),
+    "analysis.tables.comparable_runs": ("AXES", "ComparableRuns", "group_comparable"),
+    "analysis.tables.load": ("UnreadFile", "load_curves", "load_runs"),
+    "analysis.tables.metric": ("ACCURACY", "LOSS", "Metric", "with_metric"),
 }
 
 

@@ -22,7 +22,7 @@ from analysis.tuning.parabola import (
     vertices,
 )
 
-_FEWEST_BATCHES = 3  # for a rule with a batch of its own
+FEWEST_BATCHES = 3  # for a rule with a batch of its own
 
 
 def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
@@ -176,7 +176,7 @@ def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
     """Each rule with its rates as multiples of the first."""
     ratios = optima.batches / optima.batches[0]
     yield from ((rule, ratios**exponent) for rule, exponent in FIXED.items())
-    if len(optima.batches) >= _FEWEST_BATCHES:
+    if len(optima.batches) >= FEWEST_BATCHES:
         for rule, bend in compare_rules(optima).bends.items():
             ends = optima.batches.min() / 1e3, optima.batches.max() * 1e3  # as good as no bend
             shape = BENT[rule](optima.batches, np.clip([bend.value], *ends))

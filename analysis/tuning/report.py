@@ -11,10 +11,8 @@ from analysis.stats.replicates import Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
 from analysis.tuning.load import Tuned, best_trials, importance, steps_to_target
-from analysis.tuning.rates import joint_table, regret, tuned_optima
+from analysis.tuning.rates import FEWEST_BATCHES, joint_table, regret, tuned_optima
 from sweeper.spec.sentences import several
-
-_FEWEST_BATCHES = 3
 
 
 def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
@@ -50,7 +48,7 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
 
 def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
     optima = tuned_optima(tuned, "peak_lr", rng)
-    if len(optima.batches) < _FEWEST_BATCHES:
+    if len(optima.batches) < FEWEST_BATCHES:
         return
     if optima.is_rejected:
         yield f"No rule can be fitted to the tuned rates: {optima.note}."

@@ -129,14 +129,14 @@ def deadline_of(spec: RunSpec) -> float | None:
     return time.monotonic() + timeout_s if timeout_s else None
 
 
-def wait_for_exit(processes: Sequence[RankProcess], timeout_s: float = _TICK_S) -> None:
-    """Wait until one of these processes ends, for at most this long [seconds]."""
+def wait_for_exit(processes: Sequence[RankProcess]) -> None:
+    """Wait until one of these processes ends, or for a moment."""
     alive = [process for process in processes if process.exitcode is None]
     sentinels = [process.sentinel for process in alive if process.sentinel is not None]
     if sentinels:
-        connection.wait(sentinels, timeout_s)
+        connection.wait(sentinels, _TICK_S)
     else:
-        time.sleep(timeout_s)
+        time.sleep(_TICK_S)
 
 
 def end_of(run: Running, why_stopped: WhyStopped) -> End | None:

@@ -98,7 +98,7 @@ def same_points(
     specs: Mapping[str, RunSpec],
     ended: Mapping[str, RowFile],
     stored: StoredTrainings,
-    running_now: Sequence[RunSpec] = (),
+    running_now: Sequence[RunSpec],
 ) -> list[SamePoint]:
     """The points that need no training of their own.
 
