@@ -104,7 +104,9 @@ def _wrong_number(text: str, given: Sequence[str]) -> str:
     if found := re.search(r"(?:An item is already at '|Multiple values for )([\w/]+)", text):
         key, typed = found[1], _typed(found[1], given)
         if " " in typed:
-            return f"{key} must be chosen once; got {typed}. For a run with each: +{key}=A,B."
+            each = f"For a run with each: +{key}=A,B."
+            remedy = "Give each a command of its own." if key == "experiment" else each
+            return f"{key} must be chosen once; got {typed}. {remedy}"
         return f"{key} must be set without +; got {typed}. Write {typed.lstrip('+')}."
     return ""
 

@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_refused(kind):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSED])
 def test_intervals_hold_the_truth_of_100_studies_of_three_seeds(kind):
     """With 95 % coverage, fewer than 87 of 100 has a probability of 0.0004. docs/statistics.md has
-    the shares of 300 studies, which `python -m benchmarks.statistics` measures.
+    the shares of 300 studies, which `python -m benchmarks.study_statistics` measures.
     """
     refused, held, _ = coverage(kind, studies=100, draws=200, seeds=3)
 

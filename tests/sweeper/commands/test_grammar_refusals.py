@@ -52,6 +52,9 @@ def test_a_word_that_hydra_cannot_read_comes_with_one_that_it_can(word, remedy):
         (["+recipe=goyal2017", "+recipe=lamb2019"],
          "recipe must be chosen once; got +recipe=goyal2017 +recipe=lamb2019. For a run with "
          "each: +recipe=A,B."),
+        (["+experiment=goyal2017", "+experiment=limit2020"],
+         "experiment must be chosen once; got +experiment=goyal2017 +experiment=limit2020. Give "
+         "each a command of its own."),
         (["+batch=256"], "batch must be set without +; got +batch=256. Write batch=256."),
         (["+schedule=cosine"],
          "schedule must be set without +; got +schedule=cosine. Write schedule=cosine."),
