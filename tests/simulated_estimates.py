@@ -244,7 +244,7 @@ def coverage(kind: str, *, studies: int, draws: int, seeds: int = 5) -> tuple[fl
     study, truth = KINDS[kind]
     rng = np.random.default_rng([seeds, *kind.encode()])
     found = [study(rng, seeds, draws) for _ in range(studies)]
-    told = [e for e in found if not np.isnan(e.value)]
-    held = np.mean([e.low <= truth <= e.high for e in told]) if told else np.nan
-    median = np.median([e.value for e in told]) if told else np.nan
-    return 1 - len(told) / studies, float(held), float(median)
+    valued = [e for e in found if not np.isnan(e.value)]
+    held = np.mean([e.low <= truth <= e.high for e in valued]) if valued else np.nan
+    median = np.median([e.value for e in valued]) if valued else np.nan
+    return 1 - len(valued) / studies, float(held), float(median)

@@ -52,7 +52,7 @@ class Watcher:
         return _digest([self._files(), *progress_stamps(self._results)])
 
     def data_json(self, since: str = "") -> str:
-        """What changed on the page since it was told so; all of it if that was not by us."""
+        """What changed since a state of the page; all of it if that is not one of ours."""
         with self._lock:
             version = self.version()
             is_due = self._concluded != self._ended and time.monotonic() >= self._due_s

@@ -19,7 +19,7 @@ class LoggedMetrics(Checkpoint):
     As a Checkpoint it has its turn after the module's, which may log at the end of an epoch.
 
     Lightning averages what is logged over batches whose sizes it guesses, on each rank alone; here
-    it is told the number of examples, and `values` puts those of all ranks in their place.
+    it gets the number of examples, and `values` puts those of all ranks in their place.
 
     Args:
         plan: of the run's batches.

@@ -27,7 +27,7 @@ from lightning_modules.modules.comparisons import attributes
 from lightning_modules.modules.own_logger import OwnLogger
 
 _WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the rest
-_STEPS, _EPOCHS = 100, 10  # that schedulers are told of
+_STEPS, _EPOCHS = 100, 10  # that schedulers see
 _KNOWN_LAYERS = (
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),

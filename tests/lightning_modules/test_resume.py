@@ -136,7 +136,7 @@ def test_cut_off_after_the_last_epoch_only_the_row_is_missing(train, tmp_path):
 
 
 def test_what_a_checkpoint_names_is_not_executed(run_words, tmp_path, monkeypatch):
-    """Also not where torch is told to trust every file."""
+    """Also not where torch is set to trust every file."""
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     marker = tmp_path / "executed"
     (tmp_path / "run").mkdir()

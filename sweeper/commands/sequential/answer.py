@@ -61,11 +61,11 @@ def _least_ahead(arm: tuple[int, Sequence[tuple[int, Interval]]]) -> float:
 
 def _of_one(asked: Asked, rule: Bounds, k: int) -> str:
     interval, name = rule.intervals[k], asked.names[k]
-    told = {True: "no worse", False: "worse", None: "not decided"}[rule.answers[k]]
+    verdict = {True: "no worse", False: "worse", None: "not decided"}[rule.answers[k]]
     if rule.contrasts.using(rule.lost)[k]:
         return f"{name}: not decided, as runs diverged{_lost(asked, rule)}."
     by = f", by {_amount(asked, asked.margin)} or more" if rule.answers[k] is False else ""
-    return f"{name}: {told}{by}" + (f" (better {_shown(asked, interval)})." if interval else ".")
+    return f"{name}: {verdict}{by}" + (f" (better {_shown(asked, interval)})." if interval else ".")
 
 
 def _lost(asked: Asked, rule: Best | Bounds) -> str:

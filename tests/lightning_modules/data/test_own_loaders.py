@@ -156,8 +156,8 @@ def test_the_sampler_within_a_batch_sampler_gives_the_order():
     assert sorted(order.tolist()) == [2, 4, 6]
 
 
-class Told(Sampler):
-    """Draws by the epoch that it is told, as DistributedSampler does."""
+class SeededByEpoch(Sampler):
+    """Draws by the epoch of `set_epoch`, as DistributedSampler does."""
 
     epoch = 0
 
@@ -172,7 +172,7 @@ class Told(Sampler):
         return iter(torch.randperm(12, generator=generator).tolist())
 
 
-class Counting(Told):
+class Counting(SeededByEpoch):
     """Counts its passes itself."""
 
     def set_epoch(self, epoch):
@@ -183,7 +183,7 @@ class Counting(Told):
         self.epoch += 1
 
 
-class Numpys(Told):
+class Numpys(SeededByEpoch):
     """Draws from a generator of its own, which goes on from pass to pass."""
 
     def __init__(self):
@@ -194,7 +194,7 @@ class Numpys(Told):
 
 
 SAMPLERS = {
-    "told": Told,
+    "by epoch": SeededByEpoch,
     "counting": Counting,
     "numpy": Numpys,
     "torch": lambda: SubsetRandomSampler(range(12), generator=torch.Generator().manual_seed(0)),

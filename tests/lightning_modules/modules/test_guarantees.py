@@ -133,7 +133,7 @@ def mixed(examples):
 
 
 def padded(examples):
-    """As long as the longest, whose length is told."""
+    """As long as the longest, whose length is given."""
     lengths = [1 + int(example[-1] * 10) % 4 for example in examples]
     rows = [
         [*example[:n], *[0.0] * (max(lengths) - n)]

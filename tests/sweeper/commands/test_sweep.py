@@ -48,7 +48,7 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
     "words", [["-m", "seed=0,1"], [], ["-m", "hydra/sweeper=optuna", "base_lr=interval(0.1,1)"]]
 )
 def test_a_question_is_not_left_unanswered(command, tmp_path, words):
-    """Whoever asks one and gets the whole grid has paid for what a few seeds would have told."""
+    """Whoever asks one and gets the whole grid has paid for what a few seeds would have shown."""
     said = command(*words, "question=best batch", f"results={tmp_path / 'results'}")
 
     assert said.returncode == 2

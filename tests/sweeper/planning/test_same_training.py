@@ -37,7 +37,7 @@ def end(ledger, spec, outcome=Outcome.FINISHED, **measured):
     assert attempt is not None
     row = {"epoch": 1, "step": 16, "elapsed_s": 2.0, "metrics": {"mine": 7.0}, **measured}
     (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
-    attempt.end(End(outcome=outcome, reason="as told"), ledger)
+    attempt.end(End(outcome=outcome, reason="as stated"), ledger)
 
 
 @pytest.mark.parametrize(
