@@ -23,7 +23,7 @@ from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt
-from sweeper.store.damaged import find_damaged
+from sweeper.store.damaged import find_damaged, sound_rows
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.pending_runs import pending_runs
 from sweeper.store.questions import read_questions
@@ -94,7 +94,7 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome, the runs that are running, the latest failures with reasons and logs."""
-    ended = ledger.ended()
+    ended = sound_rows(ledger)
     running = [_running_attempt(ledger, run_id, number) for run_id, number in ledger.active()]
     failed = [run_id for run_id, row in ended.items() if not row.outcome.is_result]
     reasons = ledger.rows(set(failed), ["outcome", "reason", "log_path", "config_json"])
@@ -181,7 +181,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     specs = [(stored_run_spec(line["config"]), line["state"]) for line in known]
     lines += [RunState(spec, status=state).line for spec, state in specs]
     under_way = {run["run_id"] for run in found["running"]}
-    ended = [row for run_id, row in ledger.ended().items() if run_id not in under_way]
+    ended = [row for run_id, row in sound_rows(ledger).items() if run_id not in under_way]
     room = max(0, at_most - len(lines))
     shown = [*lines[:at_most], *_ended_lines(ledger, ended, at_most=room)]
     if shown:
@@ -198,7 +198,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
-        console.print(f"{path} was cut short: the next sweep makes its runs again")
+        console.print(f"{path} is damaged: the next sweep makes its runs again")
     for asked in found["questions"]:
         console.print(f"question={asked['text']!r}: {asked['said']}")
     counts = counted(found["counts"]) or "no run has finished yet"

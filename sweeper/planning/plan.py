@@ -18,6 +18,7 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.warnings import find_warnings
 from sweeper.store.attempt import Attempt, End
+from sweeper.store.damaged import sound_rows
 from sweeper.store.ledger import Ledger, RowFile
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.same_runs import note_same
@@ -151,7 +152,7 @@ def plan(
         ValueError: with a line per distinct mistake, if any point is impossible.
     """
     specs, repeats = _runs_of(configs, ledger)
-    ended = ledger.ended()
+    ended = sound_rows(ledger)
     new = {spec.kin: spec.config for run_id, spec in specs.items() if run_id not in ended}.values()
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)

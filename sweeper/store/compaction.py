@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
-from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, RowFile, is_whole
-from sweeper.store.parquet import read_columns, read_whole, write_table
+from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, RowFile
+from sweeper.store.parquet import UNREADABLE, open_table, read_rows, read_whole, write_table
 
 _LOCK = ".compacting"
 
@@ -43,14 +42,14 @@ def compact(results: Path) -> int:
         return len(read)
 
 
-def compacted(results: Path) -> list[RowFile]:
-    """The rows of the merged files."""
+def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
+    """The rows of the merged files, but for those of ignored names."""
     rows: list[RowFile] = []
     for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
-        if not is_whole(path):
+        if path.name in ignored:
             continue
-        columns = read_columns(path, ["run_id", "attempt", "outcome"]).to_pydict()
-        for run_id, attempt, outcome in zip(*columns.values(), strict=True):
+        for row in read_rows(path, ["run_id", "attempt", "outcome"]):
+            run_id, attempt, outcome = row.values()
             rows.append(RowFile(run_id=run_id, attempt=attempt, outcome=Outcome(outcome)))
     return rows
 
@@ -70,7 +69,7 @@ def take_out(results: Path, run_ids: Collection[str]) -> None:
 def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
     wanted = pa.array(sorted(run_ids))
     paths = {table: results / table / name for table in ROW_FOLDERS}
-    merged = {table: pq.read_table(path) for table, path in paths.items() if path.exists()}
+    merged = {table: _all_of(path) for table, path in paths.items() if path.exists()}
     runs = merged["runs"]
     for row in runs.filter(pc.is_in(runs["run_id"], wanted)).to_pylist():
         file = RowFile(
@@ -86,6 +85,11 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
             write_table(kept, results / table / name)
         else:
             (results / table / name).unlink(missing_ok=True)
+
+
+def _all_of(path: Path) -> pa.Table:
+    with open_table(path) as file:
+        return file.read()
 
 
 def _finish_removals(results: Path) -> None:
@@ -105,7 +109,7 @@ def _small(results: Path) -> list[RowFile]:
 
 
 def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
-    """A run's rows by table; None if they are torn, or a newer program's: left as they are."""
+    """A run's rows by table; None if they are damaged, or a newer program's: left as they are."""
     paths = {table: results / table / row.name_in(table) for table in ROW_FOLDERS}
     try:
         return {
@@ -113,7 +117,7 @@ def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
             for table, path in paths.items()
             if path.exists() or table != "metrics"
         }
-    except (OSError, ValueError):
+    except UNREADABLE:
         return None
 
 

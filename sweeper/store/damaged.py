@@ -1,32 +1,71 @@
-"""Files of the tables that a power cut or a full disk has left cut short: found, set aside.
+"""Files of the tables that a power cut, a full disk or a bad disk has damaged: found, set aside.
 
 What is set aside lies in results/damaged, under the name of its table; its runs are made again.
 """
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, Ledger, is_whole
+from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, Ledger, RowFile
+
+#: Of more files only the ends are looked at, until they are merged: reading one takes 1.5 ms.
+_FEW = 1000
 
 
 def find_damaged(results: Path) -> list[Path]:
-    """The files of the tables that do not end as a parquet file does, by table and name."""
-    paths = (path for table in ROW_FOLDERS for path in sorted((results / table).glob("*.parquet")))
-    return [path for path in paths if not is_whole(path)]
+    """The files of the tables that cannot be read, or contradict their checksums.
+
+    By table and name. OSError if one may not be read.
+    """
+    paths = [path for table in ROW_FOLDERS for path in sorted((results / table).glob("*.parquet"))]
+    return [path for path in paths if _is_damaged(path, only_ends=len(paths) > _FEW)]
+
+
+def sound_rows(ledger: Ledger) -> dict[str, RowFile]:
+    """The current row of each run, but for those that a sweep would make again."""
+    damaged = find_damaged(ledger.results)
+    return ledger.ended(ignored={other.name for path in damaged for other in _of_same_runs(path)})
 
 
 def set_aside_damaged(ledger: Ledger) -> list[str]:
     """Move the damaged files out of the tables with the others of their runs; a sentence each."""
     found = find_damaged(ledger.results)
     for path in found:
-        for other in _of_the_same_runs(path):
+        for other in _of_same_runs(path):
             folder = ledger.results / "damaged" / other.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             other.replace(folder / other.name)
-    return [f"{path} was cut short: moved to {ledger.results / 'damaged'}." for path in found]
+    return [f"{path} is damaged: moved to {ledger.results / 'damaged'}." for path in found]
 
 
-def _of_the_same_runs(path: Path) -> Sequence[Path]:
+def _is_damaged(path: Path, *, only_ends: bool) -> bool:
+    try:
+        now = path.stat()
+        return not (_is_whole(path) and (only_ends or _is_sound(path, now.st_mtime_ns)))
+    except FileNotFoundError:  # merged or superseded just now
+        return False
+
+
+@cache
+def _is_sound(path: Path, mtime_ns: int) -> bool:
+    """Whether a file, as it was left then, can be read; once in a process."""
+    del mtime_ns
+    from sweeper.store.parquet import is_sound  # pyarrow: 0.2 s
+
+    return is_sound(path)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a parquet file begins and ends as one."""
+    with path.open("rb") as file:
+        begin, size = file.read(4), file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4))
+        return begin == file.read() == b"PAR1"
+
+
+def _of_same_runs(path: Path) -> Sequence[Path]:
     """A file of a table and what the other tables hold of its attempt, or of its merged runs."""
     stem = path.stem
     if not stem.startswith(COMPACT_PREFIX):

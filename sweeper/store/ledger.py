@@ -7,7 +7,7 @@
     results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
     results/same_runs/                                  points that are the training of another run
-    results/damaged/                                    files that were found cut short
+    results/damaged/                                    files that were found damaged
     results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
 
 Plain pandas reads runs and curves; a listing of runs alone says how each run ended.
@@ -55,17 +55,6 @@ class RowFile:
             return None
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a parquet file begins and ends as one; a file that is gone does not."""
-    try:
-        with path.open("rb") as file:
-            begin = file.read(4)
-            file.seek(-4, os.SEEK_END)
-            return begin == file.read() == b"PAR1"
-    except OSError:
-        return False
-
-
 def _unusable(path: str) -> str:
     """Why nothing can be at a path, or what is there is no folder; else empty."""
     try:
@@ -111,16 +100,20 @@ class Ledger:
             )
             raise ValueError(msg) from error
 
-    def ended(self) -> dict[str, RowFile]:
-        """The current row of each run, from one listing and the merged files."""
+    def ended(self, *, ignored: Collection[str] = ()) -> dict[str, RowFile]:
+        """The current row of each run, from one listing and the merged files.
+
+        Files of ignored names do not count.
+        """
         if not self._runs.is_dir():
             return {}
         names = os.listdir(self._runs)  # noqa: PTH208  names alone: 10,000 in milliseconds
+        names = [name for name in names if name not in ignored]
         found = [row for name in names if (row := RowFile.from_name(name))]
         if any(name.startswith(COMPACT_PREFIX) for name in names):
             from sweeper.store.compaction import compacted  # pyarrow: 0.2 s
 
-            found += compacted(self.results)
+            found += compacted(self.results, ignored=ignored)
         rows: dict[str, RowFile] = {}
         for row in found:
             if row.run_id not in rows or rows[row.run_id].attempt < row.attempt:
@@ -135,15 +128,15 @@ class Ledger:
 
     def rows(self, run_ids: Collection[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Some columns of the current rows of these runs."""
-        from sweeper.store.parquet import read_columns  # pyarrow: 0.2 s
+        from sweeper.store.parquet import read_rows  # pyarrow: 0.2 s
 
         found: dict[str, dict[str, Any]] = {}
         names = ["run_id", "attempt", *columns]
         for path in sorted(self._runs.glob("*.parquet")):
             own = RowFile.from_name(path.name)
-            if (own and own.run_id not in run_ids) or not is_whole(path):
+            if own and own.run_id not in run_ids:
                 continue
-            for row in read_columns(path, names).to_pylist():
+            for row in read_rows(path, names):
                 before = found.get(row["run_id"])
                 if row["run_id"] in run_ids and (not before or before["attempt"] < row["attempt"]):
                     found[row["run_id"]] = row
@@ -164,10 +157,10 @@ class Ledger:
 
         Empty if the run has no separate file.
         """
-        from sweeper.store.parquet import read_columns  # pyarrow: 0.2 s
+        from sweeper.store.parquet import read_rows  # pyarrow: 0.2 s
 
-        paths = [p for p in sorted(self._curves.glob(f"{run_id}-*.parquet")) if is_whole(p)]
-        rows = read_columns(paths[-1], ["epoch", name]).to_pylist() if paths else []
+        paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))
+        rows = read_rows(paths[-1], ["epoch", name]) if paths else []
         if any(row[name] is not None for row in rows):
             return rows
         logged = {row["epoch"]: row["value"] for row in self._logged({run_id}, [name])}
@@ -179,10 +172,10 @@ class Ledger:
 
         paths = sorted(self._curves.glob("*.parquet"))
         own = [p for p in paths if p.name.partition("-")[0] in run_ids]
-        found = [row for p in own if is_whole(p) for row in read_elapsed(p, run_ids)]
+        found = [row for path in own for row in read_elapsed(path, run_ids)]
         left = {*run_ids} - {row["run_id"] for row in found}
         for path in paths:
-            if left and path.name.startswith(COMPACT_PREFIX) and is_whole(path):
+            if left and path.name.startswith(COMPACT_PREFIX):
                 found += (rows := read_elapsed(path, left))
                 left -= {row["run_id"] for row in rows}
         rows = sorted(found, key=lambda row: row["attempt"])
@@ -194,7 +187,7 @@ class Ledger:
 
         paths = (self.results / "metrics").glob("*.parquet") if run_ids else ()
         ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
-        rows = [row for p in ours if is_whole(p) for row in read_logged(p, run_ids, names)]
+        rows = [row for path in ours for row in read_logged(path, run_ids, names)]
         return sorted(rows, key=lambda row: row["epoch"])
 
     def run_folder(self, run_id: str) -> Path:

@@ -1,6 +1,7 @@
 """Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pyarrow.parquet as pq
 
 from sweeper.store.publish import publishing
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
+
+#: Raised when a damaged file is read, or one that is gone.
+UNREADABLE = (OSError, ValueError, pa.ArrowException)
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -32,9 +36,37 @@ def write_table(table: pa.Table, path: Path) -> None:
         )
 
 
+def open_table(path: Path) -> pq.ParquetFile:
+    """A file to read from; OSError if a checksum shows that a page was damaged."""
+    return pq.ParquetFile(path, page_checksum_verification=True)
+
+
+def is_sound(path: Path) -> bool:
+    """Whether a file can be read whole, with the checksums of its pages.
+
+    OSError if it is gone, or the file system does not let it be read.
+    """
+    try:
+        with open_table(path) as file:
+            file.read().validate(full=True)
+    except UNREADABLE as error:
+        if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own have none
+            raise
+        return False
+    return True
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Some columns of one file by row; none of a file that is damaged."""
+    try:
+        return read_columns(path, columns).to_pylist()
+    except UNREADABLE:
+        return []
+
+
 def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     """Some columns of one file; a file that lacks one has it null."""
-    with pq.ParquetFile(path) as file:  # read_table would import pandas first
+    with open_table(path) as file:  # read_table would import pandas first
         present = file.schema_arrow.names
         table = file.read(columns=[name for name in columns if name in present])
     return with_nulls(table, columns).select(list(columns))
@@ -49,16 +81,18 @@ def with_nulls(table: pa.Table, names: Iterable[str]) -> pa.Table:
 
 
 def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a file of metrics that are of these runs and names."""
+    """The rows of a file of metrics that are of these runs and names; none of a damaged file."""
     is_wanted = pc.field("run_id").isin([*run_ids]) & pc.field("name").isin([*names])
-    return pq.read_table(path, filters=is_wanted).to_pylist()
+    with suppress(*UNREADABLE):
+        return pq.read_table(path, filters=is_wanted, page_checksum_verification=True).to_pylist()
+    return []
 
 
 def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
     """Of each attempt at these runs in a file of curves, the seconds by its last epoch."""
-    columns = read_columns(path, ["run_id", "attempt", "elapsed_s"]).to_pydict()
     ends: dict[tuple[str, int], float] = {}  # by hand: pyarrow's filters would import pandas first
-    for run_id, attempt, elapsed_s in zip(*columns.values(), strict=True):
+    for row in read_rows(path, ["run_id", "attempt", "elapsed_s"]):
+        run_id, attempt, elapsed_s = row.values()
         if run_id in run_ids and elapsed_s is not None:
             ends[run_id, attempt] = max(elapsed_s, ends.get((run_id, attempt), 0.0))
     return [{"run_id": id, "attempt": n, "elapsed_s": s} for (id, n), s in ends.items()]
@@ -70,7 +104,7 @@ def read_whole(path: Path, kind: str) -> pa.Table:
     ValueError if the file is of another schema version or of none, or lacks a column,
     pa.ArrowException if a column holds something else than the schema says.
     """
-    with pq.ParquetFile(path) as file:
+    with open_table(path) as file:
         check_version(file.schema_arrow.metadata)
         schema = arrow_schema(TABLES[kind])
         table = with_nulls(file.read(columns=schema.names), LATER & {*schema.names})

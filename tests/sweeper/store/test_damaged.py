@@ -51,8 +51,16 @@ def zero(path):
     path.write_bytes(bytes(path.stat().st_size))
 
 
+def flip(path):
+    """One bit of the first page's values, as a bad disk does; the file's ends are as they were."""
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    content = bytearray(path.read_bytes())
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.parametrize("table", ["runs", "curves"])
-@pytest.mark.parametrize("damage", [cut, empty, zero])
+@pytest.mark.parametrize("damage", [cut, empty, zero, flip])
 def test_a_damaged_file_is_set_aside_and_its_run_made_again(
     sweep_here, made, damaged, capsys, table, damage
 ):
@@ -64,7 +72,7 @@ def test_a_damaged_file_is_set_aside_and_its_run_made_again(
 
     said = capsys.readouterr().out
     assert code == 0, said
-    assert f"Warning: {first} was cut short: moved to {damaged / 'damaged'}." in said
+    assert f"Warning: {first} is damaged: moved to {damaged / 'damaged'}." in said
     assert (damaged / "damaged" / table / first.name).exists()
     assert second.read_bytes() == untouched
     pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
@@ -81,13 +89,37 @@ def test_a_file_that_lacks_a_column_is_merged_only_if_it_may_lack_it(damaged, co
     assert first.exists() == (column == "seed")
 
 
+@pytest.mark.parametrize("table", ["runs", "curves"])
+def test_a_flipped_bit_is_not_merged_under_a_new_checksum(damaged, table):
+    first, second = sorted((damaged / table).glob("*.parquet"))
+    flip(first)
+
+    assert compact(damaged) == 0
+    assert first.exists()
+    assert second.exists()
+    assert find_damaged(damaged) == [first]
+    assert Ledger(damaged).rows([first.name[:12]], ["seed"]).keys() == (
+        set() if table == "runs" else {first.name[:12]}
+    )
+
+
+def test_of_many_files_only_the_ends_are_looked_at(damaged, monkeypatch):
+    """Reading them would take minutes; they are read when they are merged."""
+    first, second = sorted((damaged / "runs").glob("*.parquet"))
+    flip(first)
+    cut(second)
+    monkeypatch.setattr("sweeper.store.damaged._FEW", 3)
+
+    assert find_damaged(damaged) == [second]
+
+
 def test_damaged_merged_files_are_set_aside_in_all_tables(sweep_here, made, damaged):
     assert compact(damaged) == 2
     (merged,) = (damaged / "curves").glob("compact-*.parquet")
     cut(merged)
 
     assert set_aside_damaged(Ledger(damaged)) == [
-        f"{merged} was cut short: moved to {damaged / 'damaged'}."
+        f"{merged} is damaged: moved to {damaged / 'damaged'}."
     ]
 
     assert sorted(path.parent.name for path in damaged.glob("damaged/*/compact-*")) == [
@@ -143,7 +175,24 @@ def test_commands_that_only_read_work_around_it(damaged, capsys, command):
 
     said = capsys.readouterr()
     assert "Traceback" not in said.err
-    assert command != "status" or "was cut short: the next sweep makes its runs again" in said.out
+    if command == "status":
+        assert "is damaged: the next sweep makes its runs again" in said.out
+        assert "1 finished, 0 running" in said.out
+        assert "more" not in said.out
+    if command == "plan":
+        assert "7 runs will take" in said.out  # of 8, as one is left that has its row
+
+
+def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(damaged, monkeypatch):
+    def refuse(path, mode):
+        del mode
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+
+    with pytest.raises(PermissionError):
+        set_aside_damaged(Ledger(damaged))
+    assert not (damaged / "damaged").exists()
 
 
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9, 0.999])
