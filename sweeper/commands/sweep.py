@@ -22,6 +22,7 @@ from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import NOT_COMPOSED, check_config_dir, check_dashes, refuse
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
+from sweeper.launch.imports import TRAINER_PREFIX
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.order import by_information
@@ -49,8 +50,12 @@ def run_command_line() -> None:
     sys.argv[1:] = words
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return _run_hydra()
-    from sweeper.launch.torchrun.launcher import lead_or_follow
+    from sweeper.launch.torchrun.launcher import lead_or_follow, torchrun_group
 
+    try:
+        torchrun_group()
+    except ValueError as error:
+        sys.exit(refuse(error))
     return lead_or_follow(_run_hydra)
 
 
@@ -222,6 +227,9 @@ def _follow(
 def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
+    if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
+        names = ", ".join(ignored)
+        table.say(f"Warning: no run heeds {names} of the environment. Use trainer.KEY=VALUE.")
     for line in (*planned.of_repeats, *of_same(planned.same)):
         table.say(line)
     to_run = {task.spec.run_id for task in to_do}

@@ -100,10 +100,11 @@ def train_rank(args: WorkerArgs) -> None:
     """First function of a worker process; the fork server has imported the rest."""
     try:
         from lightning_modules.worker import work  # imports torch
-    except (ImportError, MemoryError, OSError) as error:
+    except Exception as error:  # noqa: BLE001  whatever a library does as it is imported
         reason = (
-            f"torch must be imported to train; it could not be ({error}). Check the installation "
-            "and the memory that a process may take (ulimit -v)."
+            f"torch must be imported to train; it could not be ({error!r}). Check the "
+            "installation, the variables of the environment and the memory that a process may take "
+            "(ulimit -v)."
         )
         record = {"outcome": Outcome.FAILED, "reason": reason}
         publish_json(Path(args.folder) / f"record-{args.rank}.json", record)

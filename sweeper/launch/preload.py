@@ -11,7 +11,7 @@ from sweeper.launch.imports import importing
 from sweeper.spec.worker_args import PRELOADED
 
 with importing():
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):
         importlib.import_module("lightning_modules.worker")
     for _name in filter(None, os.environ.get(PRELOADED, "").split(",")):
         with contextlib.suppress(Exception, SystemExit):

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Protocol
 
 _TICK_S = 0.05
+_NUMBERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +35,29 @@ class Group:
 
 @cache
 def torchrun_group() -> Group | None:
-    """The group that this process is in; None if torchrun did not start it."""
+    """The group that this process is in; None if torchrun did not start it.
+
+    Raises:
+        ValueError: if torchrun's variables are not all there.
+    """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
+    given = {name: os.environ.get(name, "") for name in _NUMBERS}
+    if wrong := [f"{name}={text}" for name, text in given.items() if not text.isdecimal()]:
+        msg = (
+            "torchrun's processes must have its variables, which are numbers; got "
+            f"{', '.join(wrong)}. If torchrun did not start this command: unset "
+            "TORCHELASTIC_RUN_ID."
+        )
+        raise ValueError(msg)
+    rank, local_rank, node_rank, world_size, devices = map(int, given.values())
     return Group(
-        rank=int(os.environ["RANK"]),
-        local_rank=int(os.environ["LOCAL_RANK"]),
-        node_rank=int(os.environ["GROUP_RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
-        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
-        master=os.environ["MASTER_ADDR"],
+        rank=rank,
+        local_rank=local_rank,
+        node_rank=node_rank,
+        world_size=world_size,
+        devices=devices,
+        master=os.environ.get("MASTER_ADDR", "localhost"),
     )
 
 

@@ -56,3 +56,20 @@ def test_a_question_is_not_left_unanswered(command, tmp_path, words):
         "question must be null without hydra/sweeper=sequential; got question='best" in said.stderr
     )
     assert not (tmp_path / "results").exists()
+
+
+def test_what_the_environment_tells_lightning_is_said_to_be_ignored(tmp_path, capsys, monkeypatch):
+    """Else a row would hold an accuracy over one batch, and its config would not say so."""
+    monkeypatch.setenv("PL_TRAINER_LIMIT_VAL_BATCHES", "1")
+    planned, _ = plan_grid(["batch=3840", f"results={tmp_path}"], config_dir=None)
+
+    sweep.run_sweep(
+        [spec.config.resolved for spec in planned.specs],
+        {"results": str(tmp_path)},
+        lambda tasks, ledger: (event for event in ()),
+    )
+
+    assert (
+        "Warning: no run heeds PL_TRAINER_LIMIT_VAL_BATCHES of the environment. Use "
+        "trainer.KEY=VALUE."
+    ) in capsys.readouterr().out

@@ -13,6 +13,7 @@ import pytest
 
 from sweeper.launch import kernel_memory
 from sweeper.launch.fork_server import train_rank
+from sweeper.launch.imports import importing
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
@@ -168,8 +169,27 @@ def test_a_module_that_cannot_be_imported_ends_no_fork_server(tmp_path, monkeypa
     del sys.modules["sweeper.launch.preload"]
 
 
-def test_a_rank_without_torch_says_so(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "lightning_modules.worker", None)
+def test_what_a_shell_has_set_for_lightning_is_gone_before_it_is_imported(monkeypatch):
+    """PL_TRAINER_LIMIT_VAL_BATCHES=1 would validate on one batch, RANK=1 would silence loggers."""
+    left = {"PL_TRAINER_LIMIT_VAL_BATCHES": "1", "PL_GLOBAL_SEED": "7", "RANK": "abc"}
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+
+    with importing():
+        assert not left.keys() & os.environ.keys()
+
+
+class _Broken:
+    """A module that a variable of the environment breaks."""
+
+    def __getattr__(self, name):
+        raise ValueError(f"invalid literal for int(): {name}")
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_rank_without_torch_says_so(tmp_path, monkeypatch, is_broken):
+    worker = _Broken() if is_broken else None
+    monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker)
     args = WorkerArgs(
         folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
         environment={},
@@ -179,7 +199,8 @@ def test_a_rank_without_torch_says_so(tmp_path, monkeypatch):
         train_rank(args)
 
     record = json.loads((tmp_path / "record-0.json").read_text())
-    assert record["reason"].startswith("torch must be imported to train; it could not be (import")
+    assert record["reason"].startswith("torch must be imported to train; it could not be (")
+    assert ("invalid literal" in record["reason"]) == is_broken
 
 
 def test_float16_where_there_is_no_gpu_is_refused_before_anything_starts(short, results):

@@ -45,6 +45,19 @@ def test_the_layout_is_that_of_torchrun_unless_the_words_name_one(words, expecte
     assert with_layout(words, TWO_MACHINES_OF_4) == expected
 
 
+def test_a_variable_of_torchrun_that_was_left_behind_is_named(command, monkeypatch):
+    for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "left")
+    monkeypatch.setenv("RANK", "0")
+
+    said = command("-m", "batch=256")
+
+    assert said.returncode == 2
+    assert "got LOCAL_RANK=, GROUP_RANK=, WORLD_SIZE=, LOCAL_WORLD_SIZE=." in said.stderr
+    assert "unset TORCHELASTIC_RUN_ID." in said.stderr
+
+
 @pytest.mark.slow
 def test_two_machines_train_each_run_together_and_one_row_is_written(sweep_here, results):
     """Two agents on loopback; the run that fails on rank 1 alone is reported in its own words."""
