@@ -1,5 +1,6 @@
 """How far two checkpoints of the same run differ."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ def relative_differences(checkpoints: Sequence[Path]) -> list[float]:
     """Largest difference of each checkpoint's model from the first one's; 0 for the first.
 
     Of each tensor of the model's state, running statistics included, relative to the largest
-    magnitude in the first checkpoint's tensor.
+    magnitude in the first checkpoint's tensor; infinite where only one of them is not a number.
     """
     first, *others = (_state(path) for path in checkpoints)
     return [0.0, *(_difference(first, other) for other in others)]
@@ -29,9 +30,20 @@ def _state(path: Path) -> dict[str, Tensor]:
 
 def _difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     assert first.keys() == other.keys()
-    return max(
-        float((first[name].double() - other[name].double()).abs().max())
-        / max(float(first[name].double().abs().max()), 1e-300)
-        for name in first
-        if first[name].is_floating_point() and first[name].numel()
-    )
+    pairs = [(value, other[name]) for name, value in first.items() if _is_compared(value)]
+    return max((_apart(one, two) for one, two in pairs), default=0.0)
+
+
+def _is_compared(value: object) -> bool:
+    """Whether it is a tensor of real numbers; a state may also hold counts, or any object."""
+    return isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 0
+
+
+def _apart(first: Tensor, other: Tensor) -> float:
+    """Largest difference relative to the largest finite magnitude; infinite for a NaN in one."""
+    first, other = first.double(), other.double()
+    if torch.allclose(first, other, rtol=0, atol=0, equal_nan=True):
+        return 0.0
+    magnitude = float(first[first.isfinite()].abs().max()) if first.isfinite().any() else 0.0
+    largest = float((first - other).abs().max()) / max(magnitude, 1e-300)
+    return math.inf if math.isnan(largest) else largest
