@@ -72,8 +72,8 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
         "epochs_completed": len(curve),
         "steps": steps,
         **{name: last.get(name) for name in _LAST_EPOCH},
-        "best_val_accuracy": max(_series(curve, "val_accuracy"), default=None),
-        "best_val_loss": min(_series(curve, "val_loss"), default=None),
+        "best_val_accuracy": _best(_series(curve, "val_accuracy"), "max"),
+        "best_val_loss": _best(_series(curve, "val_loss"), "min"),
         "noise_scale": median(noise_scales) if noise_scales else None,
         "examples_per_s": trained / train_s if trained and train_s else None,
         **{name: record.get(name) for name in _FROM_RECORD},
@@ -84,17 +84,21 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
 def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dict[str, Any]:
     """What runs are compared by, of a curve with one mapping per completed epoch."""
     values = _series(curve, config.metric)
-    best = min if config.metric_mode == "min" else max
     return {
         "metric_name": config.metric,
         "metric": values[-1] if values else None,
-        "best_metric": best((value for value in values if not isnan(value)), default=None),
+        "best_metric": _best(values, config.metric_mode),
     }
 
 
 def _series(curve: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     found = (value_of(row, name) for row in curve)
     return [value for value in found if value is not None]
+
+
+def _best(values: Sequence[float], mode: str | None) -> float | None:
+    best = min if mode == "min" else max
+    return best((value for value in values if not isnan(value)), default=None)
 
 
 def value_of(row: Mapping[str, Any], name: str) -> float | None:
