@@ -18,7 +18,7 @@ from sweeper.commands.command_parser import CommandParser
 from sweeper.commands.memory import memory_words, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import check_config_dir, refuse
+from sweeper.commands.refusals import check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
 from sweeper.console.planned_runs import compared, course, guarantees
 from sweeper.console.runs import columns_of, common, duration, layout_column
@@ -82,7 +82,8 @@ def _print_plan(arguments: Sequence[str]) -> int:
     else:
         show(planned, lines, text_console())
         say(billed.words(ledger.results))
-    _say_what_is_refused(planned, ledger)
+    settings = {} if "hydra/sweeper=sequential" in options.overrides else configs[0]
+    _say_what_is_refused(planned, ledger, settings)
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
         _say_what_is_missing(planned, machine)
     return DONE
@@ -105,9 +106,10 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
         note(text)
 
 
-def _say_what_is_refused(planned: Plan, ledger: Ledger) -> None:
-    """Say what the budget would not allow."""
+def _say_what_is_refused(planned: Plan, ledger: Ledger, settings: Line) -> None:
+    """Say what the budget would not allow, or that nobody would answer the question."""
     try:
+        check_no_question(settings)
         account_of(planned, ledger)
     except ValueError as error:
         note(f"A sweep would be refused: {error}")

@@ -3,7 +3,7 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +281,14 @@ def check_config_dir(folder: str, words: Iterable[str]) -> None:
                     f"{theirs.with_stem(f'my_{name}')}"
                 )
                 raise ValueError(msg)
+
+
+def check_no_question(settings: Mapping[str, Any]) -> None:
+    """ValueError for a question that nobody would answer."""
+    if asked := settings.get("question"):
+        msg = (
+            f"question must be null without hydra/sweeper=sequential; got question={asked!r}, "
+            "which all runs of the grid would leave unanswered. Write sweeper -m "
+            "hydra/sweeper=sequential."
+        )
+        raise ValueError(msg)

@@ -19,7 +19,13 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands.bill import Predictions, account_of, with_prediction
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.refusals import NOT_COMPOSED, check_config_dir, check_dashes, refuse
+from sweeper.commands.refusals import (
+    NOT_COMPOSED,
+    check_config_dir,
+    check_dashes,
+    check_no_question,
+    refuse,
+)
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.text import of_os_error
 from sweeper.launch.imports import TRAINER_PREFIX
@@ -137,17 +143,6 @@ def run_sweep(
         if account:
             affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
         return guard(lambda: _follow(affordable, launch, ledger, table, account), table, ledger)
-
-
-def check_no_question(settings: Mapping[str, Any]) -> None:
-    """ValueError for a question that nobody would answer."""
-    if asked := settings.get("question"):
-        msg = (
-            f"question must be null without hydra/sweeper=sequential; got question={asked!r}, "
-            "which all runs of the grid would leave unanswered. Write sweeper -m "
-            "hydra/sweeper=sequential."
-        )
-        raise ValueError(msg)
 
 
 def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:

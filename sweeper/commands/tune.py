@@ -11,7 +11,8 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from sweeper.commands.own_project import with_facts
-from sweeper.commands.sweep import Launch, check_no_question, guard, take_in
+from sweeper.commands.refusals import check_no_question
+from sweeper.commands.sweep import Launch, guard, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import Event, plan
