@@ -156,7 +156,7 @@ HYDRA_TEXTS = (
     Reach(
         library="Hydra",
         name="Available options in",
-        used_in="sweeper/commands/refusals.py",
+        used_in="sweeper/commands/unknown_keys.py",
         mark="Available options in",
         why="the sentence lists the choices",
     ),

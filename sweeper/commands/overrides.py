@@ -22,7 +22,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.commands.interpolations import may_be_meant, names_in
 from sweeper.commands.preset_grids import check_preset_grids
-from sweeper.commands.refusals import NOT_COMPOSED, check_group, check_key, sentence, unreadable
+from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unreadable
+from sweeper.commands.unknown_keys import check_key
 from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys

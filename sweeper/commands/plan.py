@@ -82,8 +82,8 @@ def _print_plan(arguments: Sequence[str]) -> int:
     else:
         show(planned, lines, text_console())
         say(billed.words(ledger.results))
-    settings = {} if "hydra/sweeper=sequential" in options.overrides else configs[0]
-    _say_what_is_refused(planned, ledger, settings)
+    is_sequential = "hydra/sweeper=sequential" in options.overrides
+    _say_what_is_refused(planned, ledger, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
         _say_what_is_missing(planned, machine)
     return DONE
@@ -106,10 +106,10 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
         note(text)
 
 
-def _say_what_is_refused(planned: Plan, ledger: Ledger, settings: Line) -> None:
+def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) -> None:
     """Say what the budget would not allow, or that nobody would answer the question."""
     try:
-        check_no_question(settings)
+        check_no_question(question)
         account_of(planned, ledger)
     except ValueError as error:
         note(f"A sweep would be refused: {error}")

@@ -3,9 +3,8 @@
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -13,9 +12,16 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sweeper import CONFIG_FOLDER
+from sweeper.commands.unknown_keys import (
+    OF_PLUGINS,
+    hint,
+    meant_by,
+    no_such_key,
+    no_such_option,
+)
 from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import BAD_INPUT
-from sweeper.spec.sentences import did_you_mean, listed, printable
+from sweeper.spec.sentences import listed, printable
 
 #: What Hydra and the config files of users raise.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
@@ -52,7 +58,7 @@ def _with_preset(refused: re.Match[str]) -> str:
 
 
 def _with_hint(refused: re.Match[str]) -> str:
-    return f"{refused[1]} {_hint(refused[2])}"
+    return f"{refused[1]} {hint(refused[2])}"
 
 
 def check_dashes(words: Sequence[str]) -> None:
@@ -60,7 +66,7 @@ def check_dashes(words: Sequence[str]) -> None:
     for word in words:
         flag, _, value = word.partition("=")
         key = flag.lstrip("-").replace("-", "_")
-        meant = _meant(key)
+        meant = meant_by(key)
         if flag.startswith("-") and (meant or key.split(".")[0] in RunConfig.model_fields):
             remedy = meant or f"Write {key}={value or 'VALUE'}."
             msg = f"An override must be KEY=VALUE, without dashes; got {word}. {remedy}"
@@ -75,9 +81,10 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
         return unreadable(error.override, why[1] if why else "")
     if unknown := re.match(r"Could not override '(?P<key>[^']*)'", text):
         inside = re.search(r"full_key: (\S+)", str(error.__cause__))
-        return _unknown_to_hydra(inside[1] if inside else unknown[1], _typed(unknown[1], given))
+        key = inside[1] if inside else unknown[1]
+        return no_such_key(key, _typed(unknown[1], given), given)
     if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
-        return _unknown_option(unknown_option["group"], unknown_option["option"], text)
+        return no_such_option(unknown_option["group"], unknown_option["option"], text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
     if isinstance(error, YAMLError | UnicodeDecodeError):
@@ -122,7 +129,7 @@ def check_group(override: Override) -> None:
     is_group = key in RunConfig.model_fields and (CONFIG_FOLDER / key).is_dir()
     if is_group and isinstance(value, list):
         rule, remedy = "one option", f"For a run with each, write {key}={','.join(map(str, value))}"
-    elif (group := key.replace(".", "/")) in _OF_PLUGINS and group != key:
+    elif (group := key.replace(".", "/")) in OF_PLUGINS and group != key:
         rule, remedy = "a group with its settings", f"Write {group}={value}"
     elif key == "optimizer.name" and (CONFIG_FOLDER / "optimizer" / f"{value}.yaml").is_file():
         rule, remedy = "the name of the class that is chosen", f"Write optimizer={value}"
@@ -158,108 +165,6 @@ def unreadable(word: str, reason: str) -> str:
 _ENDS = {"(": ")", "[": "]", "{": "}"}
 
 
-def unknown_key(key: str, given: str, *, inside: str, known: Sequence[str]) -> str:
-    """Why an override cannot be followed.
-
-    `inside` is the part of the key that exists, empty if none does, and `known` the keys in
-    there.
-    """
-    prefix = f"{inside}." if inside else ""
-    keys = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
-    if not known:
-        keys = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
-    word = key.removeprefix(prefix).split(".")[0]
-    hint = "" if _other_name(key.rpartition(".")[2]) else did_you_mean(word, known, prefix)
-    return f"{key} must be a config key; got {given}. {hint or _meant(key) or keys}"
-
-
-def check_key(override: Override, config: Any) -> None:
-    """ValueError for a key that a composed config does not have."""
-    node, seen = config, list[str]()
-    for name in override.key_or_group.split("."):
-        if not isinstance(node, dict) or name not in node:
-            known = [str(key) for key in node] if isinstance(node, dict) else []
-            given = override.input_line or ""
-            msg = unknown_key(override.key_or_group, given, inside=".".join(seen), known=known)
-            raise ValueError(msg)
-        node = node[name]
-        seen.append(name)
-
-
-#: What others call a key of ours.
-_OTHER_NAMES = {
-    "batch": ("batch_size", "bs", "global_batch", "train_batch_size"),
-    "base_lr": ("lr", "learning_rate", "peak_lr", "max_lr"),
-    "warmup": ("warmup_epochs", "warmup_steps", "num_warmup_steps"),
-    "lr_rule": ("lr_scaling", "scaling", "rule"),
-    "schedule": ("scheduler", "lr_scheduler", "lr_schedule"),
-    "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
-    "devices": ("gpus", "num_gpus", "world_size", "nproc_per_node"),
-    "num_nodes": ("node", "nodes", "nnodes"),
-    "micro_batch": ("micro_batch_size", "accumulate_grad_batches", "accumulation_steps"),
-    "gradient_clip": ("gradient_clip_val", "clip_grad", "max_grad_norm"),
-    "data": ("dataset", "datamodule"),
-    "results": ("output", "output_dir", "out", "save_dir"),
-    "hydra/launcher": ("launcher",),
-    "hydra/sweeper": ("sweeper",),
-    "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
-}
-#: Groups of which nothing is chosen until one is added.
-_ADDED = ("cluster", "experiment", "recipe")
-
-
-def _other_name(word: str) -> str:
-    return next((ours for ours, others in _OTHER_NAMES.items() if word in others), "")
-
-
-def _meant(key: str) -> str:
-    """A hint for a word that others use, or that is a key of a group; empty for any other."""
-    group, _, word = key.rpartition(".")
-    if found := _other_name(word):
-        return f"Did you mean {found}?"
-    settings = dict.fromkeys(
-        f"{path.parent.name}.{name}"
-        for path in sorted(CONFIG_FOLDER.glob("*/*.yaml"))
-        if path.parent.name not in _ADDED
-        for name in re.findall(r"^(\w+):", path.read_text(), re.MULTILINE)
-        if name not in {"name", "defaults"} and not name.startswith("_")
-    )
-    if group:
-        of_group = [s.rpartition(".")[2] for s in settings if s.startswith(f"{group}.")]
-        return did_you_mean(word, of_group, f"{group}.")
-    having = [name for name in settings if name.endswith(f".{word}")]
-    return f"Did you mean {having[0]}?" if having else ""
-
-
-def _unknown_to_hydra(key: str, typed: str) -> str:
-    if key in _ADDED and "=" in typed:
-        hint = f"Write +{typed}, which adds it."
-    elif key == "callbacks" and "=" in typed:
-        hint = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
-    else:
-        hint = _hint(key)
-    return f"{key} must be a config key; got {typed}. {hint}"
-
-
-def _hint(key: str) -> str:
-    keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
-    groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
-    known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *_OF_PLUGINS]
-    like = "" if "." in key else did_you_mean(key, known)
-    return _meant(key) or like or "See them all with --cfg job."
-
-
-_OF_PLUGINS = ("hydra/launcher", "hydra/sweeper")
-
-
-def _unknown_option(group: str, option: str, text: str) -> str:
-    _, _, listed = text.partition("Available options in")
-    known = [line.strip() for line in listed.splitlines()[1:]]
-    known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
-    hint = did_you_mean(option, known, f"{group}=")
-    return f"{group} must be one of {', '.join(known)}; got {group}={option}. {hint}".strip()
-
-
 def check_config_dir(folder: str, words: Iterable[str]) -> None:
     """Refuse a folder of configs that Hydra would only warn of, or of which it would take ours.
 
@@ -283,9 +188,9 @@ def check_config_dir(folder: str, words: Iterable[str]) -> None:
                 raise ValueError(msg)
 
 
-def check_no_question(settings: Mapping[str, Any]) -> None:
+def check_no_question(asked: str | None) -> None:
     """ValueError for a question that nobody would answer."""
-    if asked := settings.get("question"):
+    if asked:
         msg = (
             f"question must be null without hydra/sweeper=sequential; got question={asked!r}, "
             "which all runs of the grid would leave unanswered. Write sweeper -m "

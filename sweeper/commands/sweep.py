@@ -122,7 +122,7 @@ def run_sweep(
     a point is impossible, other sources made a run, or the budget does not cover the runs that are
     left; nothing was started then.
     """
-    check_no_question(settings)
+    check_no_question(settings.get("question"))
     ledger = Ledger.at(settings.get("results"))
     damaged = set_aside_damaged(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)

@@ -44,7 +44,7 @@ def run_tuning(
     `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
     `hydra.sweeper`. ValueError for bad input; nothing was started then.
     """
-    check_no_question(options)
+    check_no_question(options.get("question"))
     ledger = Ledger.at(options["results"])
     configs_of = _with_facts(configs_of, ledger)
     _check_budget(options, settings)

@@ -184,7 +184,8 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
         try:
             spec = points.read(config)
             repeats += spec.run_id in specs
-            specs.setdefault(spec.run_id, spec)
+            first = specs.setdefault(spec.run_id, spec)
+            _check_root(first.config.resolved["data"], config["data"])
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
@@ -197,6 +198,17 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
         )
         raise ValueError(msg)
     return specs, repeats
+
+
+def _check_root(first: Config, other: Config) -> None:
+    """Refuse two data sets that the grid tells apart by their folders alone."""
+    if first.get("root") != other.get("root"):
+        msg = (
+            "data.root must be one folder in a grid, as it says where the files lie and runs do "
+            f"not differ by it; got {first.get('root')} and {other.get('root')}. Give data that "
+            "differ a key that says so, such as data.name, or a results folder each."
+        )
+        raise ValueError(msg)
 
 
 class _Points:

@@ -14,11 +14,14 @@ from sweeper.spec.config import Scientific, is_ours, targets
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
-#: Keys inside a group that say where its files lie or how they are read, not what they hold.
-INCIDENTAL_IN_GROUP = frozenset(
-    {"root", "download", "num_workers", "about", "measured_in", "nccl_algo"} | INCIDENTAL_OF_TRAINER
-)
-
+#: Keys of a group that say where its files lie or how they are read, not what they hold. Of other
+#: groups, such as a module of the user's, every argument counts, whatever its name.
+INCIDENTAL: Mapping[str, frozenset[str]] = {
+    "data": frozenset({"root", "download", "num_workers", "about"}),
+    "lr_rule": frozenset({"measured_in"}),
+    "comm_hook": frozenset({"nccl_algo"}),
+    "trainer": INCIDENTAL_OF_TRAINER,
+}
 
 _SCIENTIFIC = frozenset(Scientific.model_fields)
 
@@ -134,7 +137,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     unread = _unread(config)
     kept = {
-        key: _without_incidental(value) if isinstance(value, dict) else value
+        key: _without_incidental(key, value) if isinstance(value, dict) else value
         for key, value in config.items()
         if key in _SCIENTIFIC and key not in unread
     }
@@ -165,8 +168,9 @@ def _unread(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset({"model", "label_smoothing", "zero_init_last_norm"})
 
 
-def _without_incidental(group: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in group.items() if key not in INCIDENTAL_IN_GROUP}
+def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
+    incidental = INCIDENTAL.get(name, frozenset())
+    kept = {key: value for key, value in group.items() if key not in incidental}
     # A class of ours goes by its name, so that its file may move; any other by its import path.
     if is_ours(str(kept.get("_target_", ""))):
         kept["_target_"] = kept["_target_"].rpartition(".")[2]

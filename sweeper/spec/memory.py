@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeper.spec.config import Incidental, RunConfig
-from sweeper.spec.identity import INCIDENTAL_IN_GROUP
+from sweeper.spec.identity import INCIDENTAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,8 @@ def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:
 def _sizes(key: str, value: Any) -> Any:
     """A config value as far as memory depends on it."""
     if isinstance(value, Mapping):
-        kept = {k: v for k, v in value.items() if k not in INCIDENTAL_IN_GROUP - {"num_workers"}}
+        incidental = INCIDENTAL.get(key, frozenset()) - {"num_workers"}
+        kept = {k: v for k, v in value.items() if k not in incidental}
         return kept if key in _SIZED else {k: _sizes(k, v) for k, v in kept.items()}
     if isinstance(value, list | tuple):
         return [_sizes(key, item) for item in value]

@@ -1,13 +1,14 @@
 """From words to configs: Hydra's grammar, composed once per choice of groups."""
 
 import itertools
+import re
 from functools import partial
 
 import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands import overrides
+from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, preset_overrides, values_of
 
 
@@ -183,6 +184,7 @@ def test_points_share_the_groups_that_they_set_nothing_in(grid):
             "hardware.link=pci",
             r"hardware.link must be a config key; .* is empty here: give all of it, hardware=",
         ),
+        ("data.root=/a", r"^data.root .* has none; choose data=cifar10 or .* or text\.$"),
         ("lr_rule=sqr", r"^lr_rule must be one of .*; got lr_rule=sqr\. Did you mean lr_rule=sqrt"),
         ("seed=interval(0,1)", r"^seed must be a list of values in a grid; got seed=interval"),
     ],
@@ -190,3 +192,12 @@ def test_points_share_the_groups_that_they_set_nothing_in(grid):
 def test_a_mistyped_word_gets_a_sentence(grid, word, sentence):
     with pytest.raises(ValueError, match=sentence):
         grid(word)
+
+
+@pytest.mark.parametrize("word", ["module.width=3", "data.root=/a"])
+def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
+    sentence = rf"must be a config key; got {word}\. Write \+{word}, if it is an argument"
+    with pytest.raises(ValueError, match=sentence):
+        grid(*PROJECT, word)
+    hydras = Exception(f"Could not override '{word.partition('=')[0]}'.")
+    assert re.search(sentence, refusals.sentence(hydras, [*PROJECT, word]))

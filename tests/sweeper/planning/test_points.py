@@ -107,3 +107,10 @@ def test_numbers_of_another_type_are_read_by_themselves(ledger, grid):
     assert (len(planned.specs), planned.repeats) == (1, 2)
     with pytest.raises(ValueError, match=r"^batch must be a whole number"):
         plan([config, {**config, "batch": 3840.0}], ledger)
+
+
+def test_a_grid_over_folders_of_data_is_refused(ledger, grid):
+    words = ("data=images", "data.name=cats", "data.num_classes=2", "data.num_train_examples=3840")
+
+    with pytest.raises(ValueError, match=r"^data.root must be one folder .*; got /a and /b\. "):
+        plan(grid(*words, "data.root=/a,/b"), ledger)

@@ -65,6 +65,13 @@ def test_the_folder_of_the_data_does_not_change_the_identity(config):
     assert run_id(config(data={**data, "root": "/elsewhere"})) == run_id(config())
 
 
+@pytest.mark.parametrize("name", ["root", "num_workers", "about", "benchmark", "profiler"])
+def test_every_argument_of_a_module_of_the_users_own_counts(config, name):
+    module = {"_target_": "myproject.Module", name: 1}
+
+    assert run_id(config(module=module)) != run_id(config(module={**module, name: 2}))
+
+
 def test_a_class_of_ours_may_move_to_another_file(config):
     model = config()["model"]
 

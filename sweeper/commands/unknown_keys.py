@@ -1,0 +1,137 @@
+"""What was meant by a word that is no key or option of ours."""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from sweeper import CONFIG_FOLDER
+from sweeper.spec.config import is_ours
+from sweeper.spec.sentences import did_you_mean
+
+OF_PLUGINS = ("hydra/launcher", "hydra/sweeper")
+#: What others call a key of ours.
+_OTHER_NAMES = {
+    "batch": ("batch_size", "bs", "global_batch", "train_batch_size"),
+    "base_lr": ("lr", "learning_rate", "peak_lr", "max_lr"),
+    "warmup": ("warmup_epochs", "warmup_steps", "num_warmup_steps"),
+    "lr_rule": ("lr_scaling", "scaling", "rule"),
+    "schedule": ("scheduler", "lr_scheduler", "lr_schedule"),
+    "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
+    "devices": ("gpus", "num_gpus", "world_size", "nproc_per_node"),
+    "num_nodes": ("node", "nodes", "nnodes"),
+    "micro_batch": ("micro_batch_size", "accumulate_grad_batches", "accumulation_steps"),
+    "gradient_clip": ("gradient_clip_val", "clip_grad", "max_grad_norm"),
+    "data": ("dataset", "datamodule"),
+    "results": ("output", "output_dir", "out", "save_dir"),
+    "hydra/launcher": ("launcher",),
+    "hydra/sweeper": ("sweeper",),
+    "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
+}
+#: Groups of which nothing is chosen until one is added.
+_ADDED = ("cluster", "experiment", "recipe")
+
+
+def check_key(override: Override, config: Any) -> None:
+    """ValueError for a key that a composed config does not have."""
+    node, seen = config, list[str]()
+    for name in override.key_or_group.split("."):
+        if not isinstance(node, dict) or name not in node:
+            raise ValueError(_no_key_in(override, node, ".".join(seen)))
+        node = node[name]
+        seen.append(name)
+
+
+def _no_key_in(override: Override, node: Any, inside: str) -> str:
+    """Why an override cannot be followed.
+
+    `inside` is the part of its key that exists, empty if none does, and `node` what is there.
+    """
+    key, given = override.key_or_group, override.input_line or ""
+    known = [str(name) for name in node] if isinstance(node, dict) else []
+    prefix = f"{inside}." if inside else ""
+    word = key.removeprefix(prefix).split(".")[0]
+    if isinstance(node, dict) and not is_ours(str(node.get("_target_", "sweeper."))):
+        return _no_key(key, given, _to_add(given))
+    keys = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
+    if not known:
+        keys = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
+    like = "" if _other_name(key.rpartition(".")[2]) else did_you_mean(word, known, prefix)
+    return _no_key(key, given, like or _of_others(key) or meant_by(key) or keys)
+
+
+def no_such_key(key: str, typed: str, given: Sequence[str]) -> str:
+    """Why Hydra did not find a key of a command's words."""
+    if any(word.startswith(f"{key.partition('.')[0]}._target_=") for word in given):
+        remedy = _to_add(typed)
+    elif key in _ADDED and "=" in typed:
+        remedy = f"Write +{typed}, which adds it."
+    elif key == "callbacks" and "=" in typed:
+        remedy = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
+    else:
+        remedy = hint(key)
+    return _no_key(key, typed, remedy)
+
+
+def _no_key(key: str, given: str, remedy: str) -> str:
+    return f"{key} must be a config key; got {given}. {remedy}"
+
+
+def _to_add(given: str) -> str:
+    return f"Write +{given}, if it is an argument of your class."
+
+
+def hint(key: str) -> str:
+    """What to write in place of a key that is none."""
+    keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
+    groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
+    known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *OF_PLUGINS]
+    like = "" if "." in key else did_you_mean(key, known)
+    return _of_others(key) or meant_by(key) or like or "See them all with --cfg job."
+
+
+def no_such_option(group: str, option: str, text: str) -> str:
+    """Why Hydra, whose message this is, did not find an option of a group."""
+    _, _, listed = text.partition("Available options in")
+    known = [line.strip() for line in listed.splitlines()[1:]]
+    known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
+    like = did_you_mean(option, known, f"{group}=")
+    return f"{group} must be one of {', '.join(known)}; got {group}={option}. {like}".strip()
+
+
+def meant_by(key: str) -> str:
+    """A hint for a word that others use, or that is a key of a group; empty for any other."""
+    group, _, word = key.rpartition(".")
+    if found := _other_name(word):
+        return f"Did you mean {found}?"
+    settings = _settings()
+    if group:
+        of_group = [s.rpartition(".")[2] for s in settings if s.startswith(f"{group}.")]
+        return did_you_mean(word, of_group, f"{group}.")
+    having = [name for name in settings if name.endswith(f".{word}")]
+    return f"Did you mean {having[0]}?" if having else ""
+
+
+def _of_others(key: str) -> str:
+    """The options of a group that have a key, which the chosen one has not; empty if none has."""
+    group, having = key.partition(".")[0], _settings().get(key)
+    if not having:
+        return ""
+    return f"The {group} that is chosen has none; choose {group}={' or '.join(having)}."
+
+
+def _settings() -> dict[str, list[str]]:
+    """The keys of groups, with the options that have them."""
+    found = defaultdict[str, list[str]](list)
+    for path in sorted(CONFIG_FOLDER.glob("*/*.yaml")):
+        if (group := path.parent.name) not in _ADDED:
+            for name in re.findall(r"^([^\W_]\w*):", path.read_text(), re.MULTILINE):
+                if name not in {"name", "defaults"}:
+                    found[f"{group}.{name}"].append(path.stem)
+    return found
+
+
+def _other_name(word: str) -> str:
+    return next((ours for ours, others in _OTHER_NAMES.items() if word in others), "")
