@@ -13,7 +13,7 @@ FIRST_STEP = "first-step"
 METRIC_NOT_LOGGED = "metric must be a name that the module logs"
 #: Signals that reach the fork server and ranks too, as a terminal, `timeout`, torchrun and systemd
 #: send them, but are their launcher's business: it has runs saved first.
-SIGNALS_OF_LAUNCHER = (signal.SIGINT, signal.SIGTERM)
+SIGNALS_OF_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: A variable: modules that the fork server imports for all runs, with commas between.
 PRELOADED = "SWEEPER_PRELOAD"
 #: Exit codes above this say with which errno the attempt's folder could not be written.

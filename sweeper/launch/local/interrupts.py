@@ -1,21 +1,25 @@
-"""Ctrl-C and SIGTERM: when they reach a sweep, and when they wait."""
+"""Ctrl-C, SIGTERM and SIGHUP: when they reach a sweep, and when they wait."""
 
 import math
+import os
 import signal
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
+from sweeper.spec.worker_args import SIGNALS_OF_LAUNCHER
+
 _TOGETHER_S = 0.5
 
 
 @contextmanager
 def undivided() -> Generator[None]:
-    """Let Ctrl-C and SIGTERM wait until the block is over."""
+    """Let Ctrl-C and the like wait until the block is over."""
     came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
+    before = {
+        n: signal.signal(n, lambda number, frame: came.append(number)) for n in SIGNALS_OF_LAUNCHER
+    }
     try:
         yield
     finally:
@@ -27,21 +31,29 @@ def undivided() -> Generator[None]:
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """Ctrl-C ends a sweep, and SIGTERM as Ctrl-C does, unless the caller handles them.
+    """Ctrl-C ends a sweep; so do SIGTERM and a closed terminal, unless the caller handles them.
 
     Of signals that come together only the first counts: `timeout` and torchrun send them to a
     sweep and to its process group.
     """
     came_at = -math.inf
+    terminals = [stream for stream in (1, 2) if os.isatty(stream)]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal came_at
         del number, frame
+        for stream in terminals:
+            if not os.isatty(stream):  # it was closed: what is said meanwhile must not fail
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         before, came_at = came_at, time.monotonic()
         if came_at - before > _TOGETHER_S:
             raise KeyboardInterrupt
 
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
     ours = [number for number, handler in usual.items() if signal.getsignal(number) == handler]
     for number in ours:
         signal.signal(number, interrupt)

@@ -165,6 +165,44 @@ def test_ctrl_c_that_comes_while_an_event_is_taken_in_reaches_the_runs(running, 
     }
 
 
+def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does():
+    """Not one that is to survive it: nohup has the signal ignored."""
+    with interruptible(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else(tmp_path):
+    noted = tmp_path / "noted"
+    script = (
+        "import signal, sys\n"
+        "from pathlib import Path\n"
+        "from sweeper.launch.local.interrupts import interruptible\n"
+        "try:\n"
+        "    with interruptible():\n"
+        "        print('ready', flush=True)\n"
+        "        signal.pause()\n"
+        "except KeyboardInterrupt:\n"
+        "    print('Stopping', flush=True)\n"
+        f"    Path({str(noted)!r}).touch()\n"
+    )
+    ours, terminal = os.openpty()
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    os.read(ours, 100)
+    os.close(ours)
+    process.send_signal(signal.SIGHUP)
+
+    assert process.wait(60) == 0
+    assert noted.exists()
+
+
 def test_signals_that_come_together_are_one(monkeypatch):
     """`timeout` and torchrun signal a sweep and then its process group."""
     now = [100.0]
@@ -182,7 +220,7 @@ def test_signals_that_come_together_are_one(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_the_fork_server_starts_leaves_both_signals_to_the_launcher(tmp_path):
+def test_what_the_fork_server_starts_leaves_signals_to_the_launcher(tmp_path):
     """A terminal, `timeout` and systemd signal every process; the launcher has runs saved first.
 
     In a process of its own: the fork server of the tests may have been started by any of them.
@@ -193,7 +231,7 @@ def test_what_the_fork_server_starts_leaves_both_signals_to_the_launcher(tmp_pat
         "from pathlib import Path\n"
         "from sweeper.launch.fork_server import open_fork_server, start_process\n"
         "def note_ignored(file):\n"
-        "    ends = (signal.SIGINT, signal.SIGTERM)\n"
+        "    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)\n"
         "    ignored = [n.name for n in ends if signal.getsignal(n) == signal.SIG_IGN]\n"
         "    Path(file).write_text(' '.join(ignored))\n"
         "if __name__ == '__main__':\n"
@@ -204,7 +242,7 @@ def test_what_the_fork_server_starts_leaves_both_signals_to_the_launcher(tmp_pat
 
     subprocess.run([sys.executable, script, noted], check=True)
 
-    assert noted.read_text() == "SIGINT SIGTERM"
+    assert noted.read_text() == "SIGINT SIGTERM SIGHUP"
 
 
 def test_signals_that_somebody_else_handles_are_left_alone():
