@@ -146,10 +146,11 @@ class Attempt:
         return end.outcome == Outcome.FAILED and not (self.folder / FIRST_STEP).exists()
 
     def unsaved_s(self) -> float:
-        """How long ago the run was saved, or began [seconds]."""
+        """How long ago the run was saved, or began [seconds]; inf if the clock was set back."""
         marks = (self.folder / "config.json", self.checkpoint)
         times = [mark.stat().st_mtime for mark in marks if mark.exists()]
-        return max(0.0, time.time() - max(times)) if times else 0.0
+        age_s = time.time() - max(times) if times else 0.0
+        return age_s if age_s >= 0 else math.inf
 
     def end(self, end: End, ledger: Ledger) -> None:
         """Publish the attempt's row and curve, then release it."""

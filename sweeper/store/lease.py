@@ -205,11 +205,18 @@ def _exists(pid: int) -> str | None:
 
 
 def _age_s(path: Path) -> float:
-    """Seconds since a file was touched, by the clock of the file system."""
+    """Seconds since a file was touched, by the clock of the file system.
+
+    One of the future, as that clock was set back since, is touched: it ages from now on.
+    """
     try:
-        return _now_s(path.parent) - path.stat().st_mtime
+        age = _now_s(path.parent) - path.stat().st_mtime
+        if age < -EXPIRES_S:
+            with contextlib.suppress(PermissionError):
+                os.utime(path)
     except FileNotFoundError:
         return 0.0  # just being made, or just being released
+    return age
 
 
 def _now_s(folder: Path) -> float:

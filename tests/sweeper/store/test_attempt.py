@@ -1,6 +1,9 @@
 """A launcher killed between two steps of an attempt's end leaves nothing behind for good."""
 
 import json
+import math
+import os
+import time
 import zipfile
 from dataclasses import asdict
 
@@ -108,3 +111,11 @@ def test_tags_are_a_column_and_no_part_of_the_run(config):
     plain, tagged = run_spec(config()), run_spec(config(tags="pilot, on 2 GPUs"))
 
     assert planned_columns(tagged) == planned_columns(plain) | {"tags": "pilot, on 2 GPUs"}
+
+
+def test_after_a_clock_was_set_back_a_run_is_given_time_to_save(attempt):
+    """Its files are of the future; what it has not saved may be hours."""
+    ahead = time.time() + 3600
+    os.utime(attempt.checkpoint, (ahead, ahead))
+
+    assert attempt.unsaved_s() == math.inf

@@ -77,6 +77,17 @@ def test_on_another_machine_a_lease_without_heartbeat_expires(held_by):
     assert not is_held(folder)
 
 
+def test_a_lease_of_the_future_ages_from_when_it_is_seen(held_by):
+    """A clock that was set back would have a dead holder live until it is as late again."""
+    folder = held_by(replace(this_process(), host="elsewhere"))
+    age(folder / LEASE, -1e6)
+
+    assert is_held(folder)
+
+    age(folder / LEASE, 2 * EXPIRES_S)
+    assert not is_held(folder)
+
+
 def test_a_folder_without_a_lease_is_held_while_it_is_young(tmp_path):
     assert is_held(tmp_path)
 
