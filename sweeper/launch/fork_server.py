@@ -101,8 +101,9 @@ def train_rank(args: WorkerArgs) -> None:
     try:
         from lightning_modules.worker import work  # imports torch
     except Exception as error:  # noqa: BLE001  whatever a library does as it is imported
+        first = getattr(sys.modules.get("sweeper.launch.preload"), "error", None) or error
         reason = (
-            f"torch must be imported to train; it could not be ({error!r}). Check the "
+            f"torch must be imported to train; it could not be ({first!r}). Check the "
             "installation, the variables of the environment and the memory that a process may take "
             "(ulimit -v)."
         )

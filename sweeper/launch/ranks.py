@@ -256,5 +256,7 @@ def _without_record(attempt: Attempt, code: int, where: str) -> End:
         why = os.strerror(code - UNWRITABLE_EXIT)
         reason = f"{attempt.folder} could not be written: {why}{where}"
         return End(outcome=Outcome.FAILED, reason=reason)
-    reason = f"the worker exited with {code}{where}; see its log"
+    has_log = any(attempt.folder.glob("log*.txt"))
+    words = "see its log" if has_log else "it has no log yet: its last words are on the terminal"
+    reason = f"the worker exited with {code}{where}; {words}"
     return End(outcome=Outcome.FAILED, reason=reason)

@@ -64,3 +64,15 @@ def test_merged_curves_are_read_until_all_runs_are_found(ledger, monkeypatch):
     assert ledger.elapsed(ids) == dict.fromkeys(ids, 3.0)
 
     assert read == [first]
+
+
+def test_a_full_disk_is_said_to_be_full_for_the_file_that_found_it_so(tmp_path, monkeypatch):
+    def full(*arguments, **settings):
+        del arguments, settings
+        raise OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    monkeypatch.setattr("pyarrow.parquet.write_table", full)
+    path = tmp_path / "runs" / "a.parquet"
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*/a.parquet'$"):
+        write_rows([], path)

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -157,6 +158,16 @@ def test_without_a_fork_server_a_run_ends_with_a_sentence(launch, monkeypatch):
     assert row.reason.startswith("the fork server, which imports torch for all runs, must live")
 
 
+def test_a_worker_that_ends_before_it_has_a_log_is_not_said_to_have_one(launch, monkeypatch):
+    monkeypatch.setattr("sweeper.launch.ranks.train_rank", sys.exit)
+
+    reason = launch({}).iloc[0].reason
+
+    assert (
+        reason == "the worker exited with 1; it has no log yet: its last words are on the terminal"
+    )
+
+
 def test_a_module_that_cannot_be_imported_ends_no_fork_server(tmp_path, monkeypatch):
     (tmp_path / "broken_code.py").write_text("raise SystemExit('no')")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -201,6 +212,23 @@ def test_a_rank_without_torch_says_so(tmp_path, monkeypatch, is_broken):
     record = json.loads((tmp_path / "record-0.json").read_text())
     assert record["reason"].startswith("torch must be imported to train; it could not be (")
     assert ("invalid literal" in record["reason"]) == is_broken
+
+
+def test_a_rank_tells_the_first_error_of_an_import(tmp_path, monkeypatch):
+    """The fork server's: torch can be imported once in a process, and says that the second time."""
+    first = SimpleNamespace(error=OSError("libcudart.so.13: cannot open"))
+    monkeypatch.setitem(sys.modules, "sweeper.launch.preload", first)
+    monkeypatch.setitem(sys.modules, "lightning_modules.worker", None)
+    args = WorkerArgs(
+        folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
+        environment={},
+    )  # fmt: skip
+
+    with pytest.raises(SystemExit):
+        train_rank(args)
+
+    record = json.loads((tmp_path / "record-0.json").read_text())
+    assert "it could not be (OSError('libcudart.so.13: cannot open'))" in record["reason"]
 
 
 def test_float16_where_there_is_no_gpu_is_refused_before_anything_starts(short, results):
