@@ -139,6 +139,11 @@ def smooth(doublings: Array) -> Array:
     return 0.005 * (2.0 ** (0.8 * (doublings - 6.25)) - 2.0 ** (0.8 * -6.25))
 
 
+def cliff(doublings: Array) -> Array:
+    """Flat up to 8,192 * 2**1.25, where 5 points are lost at once."""
+    return 0.05 * (doublings >= 6.25)
+
+
 def critical(rng: np.random.Generator, seeds: int, draws: int, *, growth: float = 1.0) -> Estimate:
     """Examples to target 30 million + 900 steps * batch, 2 % noise, at the largest batch more."""
     batches = np.array([2048, 4096, 8192, 16384, 32768, 65536])
@@ -223,6 +228,9 @@ KINDS: dict[str, tuple[Study, float]] = {
     "breaking batch, hinge": (partial(breaking_of, batches=_DOUBLINGS, law=hinge), _BREAK),
     "breaking batch, smooth, 5 batches": (
         partial(breaking_of, batches=_FIVE, law=smooth), _exact_smooth,
+    ),
+    "breaking batch, cliff, 5 batches": (
+        partial(breaking_of, batches=_FIVE, law=cliff), _BREAK,
     ),
     "critical batch, exact": (critical, 3e7 / 900),
     "critical batch, spread grows 5 times": (partial(critical, growth=5.0), 3e7 / 900),

@@ -1,7 +1,6 @@
 """Estimates for the open questions about batch, warmup and learning rate, as text."""
 
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import pandas as pd
 
 from analysis.papers.grid import ended
 from analysis.papers.validity import ARM, confounds
+from analysis.report.pairs import compare_rules_in_pairs
 from analysis.report.which_runs import (
     SAME,
     at_best_warmup,
@@ -20,11 +20,9 @@ from analysis.report.which_runs import (
 )
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import constant_rate, diffusion
-from analysis.stats.equivalence import Comparison, compare
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.replicates import DRAWS, Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
-from analysis.stats.shares import validation_size
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric
@@ -79,7 +77,7 @@ def estimate_all(
         _unless_confounded(_learning_rate(rates, rng, draws, metric), rates),
         breaking,
         critical,
-        _unless_confounded(_same(compared, metric), compared),
+        _unless_confounded(_same(compared, curves, metric), compared),
         _distance(one_rule, curves, rng, draws),
     ]
 
@@ -147,7 +145,8 @@ def _breaking(
     at_warmup, warmup, margin, words = found
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
-    return Estimated(question, f"At {number(estimate, ' examples')} (warmup {warmup:g} epochs).")
+    said = number(estimate, " examples").replace("inf examples", "none of these batches", 1)
+    return Estimated(question, f"At {said} (warmup {warmup:g} epochs).")
 
 
 def _critical(
@@ -185,46 +184,22 @@ def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
     return metric.sign * float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
 
 
-def _same(runs: pd.DataFrame, metric: Metric) -> Estimated:
+def _same(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
     finished = finished_runs(runs, metric)
     margin, words = margin_of(metric, SAME, finished[metric.name])
     question = f"Does the learning-rate rule make a difference (margin {words})?"
-    values = finished[metric.name].to_numpy(dtype=float)
-    size = validation_size(values) if metric.unit == "%" else None
-    rows: list[dict[str, object]] = []
-    ended = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
-    for (batch, warmup), group in ended.groupby(["global_batch", "warmup_epochs"]):
-        arms = {str(rule): a for rule, a in group.groupby("lr_rule") if len(a) > 1}
-        for first, second in combinations(arms, 2):
-            found = _compared(arms[first], arms[second], margin, metric, size)
-            d = found.difference
-            rows.append(
-                {
-                    "global_batch": batch, "warmup_epochs": warmup, "first": first,
-                    "second": second, "difference": d.value, "low": d.low, "high": d.high,
-                    "verdict": found.verdict, "seeds_needed": found.seeds_needed, "note": d.note,
-                }
-            )  # fmt: skip
-    if not rows:
+    known = [finished, curves[curves["run_id"].isin(runs["run_id"])]]
+    accuracies = pd.concat([frame[metric.name] for frame in known if metric.name in frame])
+    compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
+    table = compare_rules_in_pairs(compared, metric, margin, accuracies)
+    if not len(table):
         words = "Not decidable: two rules at one batch and warmup, with two seeds each, are needed."
         return Estimated(question, words)
-    table = pd.DataFrame(rows)
     counts = table["verdict"].value_counts()
     words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
-    return Estimated(question, f"Of {len(table)} pairs of arms: {words}.", table)
-
-
-def _compared(
-    first: pd.DataFrame, second: pd.DataFrame, margin: float, metric: Metric, size: int | None
-) -> Comparison:
-    lost = [arm["outcome"] == "diverged" for arm in (first, second)]
-    return compare(
-        first.loc[~lost[0], metric.name].to_numpy(dtype=float),
-        second.loc[~lost[1], metric.name].to_numpy(dtype=float),
-        margin,
-        num_validation=size,
-        num_diverged=(int(lost[0].sum()), int(lost[1].sum())),
-        worst=-metric.sign * np.inf,
+    together = ", judged together" if len(table) > 1 else ""
+    return Estimated(
+        question, f"Of {several(len(table), 'pair')} of arms{together}: {words}.", table
     )
 
 

@@ -2,15 +2,11 @@
 
 import numpy as np
 import pandas as pd
-from scipy.interpolate import PchipInterpolator, make_interp_spline
 from scipy.optimize import isotonic_regression
 
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, percentile_interval
 from analysis.stats.shares import diverged_in_words
 from analysis.tables.metric import ACCURACY, Metric
-
-#: Places between the smallest and the largest batch at which interpolations are read.
-_FINE = 2001
 
 
 def breaking_batch(
@@ -22,11 +18,11 @@ def breaking_batch(
 ) -> Estimate:
     """The smallest batch whose metric is worse than the smallest batch's by more than a margin.
 
-    The metric is made to worsen with the batch (isotonic regression weighted by replicates) and
-    interpolated in log batch by straight lines; the reference is the mean at the smallest batch.
-    What lies between two batches is not known: half of the draws are interpolated by a monotone
-    cubic, which breaks later where the fall grows. A larger batch at which every run diverged is
-    one that breaks, and what holds before it may break anywhere in between.
+    The metric is made to worsen with the batch (isotonic regression weighted by replicates); the
+    reference is the mean at the smallest batch. The estimate is interpolated in log batch by a
+    straight line. What lies between two batches is not known, and a fall may be sudden: the
+    interval goes from the last batch that holds to the first that breaks, each in a draw. A larger
+    batch of whose runs half or more diverged is one that breaks.
 
     Uses `outcome`, `global_batch` and the metric of runs of one warmup and rule. The margin is
     the accepted loss, in the unit of the metric (accuracies: 0 to 1).
@@ -34,60 +30,62 @@ def breaking_batch(
     Returns:
         The breaking batch [examples]; infinite if the metric holds up to the largest batch.
     """
-    cells, left_out = Replicates.of(runs, ["global_batch"], metric.name).replicated()
+    lost = _first_lost(runs)
+    held = runs[runs["global_batch"] < lost]
+    cells, left_out = Replicates.of(held, ["global_batch"], metric.name).replicated()
     batches = cells.points["global_batch"].to_numpy(dtype=float)
-    lost = f"{100 * margin:g} points below" if metric.unit == "%" else f"{margin:.3g} worse than"
+    worse = f"{100 * margin:g} points below" if metric.unit == "%" else f"{margin:.3g} worse than"
     method = (
-        f"isotonic in log batch, margin {lost} batch {batches[0]:,.0f}; "
-        "95 % percentile bootstrap over seeds"
+        f"isotonic in log batch, margin {worse} batch {batches[0]:,.0f}; "
+        "95 % percentile bootstrap over seeds, between the batches that were run"
     )
     weights = cells.counts.astype(float)
-    value = _crossings(batches, metric.sign * cells.means[None, :], weights, margin)[0][0]
-    lost = _first_lost(runs, batches[-1])
-    value, drawn = min(value, lost), None
+    _, value, beyond = _crossings(batches, metric.sign * cells.means[None, :], weights, margin)
+    low, high = np.nan, np.nan
     if cells.num_seeds > 1:
         means = cells.resampled_means(
             rng, draws, 3 * (cells.num_seeds - 1)
         )  # reference, before, after
-        straight, cubic = _crossings(batches, metric.sign * means, weights, margin)
-        if np.isfinite(lost):
-            straight = np.minimum(straight, batches[-1])
-        drawn = np.concatenate([straight[::2], np.minimum(cubic[1::2], lost)])
-    held = f"{metric.word} holds up to batch {batches[-1]:,.0f}"
-    holds = "" if value < lost else f"{held}, every run diverged at {lost:,.0f}"
-    single = "one seed: no interval" if drawn is None else ""
-    notes = (holds if np.isfinite(value) else held, left_out, single, diverged_in_words(runs))
-    return Estimate.of(value, drawn, cells.num_seeds, method, *notes)
+        last, _, first = _crossings(batches, metric.sign * means, weights, margin)
+        low = percentile_interval(last)[0]
+        high = percentile_interval(np.minimum(first, lost))[1]
+    up_to = f"{metric.word} holds up to batch {batches[-1]:,.0f}"
+    holds = up_to if np.isinf(beyond[0]) else ""
+    if holds and np.isfinite(lost):
+        holds = f"{up_to}, half or more of the runs diverged at {lost:,.0f}"
+    single = "one seed: no interval" if np.isnan(low) else ""
+    ends = "" if holds or single else "the ends are batches that were run"
+    notes = "; ".join(filter(None, [holds, single or ends, left_out, diverged_in_words(runs)]))
+    return Estimate(float(min(value[0], lost)), low, high, cells.num_seeds, method, notes)
 
 
-def _first_lost(runs: pd.DataFrame, last: float) -> float:
-    """The first batch beyond the last at which every run that ended diverged; inf if none."""
-    beyond = runs[runs["global_batch"] > last].groupby("global_batch")["outcome"]
-    outcomes = {float(str(batch)): set(found) for batch, found in beyond}
-    lost = (b for b, found in outcomes.items() if "diverged" in found and "finished" not in found)
-    return min(lost, default=np.inf)
+def _first_lost(runs: pd.DataFrame) -> float:
+    """The first batch of whose runs half or more diverged, beyond one that holds; inf if none."""
+    counts = pd.crosstab(runs["global_batch"], runs["outcome"])
+    counts = counts.reindex(columns=["diverged", "finished"], fill_value=0)
+    is_lost = counts["diverged"].ge(counts["finished"].clip(lower=1))
+    first_held = counts.index[~is_lost & (counts["finished"] > 0)].min()
+    lost = counts.index[is_lost & (counts.index > first_held)]
+    return float(lost.min()) if len(lost) else np.inf
 
 
-def _crossings(batches: Array, means: Array, weights: Array, margin: float) -> tuple[Array, Array]:
-    """Where each row falls below its first value by the margin: by straight lines, by a cubic."""
-    if len(batches) < 2:
-        return np.full(len(means), np.inf), np.full(len(means), np.inf)
-    fall = [isotonic_regression(row, weights=weights, increasing=False).x for row in means]
-    x, falls = np.log(batches), np.stack(fall, axis=1)
-    fine = np.unique(np.concatenate([np.linspace(x[0], x[-1], _FINE), x]))
-    level = means[:, 0] - margin
-    curves = (make_interp_spline(x, falls, k=1)(fine), PchipInterpolator(x, falls)(fine))
-    straight, cubic = (np.exp(_first_below(fine, curve, level)) for curve in curves)
-    return straight, cubic
+def _crossings(
+    batches: Array, means: Array, weights: Array, margin: float
+) -> tuple[Array, Array, Array]:
+    """Where each row falls below its first value by the margin.
 
-
-def _first_below(places: Array, curves: Array, level: Array) -> Array:
-    """Where each falling curve, shape (places, curves), comes below its level; inf if nowhere."""
-    below = curves < level
-    after = np.maximum(below.argmax(axis=0), 1)
-    column = np.arange(len(level))
-    high, low = curves[after - 1, column], curves[after, column]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.clip((high - level) / (high - low), 0, 1)
-    found = places[after - 1] + share * (places[after] - places[after - 1])
-    return np.where(below.any(axis=0), found, np.inf)
+    Returns:
+        The last batch before, the place by a straight line in log batch, and the first batch
+        after; of a row that does not fall as far the last batch, and infinity twice.
+    """
+    last, place, first = (np.full(len(means), end) for end in (batches[-1], np.inf, np.inf))
+    x = np.log(batches)
+    for row, values in enumerate(means):
+        fall = isotonic_regression(values, weights=weights, increasing=False).x
+        below = np.flatnonzero(fall < values[0] - margin)
+        if len(below):
+            i = int(below[0])
+            share = np.clip((fall[i - 1] - values[0] + margin) / (fall[i - 1] - fall[i]), 0, 1)
+            last[row], first[row] = batches[i - 1], batches[i]
+            place[row] = np.exp(x[i - 1] + share * (x[i] - x[i - 1]))
+    return last, place, first

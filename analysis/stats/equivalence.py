@@ -19,6 +19,7 @@ class Comparison:
             95 % interval.
         verdict: equivalent, different or inconclusive.
         p_different: two-sided test of no difference.
+        p_equivalent: of the difference being as large as the margin, or larger.
         seeds_needed: replicates an arm that would decide, at 80 % power; 0 if decided, -1 if
             unknown.
     """
@@ -26,6 +27,7 @@ class Comparison:
     difference: Estimate
     verdict: str
     p_different: float
+    p_equivalent: float
     seeds_needed: int
 
 
@@ -34,6 +36,7 @@ def compare(
     second: Array,
     margin: float = 0.003,
     *,
+    level: float = 0.05,
     num_validation: int | None = None,
     num_diverged: tuple[int, int] = (0, 0),
     worst: float = -np.inf,
@@ -41,12 +44,14 @@ def compare(
     """Two one-sided tests beside Welch's test; of ranks if a run diverged.
 
     Equivalent: the 90 % interval of the difference lies inside the margin. Different: the 95 %
-    interval excludes zero, and the arms are not equivalent. Inconclusive: neither.
+    interval excludes zero, and the arms are not equivalent. Inconclusive: neither. That is at a
+    level of 5 %; one pair among several needs a smaller one.
 
     Args:
         first: values of the runs of one arm that finished.
         second: of the other.
         margin: differences smaller than this do not matter, in the unit of the values.
+        level: of either test.
         num_validation: examples of the validation set, whose binomial error an arm has that
             measured the same at every seed; None if the values are no shares of it.
         num_diverged: runs of the two arms that diverged.
@@ -76,9 +81,9 @@ def compare(
     differ = _weighed(Contrasts.pairs((0, 1)), arms, of_ranks)
     within = _weighed(Contrasts.pairs((0, 1), lower=-margin, upper=margin), arms, of_ranks)
     p_different = 2 * float(min(differ.p_for, differ.p_against))
-    verdict = "equivalent" if within.p_for < 0.05 else "inconclusive"
-    if verdict == "inconclusive" and p_different < 0.05:
-        verdict = "different"
+    p_equivalent = float(within.p_for)
+    verdict = "different" if p_different < level else "inconclusive"
+    verdict = "equivalent" if p_equivalent < level else verdict
     method = f"Welch t, 95 %; equivalence margin {margin:g}"
     lost = [share_in_words(k, n) for k, n in zip(num_diverged, counts, strict=True)]
     note = f"diverged: {' and '.join(lost)}; judged by rank" if of_ranks else ""
@@ -87,8 +92,8 @@ def compare(
     )
     needed = 0
     if verdict == "inconclusive":
-        needed = -1 if of_ranks or np.isnan(p_different) else _seeds_needed(arms, margin)
-    return Comparison(estimate, verdict, p_different, needed)
+        needed = -1 if of_ranks or np.isnan(p_different) else _seeds_needed(arms, margin, level)
+    return Comparison(estimate, verdict, p_different, p_equivalent, needed)
 
 
 def _weighed(contrasts: Contrasts, arms: Arms, ranked: list[Array] | None) -> Evidence:
@@ -97,10 +102,11 @@ def _weighed(contrasts: Contrasts, arms: Arms, ranked: list[Array] | None) -> Ev
     return weigh(contrasts, arms, [rank_test(contrasts, 0, ranked, fixed_rng())])
 
 
-def _seeds_needed(arms: Arms, margin: float) -> int:
+def _seeds_needed(arms: Arms, margin: float, level: float) -> int:
     """To call a difference real, or negligible: half the margin decides between the two."""
     error = float(np.sqrt((arms.variances / arms.counts).sum()))
     freedom = float((arms.counts - 1).sum())
     distance = assured_distance(abs(float(arms.means[0] - arms.means[1])), error, freedom)
     spread = assured_spread(arms.variances, arms.counts)
-    return max(seeds_to_see(max(distance, margin / 2), spread), int(arms.counts.min()) + 1)
+    needed = seeds_to_see(max(distance, margin / 2), spread, level=level)
+    return max(needed, int(arms.counts.min()) + 1)

@@ -7,6 +7,7 @@ from simulated_studies import simulated_curves, simulated_runs
 
 from analysis.report.estimates import estimate_all, number
 from analysis.stats.diffusion import constant_rate
+from analysis.stats.equivalence import compare
 from analysis.stats.replicates import Estimate
 from analysis.tables.metric import Measured
 
@@ -93,6 +94,24 @@ def test_rules_that_reach_the_same_accuracy_are_equivalent_and_others_different(
 
     assert found.table["verdict"].tolist() == ["equivalent", "different"]
     assert found.table["difference"].iloc[1] == pytest.approx(0.05, abs=0.002)
+
+
+def test_of_many_pairs_that_are_equal_none_differs_because_one_would_alone():
+    runs = simulated_runs(
+        [256, 512, 1024, 2048], [0, 1, 2, 5], 5, accuracy=lambda *_: 0.7, noise=0.004,
+        rng=np.random.default_rng(3), rules=("linear", "sqrt"),
+    )  # fmt: skip
+    values = runs.pivot_table("val_accuracy", ["global_batch", "warmup_epochs", "seed"], "lr_rule")
+    alone = [
+        compare(pair["linear"].to_numpy(), pair["sqrt"].to_numpy()).verdict
+        for _, pair in values.groupby(["global_batch", "warmup_epochs"])
+    ]
+
+    found = estimated(runs, simulated_curves(runs, 3), RULES)
+
+    assert "different" in alone
+    assert set(found.table["verdict"]) == {"inconclusive"}
+    assert found.words == "Of 16 pairs of arms, judged together: inconclusive in 16."
 
 
 def test_rules_that_ran_with_other_norm_spans_are_not_compared():

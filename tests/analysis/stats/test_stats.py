@@ -46,7 +46,32 @@ def test_a_batch_at_which_every_run_diverged_is_one_that_breaks():
     found = breaking_batch(runs, np.random.default_rng(0))
 
     assert (found.value, found.low, found.high) == (1024, pytest.approx(512), 1024)
-    assert "accuracy holds up to batch 512, every run diverged at 1,024" in found.note
+    assert "accuracy holds up to batch 512, half or more of the runs diverged at 1,0" in found.note
+
+
+def test_a_sudden_fall_between_two_batches_may_be_anywhere_between_them():
+    """Ten points lost between 256 and 2,048 do not say that it begins at 256."""
+    runs = simulated_runs(
+        [256, 2048], [5], 3, accuracy=lambda b, _: 0.7 if b == 256 else 0.6, noise=1e-4,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+
+    found = breaking_batch(runs, np.random.default_rng(0))
+
+    assert (found.low, found.high) == (256, 2048)
+    assert found.value == pytest.approx(256 * 8**0.05, rel=0.01)
+
+
+def test_the_survivors_of_a_batch_at_which_most_runs_diverged_do_not_say_that_it_holds():
+    runs = simulated_runs(
+        [256, 512, 1024], [5], 5, accuracy=lambda *_: 0.7, noise=1e-4,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    runs.loc[(runs["global_batch"] == 1024) & (runs["seed"] > 1), "outcome"] = "diverged"
+
+    found = breaking_batch(runs, np.random.default_rng(0))
+
+    assert (found.value, found.low, found.high) == (1024, 512, 1024)
 
 
 def test_a_parabola_without_noise_gives_its_vertex():
