@@ -13,7 +13,7 @@ from sweeper.spec.guarantees import held
 from sweeper.spec.sentences import checked
 from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import publish_json
+from sweeper.store.publish import if_allowed, publish_json
 
 Config = dict[str, Any]
 
@@ -162,8 +162,9 @@ def facts_found_out(configs: Sequence[Config], results: Path) -> list[dict[str, 
     found = _measured(configs) if configs else []
     for config, facts in zip(configs, found, strict=True):
         path = _path(config, results)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        publish_json(path, facts)
+        with if_allowed():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            publish_json(path, facts)
     return found
 
 

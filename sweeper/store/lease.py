@@ -7,7 +7,6 @@ torch over a network, for longer than a lease lasts.
 """
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from sweeper.store.publish import publish_json, unique_suffix
+from sweeper.store.publish import NOT_ALLOWED, if_allowed, publish_json, unique_suffix
 
 #: The file in a folder that names its holder.
 LEASE = "lease.json"
@@ -212,7 +211,7 @@ def _age_s(path: Path) -> float:
     try:
         age = _now_s(path.parent) - path.stat().st_mtime
         if age < -EXPIRES_S:
-            with contextlib.suppress(PermissionError):
+            with if_allowed():
                 os.utime(path)
     except FileNotFoundError:
         return 0.0  # just being made, or just being released
@@ -229,6 +228,6 @@ def _now_s(folder: Path) -> float:
         finally:
             now.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in NOT_ALLOWED:
             return time.time()
         raise

@@ -29,7 +29,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.store.attempt import Attempt
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import publish_json, publish_text
+from sweeper.store.publish import if_allowed, publish_json, publish_text
 
 _KEY_LENGTH = 16
 #: A prediction may take this part of a limit: equal runs were seen to differ (docs/batch.md).
@@ -162,7 +162,7 @@ class MemoryCache:
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
         """Remember what the memory of such runs consists of."""
-        publish_text(self._described(spec) / "trace.json", trace.model_dump_json())
+        self._publish(spec, "trace.json", trace.model_dump_json())
 
     def learn(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember what a run took, and whether that was too much: no other shall repeat it."""
@@ -200,8 +200,7 @@ class MemoryCache:
         source, on_gpu = "given" if is_given else "limit", self._on_gpu(spec.config)
         if known is None:
             return Fit(spec=spec, source="to be traced" if self.is_chosen(spec) else source)
-        key = self.key(spec)
-        found = known[key] = known.get(key) or _known(self._folder / key)
+        found = known[key] = known.get(key := self.key(spec)) or _known(self._folder / key)
         if not self.is_chosen(spec):
             return _predicted(spec, found, on_gpu=on_gpu, source=source)
         allowed = self.allowed_gib(spec) or 0.0
@@ -234,15 +233,16 @@ class MemoryCache:
         code = code_hash(own_code(spec.kin.targets))
         return {**about, "code": code} if code else about
 
-    def _described(self, spec: RunSpec) -> Path:
+    @if_allowed()
+    def _publish(self, spec: RunSpec, name: str, content: str) -> None:
         folder = self._folder / self.key(spec)
         folder.mkdir(parents=True, exist_ok=True)
         publish_json(folder / "about.json", self._about(spec))
-        return folder
+        publish_text(folder / name, content)
 
     def _record(self, spec: RunSpec, word: str, content: Mapping[str, Any]) -> None:
-        path = self._described(spec) / f"{spec.split.micro_batch}-{word}.json"
-        publish_json(path, {**content, "run_id": spec.run_id})
+        name, noted = f"{spec.split.micro_batch}-{word}.json", {**content, "run_id": spec.run_id}
+        self._publish(spec, name, json.dumps(noted, indent=1))
 
     def _refusal(self, fit: Fit) -> str:
         spec, config = fit.spec, fit.spec.config

@@ -1,5 +1,6 @@
 """Files that appear whole or not at all: written beside their place, then renamed."""
 
+import errno
 import json
 import os
 from collections.abc import Generator
@@ -7,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+#: The errors of a user who may read a folder, but not write there.
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
@@ -22,6 +26,16 @@ def publishing(path: Path) -> Generator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def if_allowed() -> Generator[None]:
+    """Write what only saves time later, if this user may: a results folder can be another's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NOT_ALLOWED:
+            raise
 
 
 def unique_suffix() -> str:

@@ -21,7 +21,7 @@ from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
 from sweeper.store.gpu_use import gpu_taken
 from sweeper.store.memory_cache import MemoryCache
-from sweeper.store.publish import publish_text
+from sweeper.store.publish import if_allowed, publish_text
 
 #: Runs that share a GPU may take this part of its memory together: equal runs were seen to differ.
 _PART_OF_MEMORY = 0.9
@@ -144,5 +144,6 @@ class Sharing:
             device_gib = max(device_gib, before.device_gib)
             use_frac = max(use_frac, before.use_frac)
         taken = _Taken(run_id=spec.run_id, device_gib=device_gib, use_frac=use_frac)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        publish_text(self._folder / f"{kind}.json", taken.model_dump_json())
+        with if_allowed():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            publish_text(self._folder / f"{kind}.json", taken.model_dump_json())

@@ -1,5 +1,7 @@
 """What is remembered of memory beside the results, and which micro-batch follows."""
 
+import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -196,3 +198,17 @@ def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_limited_as_on_any_cpu(tmp_p
 
     assert memory.allowed_gib(run) is None
     assert memory.key(run) == MemoryCache(tmp_path, CPU).key(run)
+
+
+@pytest.mark.parametrize(("number", "is_said"), [(13, False), (30, False), (28, True)])
+def test_a_folder_of_another_user_s_is_only_read(memory, spec, monkeypatch, number, is_said):
+    """What is remembered only saves time: without it a sweep and a plan go on."""
+
+    def refuse(path, **settings):
+        del settings
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+
+    with pytest.raises(OSError, match="No space left") if is_said else nullcontext():
+        memory.record_took(spec(), 1.5)
