@@ -160,10 +160,17 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         table.say("Stopped. Results so far are kept; repeat the command to resume.")
         return exit_codes.INTERRUPTED
     except OSError as error:
-        table.say(
-            f"{error.filename or ledger.results} could not be written: {error.strerror}. Existing "
-            "results are kept; free some space or restore the permission, and repeat the command."
+        remedy = (
+            "Existing results are kept; free some space or restore the permission, and repeat the "
+            "command."
         )
+        if not ledger.results.is_dir():
+            remedy = (
+                f"{ledger.results} was moved or removed while the sweep ran: put it back, and "
+                "repeat the command; without it all runs are trained anew."
+            )
+        name = error.filename or ledger.results
+        table.say(f"{name} could not be written: {error.strerror}. {remedy}")
         return exit_codes.RUN_FAILED
 
 

@@ -6,6 +6,7 @@ The sweep removes its list at its end; the list of a killed sweep is removed by 
 """
 
 import json
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -38,7 +39,8 @@ def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Gene
         yield
         return
     me = this_process()
-    path = results / f"{_PREFIX}{me.host}-{me.pid}.json"
+    host = re.sub(r"[^\w.-]", "_", me.host)  # Linux allows any sign
+    path = results / f"{_PREFIX}{host}-{me.pid}.json"
     runs = [{**planned_columns(spec), "attempt": number} for spec, number in attempts]
     publish_json(path, {"holder": asdict(me), "runs": runs})
     try:

@@ -73,3 +73,21 @@ def test_what_the_environment_tells_lightning_is_said_to_be_ignored(tmp_path, ca
         "Warning: no run heeds PL_TRAINER_LIMIT_VAL_BATCHES of the environment. Use "
         "trainer.KEY=VALUE."
     ) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("is_there", "remedy"),
+    [(True, "Existing results are kept; "), (False, "was moved or removed while the sweep ran: ")],
+)
+def test_results_that_were_removed_are_not_said_to_be_kept(tmp_path, capsys, is_there, remedy):
+    planned, _ = plan_grid(["batch=3840", f"results={tmp_path / 'results'}"], config_dir=None)
+
+    def place(_: Sequence[Task], ledger: Ledger) -> Generator[Event]:
+        yield Event()
+        if not is_there:
+            ledger.results.rename(tmp_path / "moved")
+        raise FileNotFoundError(2, "No such file or directory", str(ledger.results / "runs/a"))
+
+    configs = [spec.config.resolved for spec in planned.specs]
+    assert sweep.run_sweep(configs, {"results": str(tmp_path / "results")}, place) == 1
+    assert remedy in capsys.readouterr().out
