@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures import style
 from analysis.figures.final import WARMUP
-from analysis.figures.intervals import t_half_width
+from analysis.figures.intervals import with_intervals
 from analysis.figures.lines import draw_curve
 from analysis.figures.points import POINT, points, reading_note_of_curves
 from analysis.figures.save import Drawing
@@ -32,7 +32,7 @@ def curve_points(
 
     Returns:
         One row per point, outcome (finished or diverged) and epoch: `mean`, `sd`, `low` and `high`
-        (95 % t interval; null with one seed), `num_seeds`. Diverged runs are apart from finished
+        (95 % t interval, as of `points`), `num_seeds`. Diverged runs are apart from finished
         ones.
     """
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
@@ -43,8 +43,7 @@ def curve_points(
         .rename(columns={"std": "sd", "count": "num_seeds"})
         .sort_values([*POINT, "outcome", "epoch"], ignore_index=True)
     )
-    half = t_half_width(frame["sd"], frame["num_seeds"])
-    return frame.assign(low=frame["mean"] - half, high=frame["mean"] + half)
+    return with_intervals(frame, frame["num_seeds"], measure)
 
 
 @style.look()

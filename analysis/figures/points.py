@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from analysis.figures.intervals import t_half_width
+from analysis.figures.intervals import with_intervals
 from analysis.tables.comparable_runs import ComparableRuns
 from sweeper.spec.sentences import several
 
@@ -29,8 +29,9 @@ def points(
     Uses `outcome`, the columns of `by` and the measure.
 
     Returns:
-        One row per point: `mean`, `sd`, `low` and `high` (95 % t interval of the mean; null with
-        one seed), `num_finished`, `num_diverged`, `num_other`, `diverged_low` and `diverged_high`
+        One row per point: `mean`, `sd`, `low` and `high` (95 % t interval of the mean, of
+        accuracies within 0 and 1; null with one seed, and where all measured the same),
+        `num_finished`, `num_diverged`, `num_other`, `diverged_low` and `diverged_high`
         (95 % Wilson interval of the share of ended runs that diverged; null where none did), and
         `values` (of the finished replicates).
     """
@@ -54,9 +55,7 @@ def points(
         )
         .sort_values(list(by), ignore_index=True)
     )
-    half = t_half_width(frame["sd"], frame["values"].map(len))
-    low, high = frame["mean"] - half, frame["mean"] + half
-    return _with_shares(frame.assign(low=low, high=high))
+    return _with_shares(with_intervals(frame, frame["values"].map(len), measure))
 
 
 def _with_shares(frame: pd.DataFrame) -> pd.DataFrame:

@@ -48,7 +48,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     cells = Replicates.of(usable, ["global_batch"], "steps_to_target")
     batches = [int(b) for b in cells.points["global_batch"]]
     draws: dict[int, Array] = {}
-    if cells.num_seeds > 1:
+    if not cells.no_interval:
         drawn = cells.resampled_means(fixed_rng())
         draws = dict(zip(batches, drawn.T, strict=True))
     named = ", ".join(f"{batch:,}" for batch in missed)

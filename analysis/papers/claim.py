@@ -138,12 +138,19 @@ def runs_about(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def values_of(
-    arms: Sequence[pd.DataFrame], names: Sequence[str], metric: Metric = ACCURACY
+    arms: Sequence[pd.DataFrame],
+    names: Sequence[str],
+    metric: Metric = ACCURACY,
+    others: pd.Series | None = None,
 ) -> PointValues:
-    """What the runs of each point, ended ones, measured."""
+    """What the runs of each point, ended ones, measured.
+
+    Other runs with the same validation set help to tell how many examples it has.
+    """
     lost = [arm["outcome"] == "diverged" for arm in arms]
     finished = [_values(arm.loc[~bad, metric.name]) for arm, bad in zip(arms, lost, strict=True)]
-    size = validation_size(np.concatenate(finished)) if metric.unit == "%" else None
+    known = np.concatenate(finished if others is None else [*finished, _values(others)])
+    size = validation_size(known) if metric.unit == "%" else None
     counts = [int(bad.sum()) for bad in lost]
     return PointValues(finished, counts, names, -metric.sign * np.inf, size)
 
@@ -159,7 +166,8 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims
     """
     runs = ended(runs)
     arms = [runs[here] for here in runs_at(runs, claim.points)]
-    measured = values_of(arms, [str(point) for point in claim.points], claim.metric)
+    names, metric = [str(point) for point in claim.points], claim.metric
+    measured = values_of(arms, names, metric, runs[metric.name])
     blank = Verdict(
         text=claim.text, where=claim.where, unit=claim.unit, num_seeds=measured.num_seeds
     )
@@ -208,7 +216,7 @@ def judge_contrasts(
     )
     if np.isnan(judged.p):
         why = "every seed of a point measured the same: nothing to test by"
-        return replace(judged, verdict=UNDECIDED, why=why)
+        return replace(judged, verdict=UNDECIDED, low=np.nan, high=np.nan, why=why)
     if not any(by_rank):
         resolution = LOSS_MARGIN if blank.unit == "nats" else MARGIN
         level = ONE_SIDED / num_claims

@@ -69,7 +69,7 @@ function groupsOf(view) {
   const { runs, facets, colors, places, y } = view;
   const grouped = d3.flatGroup(runs, facets.of, colors.of, places.of);
   return grouped.filter((keys) => !keys.includes(null)).map(([facet, level, x, members]) =>
-    ({ facet, level, x, ...summary(members, y.name, view.student) }));
+    ({ facet, level, x, ...summary(members, y, view.student) }));
 }
 
 // Means with 95 % intervals, the seeds as small dots, crosses at the foot for what diverged.
@@ -83,7 +83,7 @@ function means(view) {
   const finished = (run) => run.outcome === "finished" && run[y.name] !== null;
   const across = runs.map((run) => run[x.name]).filter((value) => value !== null);
   const up = runs.filter((run) => run.outcome !== "diverged" && run[y.name] !== null).map((run) => run[y.name]);
-  const xs = axis(x, across, view.xlog), domain = heights(up, drawn.flatMap((group) => (group.count > 1 ? [group.low, group.high] : [])));
+  const xs = axis(x, across, view.xlog), domain = heights(up, drawn.flatMap((group) => (Number.isNaN(group.low) ? [] : [group.low, group.high])));
   const ys = { ...axis(y, [], view.ylog && domain[0] > 0), domain: domain.map((v) => (y.unit === "%" ? 100 * v : v)), grid: true, nice: false };
   if (view.isZoomed && range.length) {
     if (range[0] !== null) xs.domain = range.slice(0, 2);
@@ -138,7 +138,7 @@ function ofGroup(group, { x, y, colors, facet }) {
 
 function asText(group, unit) {
   const { mean, low, high, count, diverged, share } = group;
-  const interval = count > 1 ? ` (95 %: ${words(low, unit)} to ${words(high, unit)})` : "";
+  const interval = !Number.isNaN(low) ? ` (95 %: ${words(low, unit)} to ${words(high, unit)})` : "";
   const lost = diverged ? [`${diverged} diverged (95 %: ${words(share[0], "%")} to ${words(share[1], "%")})`] : [];
   return [count ? `mean ${words(mean, unit)}${interval}` : "no run finished", `${count} finished`, ...lost];
 }

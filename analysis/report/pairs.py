@@ -1,5 +1,6 @@
 """Pairs of learning-rate rules at each batch and warmup: which differ, all judged together."""
 
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
@@ -47,7 +48,7 @@ def compare_rules_in_pairs(
     found = [_compared(arms, margin, metric, size, LEVEL) for *_, arms in pairs]
     equivalent = holm(np.array([one.p_equivalent for one in found])) < LEVEL
     different = holm(np.array([one.p_different for one in found])) < LEVEL
-    rows: list[dict[str, object]] = []
+    rows: list[Mapping[str, object]] = []
     for (*names, two), one, is_same, is_other in zip(
         pairs, found, equivalent, different, strict=True
     ):

@@ -62,7 +62,8 @@ function keysOf(runs, column, most) {
 }
 
 // Mean and 95 % t interval of what finished, and the share that diverged with its Wilson interval.
-function summary(runs, name, student) {
+// No interval of values that are all equal; that of shares is within 0 and 1.
+function summary(runs, { name, unit }, student) {
   const values = [], ended = { finished: 0, diverged: 0 };
   for (const run of runs) {
     ended[run.outcome] += 1;
@@ -70,9 +71,11 @@ function summary(runs, name, student) {
   }
   const count = values.length, mean = d3.mean(values);
   const t = student[Math.min(count - 2, student.length - 1)];
-  const half = count > 1 ? (t * d3.deviation(values)) / Math.sqrt(count) : NaN;
+  const spread = count > 1 ? d3.deviation(values) : 0;
+  const half = spread > 1e-9 * Math.abs(mean) ? (t * spread) / Math.sqrt(count) : NaN;
+  const [least, most] = unit === "%" ? [0, 1] : [-Infinity, Infinity];
   const share = wilson(ended.diverged, ended.diverged + ended.finished);
-  return { mean, low: mean - half, high: mean + half, count, diverged: ended.diverged, share };
+  return { mean, low: Math.max(least, mean - half), high: Math.min(most, mean + half), count, diverged: ended.diverged, share };
 }
 
 function wilson(hits, count) {

@@ -140,6 +140,8 @@ def _reading(frame: pd.DataFrame) -> str:
     parts = ["batch in examples per step", "warmup in epochs", seeds]
     if frame["low"].isna().all():
         parts[-1] = "n: finished seeds; one seed has no interval"
+    elif frame.loc[frame["num_finished"] > 1, "low"].isna().any():
+        parts.append("no interval where all seeds measured the same")
     if frame["num_diverged"].any():
         parts.append("diverged: share of the runs that ended, with Wilson's 95 % interval; not in "
                      "the mean")  # fmt: skip

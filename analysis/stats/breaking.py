@@ -42,7 +42,7 @@ def breaking_batch(
     weights = cells.counts.astype(float)
     _, value, beyond = _crossings(batches, metric.sign * cells.means[None, :], weights, margin)
     low, high = np.nan, np.nan
-    if cells.num_seeds > 1:
+    if not cells.no_interval:
         means = cells.resampled_means(
             rng, draws, 3 * (cells.num_seeds - 1)
         )  # reference, before, after
@@ -53,9 +53,8 @@ def breaking_batch(
     holds = up_to if np.isinf(beyond[0]) else ""
     if holds and np.isfinite(lost):
         holds = f"{up_to}, half or more of the runs diverged at {lost:,.0f}"
-    single = "one seed: no interval" if np.isnan(low) else ""
-    ends = "" if holds or single else "the ends are batches that were run"
-    notes = "; ".join(filter(None, [holds, single or ends, left_out, diverged_in_words(runs)]))
+    ends = cells.no_interval or ("" if holds else "the ends are batches that were run")
+    notes = "; ".join(filter(None, [holds, ends, left_out, diverged_in_words(runs)]))
     return Estimate(float(min(value[0], lost)), low, high, cells.num_seeds, method, notes)
 
 

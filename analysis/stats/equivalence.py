@@ -87,9 +87,11 @@ def compare(
     method = f"Welch t, 95 %; equivalence margin {margin:g}"
     lost = [share_in_words(k, n) for k, n in zip(num_diverged, counts, strict=True)]
     note = f"diverged: {' and '.join(lost)}; judged by rank" if of_ranks else ""
-    estimate = Estimate(
-        float(differ.value), float(differ.low), float(differ.high), min(counts), method, note
-    )
+    no_spread = np.isnan(p_different) and not of_ranks
+    if no_spread:
+        note = "every seed measured the same: nothing to test by"
+    ends = (np.nan, np.nan) if no_spread else (float(differ.low), float(differ.high))
+    estimate = Estimate(float(differ.value), *ends, min(counts), method, note)
     needed = 0
     if verdict == "inconclusive":
         needed = -1 if of_ranks or np.isnan(p_different) else _seeds_needed(arms, margin, level)

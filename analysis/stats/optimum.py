@@ -27,12 +27,13 @@ class Optima:
     Attributes:
         batches: global batches with enough settings to fit a parabola [examples].
         best: the vertex at each batch.
-        draws: vertices of the bootstrap draws, shape (draws, batches); None with one seed.
+        draws: vertices of the bootstrap draws, shape (draws, batches); None without an interval.
         low_edge: smallest setting tried at each batch.
         high_edge: largest setting tried at each batch.
         num_seeds: fewest replicates of a point.
         note: points and runs that were left out, and whether the data reject the parabola.
         is_rejected: whether they do; then there are no draws.
+        no_interval: why the seeds give none; empty if they do.
     """
 
     batches: Array
@@ -43,6 +44,7 @@ class Optima:
     num_seeds: int
     note: str
     is_rejected: bool = False
+    no_interval: str = ""
 
     def table(self) -> pd.DataFrame:
         """One row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
@@ -60,8 +62,11 @@ class Optima:
         if np.isnan(self.best[i]):
             at_edge = "no setting is best: the metric is the same at all of them"
         drawn = None if self.draws is None else self.draws[:, i]
-        single = "one seed: no interval" if self.num_seeds < 2 else ""
-        notes = ["" if is_interior else at_edge, single, _REJECTED if self.is_rejected else ""]
+        notes = [
+            "" if is_interior else at_edge,
+            self.no_interval,
+            _REJECTED if self.is_rejected else "",
+        ]
         e = Estimate.of(self.best[i], drawn, self.num_seeds, "", *notes)
         return int(self.batches[i]), e.value, e.low, e.high, is_interior, e.num_seeds, e.note
 
@@ -142,7 +147,7 @@ def optima_of(
             return np.maximum(np.exp(np.stack(columns, axis=1)) - offset, 0.0)
 
     drawn, note = None, ""
-    if cells.num_seeds > 1:
+    if not cells.no_interval:
         note = _misfit(cells, u, places)
         drawn = None if note else vertices(cells.resampled_means(rng, draws, blocks=places))
     return Optima(
@@ -154,6 +159,7 @@ def optima_of(
         num_seeds=cells.num_seeds,
         note=note,
         is_rejected=bool(note),
+        no_interval=cells.no_interval,
     )
 
 
@@ -233,7 +239,7 @@ def exponent(optima: Optima) -> Estimate:
             names = ", ".join(f"{b:,}" for b in table.loc[there, "global_batch"])
             notes.append(f"{words} at batch {names}")
     drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
-    notes.append("one seed: no interval" if drawn is None else "")
+    notes.append(optima.no_interval)
     return Estimate.of(value, drawn, optima.num_seeds, method, *notes)
 
 

@@ -16,6 +16,12 @@ Array = NDArray[np.float64]
 DRAWS = 2000
 LEVEL = 0.95
 
+#: Of values that do not show how far those of another seed would be from them.
+NO_SPREAD = "every seed measured the same: no interval"
+
+#: Values that differ by less of their size are equal.
+_ROUNDING = 1e-9
+
 _SEED = 20170608
 
 
@@ -108,6 +114,14 @@ class Replicates:
     def num_seeds(self) -> int:
         """Fewest replicates of a point."""
         return int(self.counts.min()) if self.values else 0
+
+    @property
+    def no_interval(self) -> str:
+        """Why the seeds give no interval; empty if they do."""
+        if self.num_seeds < 2:
+            return "one seed: no interval"
+        spreads = np.array([np.ptp(v) for v in self.values])
+        return NO_SPREAD if (spreads <= _ROUNDING * np.abs(self.means)).all() else ""
 
     @property
     def means(self) -> Array:

@@ -6,8 +6,9 @@ from scipy import stats
 
 from analysis.stats.replicates import LEVEL, Array
 
-#: Validation sets larger than this are not recognised [examples].
-_MOST_EXAMPLES = 200_000
+#: Validation sets that are smaller or larger are not recognised: accuracies of 0, 1 or a half
+#: would be those of two examples [examples].
+_FEWEST_EXAMPLES, _MOST_EXAMPLES = 10, 200_000
 
 
 def interval_of_share(count: int, total: int) -> tuple[float, float]:
@@ -45,4 +46,4 @@ def validation_size(accuracies: Array) -> int | None:
     for share in np.unique(accuracies[~np.isnan(accuracies)]):
         counts = sizes * share
         sizes = sizes[np.abs(counts - np.round(counts)) < 1e-9]
-    return int(sizes[0]) if len(sizes) and len(accuracies) else None
+    return int(sizes[0]) if len(sizes) and sizes[0] >= _FEWEST_EXAMPLES else None

@@ -123,7 +123,7 @@ def critical_batch(
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
     value, drawn = _ratio(slope, intercept)[0], None
-    if cells.num_seeds > 1:
+    if not cells.no_interval:
         unit = _line(batches, np.eye(len(batches)), weights)
         with np.errstate(divide="ignore", invalid="ignore"):  # without a slope there is no ratio
             gradient = unit[1] / intercept[0] - unit[0] / slope[0]  # of its logarithm
@@ -140,6 +140,7 @@ def critical_batch(
         "examples to target do not grow with the batch" if np.isnan(value) else "",
         f"left out, not every run reached the target: batch {names}" if censored else "",
         rejected,
+        cells.no_interval,
     ]
     method = "line through examples to target; 95 % percentile bootstrap over seeds"
     estimate = Estimate.of(value, drawn, cells.num_seeds, method, *notes)

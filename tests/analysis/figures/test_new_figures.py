@@ -93,7 +93,7 @@ def test_a_sum_of_one_seed_has_no_interval():
     assert np.isnan(
         sum_half_width(np.array([1.0, -1.0]), np.array([0.1, np.nan]), np.array([3, 1]))
     )
-    assert sum_half_width(np.array([1.0]), np.array([0.0]), np.array([3])) == 0
+    assert np.isnan(sum_half_width(np.array([1.0]), np.array([0.0]), np.array([3])))
 
 
 def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
@@ -190,3 +190,14 @@ def test_a_target_that_no_run_reached_has_no_figure():
     reached = analysis.to_target(runs, simulated_curves(runs, 9), 0.99)
 
     assert analysis.draw_steps_to_target(reached, "accuracy 99 %") is None
+
+
+def test_intervals_of_accuracies_end_at_100_percent_and_saturated_ones_have_none():
+    runs = runs_of([256, 512], [0], seeds=3)
+    runs["val_accuracy"] = [1.0, 0.99, 0.96, *[0.97] * 3]
+
+    frame = analysis.points(runs)
+
+    assert frame["high"].tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
+    assert frame["low"].iloc[0] < 0.96
+    assert frame["sd"].iloc[1] == 0

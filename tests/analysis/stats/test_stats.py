@@ -62,6 +62,20 @@ def test_a_sudden_fall_between_two_batches_may_be_anywhere_between_them():
     assert found.value == pytest.approx(256 * 8**0.05, rel=0.01)
 
 
+def test_seeds_that_all_measured_the_same_give_no_interval_rather_than_one_without_width():
+    runs = simulated_runs(
+        [256, 512, 1024], [0, 2, 5], 3, noise=0.0, rng=np.random.default_rng(0),
+        accuracy=lambda b, w: 0.97 - 0.01 * (b > 512) - 0.01 * (np.log(w + 1) - 1) ** 2,
+    )  # fmt: skip
+    rng, constant = np.random.default_rng(0), "every seed measured the same: no interval"
+
+    found = exponent(best_warmups(runs, rng)), breaking_batch(runs[runs["warmup_epochs"] == 2], rng)
+
+    assert [(np.isnan(e.low), constant in e.note) for e in found] == [(True, True)] * 2
+    same = compare(np.full(5, 0.9), np.full(5, 0.8))
+    assert (same.verdict, np.isnan(same.difference.low)) == ("inconclusive", True)
+
+
 def test_the_survivors_of_a_batch_at_which_most_runs_diverged_do_not_say_that_it_holds():
     runs = simulated_runs(
         [256, 512, 1024], [5], 5, accuracy=lambda *_: 0.7, noise=1e-4,
@@ -103,8 +117,9 @@ def test_equal_settings_have_no_best_one():
     table, equal = optima.table(), "the metric is the same at all"
     assert table["best"].isna().all()
     assert not table["is_interior"].any()
-    assert table["note"].tolist() == [f"no setting is best: {equal} of them"] * 2
-    assert exponent(optima).note == f"{equal} settings at batch 256, 1,024"
+    no_interval = "every seed measured the same: no interval"
+    assert table["note"].tolist() == [f"no setting is best: {equal} of them; {no_interval}"] * 2
+    assert exponent(optima).note == f"{equal} settings at batch 256, 1,024; {no_interval}"
 
 
 def test_an_optimum_beyond_the_grid_is_called_unbounded():
