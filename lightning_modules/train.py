@@ -26,7 +26,7 @@ from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
-from lightning_modules.callbacks.plateau import PlateauSchedulers
+from lightning_modules.callbacks.own_schedulers import OwnSchedulers
 from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
@@ -141,20 +141,20 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 
 def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
     """The user's module as it is, or our classifier; with spans, masks and optimizer of the run."""
-    config = spec.config
-    module = made_module(config.module) if config.has_own_module else _classifier(config, data)
-    has_spans = config.bn_span is not None
-    together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
+    config, is_own, together = spec.config, spec.config.has_own_module, None
+    module = made_module(config.module) if is_own else _classifier(config, data)
+    if spec.has_spans:
+        together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank)
 
     def prepare() -> None:
-        if has_spans:
+        if spec.has_spans:
             fix_batchnorm_span(module, span=spec.bn_span, position=position, together=together)
-        key_dropout(module, seed=config.seed, position=position)
+        key_dropout(module, seed=config.seed, position=position, is_strict=not is_own)
         if config.precision == "64-true":
             module.double()  # Lightning does so after it has loaded a checkpoint: too late
 
     prepare()
-    if config.has_own_module:
+    if is_own:
         after_setup(module, prepare)  # which may make layers too
     if config.keeps_own_optimizer:
         return module
@@ -243,7 +243,7 @@ def _callbacks(
         distance,
         logged,
         *users,
-        PlateauSchedulers() if config.keeps_own_optimizer else None,
+        OwnSchedulers() if config.keeps_own_optimizer else None,
         curve,  # a row of all that was measured above
         steps,
         MidEpochResume(plan, contract),  # with the batches that have grown
@@ -276,8 +276,6 @@ def _callbacks(
 def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
     config = spec.config
     own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip, "profiler": NoProfiler()}
-    # A module of the user's may leave parameters out, as passes of several optimizers do.
-    ddp = {"find_unused_parameters": config.has_own_module, **ddp_settings(config.comm_hook)}
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     return pl.Trainer(
@@ -285,7 +283,9 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=RunStrategy(exchanges=exchanges, **ddp),
+        strategy=RunStrategy(
+            exchanges=exchanges, of_users=config.has_own_module, **ddp_settings(config.comm_hook)
+        ),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

@@ -56,6 +56,18 @@ NAMES = (
         why="the names under which callbacks find a logged value",
     ),
     Reach(
+        library="Lightning",
+        name="pytorch_lightning.plugins.precision:Precision._after_closure",
+        used_in="lightning_modules/optimizers/run_strategy.py",
+        why="the last that is done before a step, after hooks that may set rates",
+    ),
+    Reach(
+        library="torch",
+        name="torch.nn.parallel:DistributedDataParallel._set_params_and_buffers_to_ignore_for_model",
+        used_in="lightning_modules/optimizers/run_strategy.py",
+        why="DDP sends rank 0's buffers to the others, but for ghost BatchNorm's",
+    ),
+    Reach(
         library="torch",
         name="torch:_C._current_graph_task_id",
         used_in="lightning_modules/layers/position.py",

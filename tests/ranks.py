@@ -125,3 +125,12 @@ def train_rank(config: dict[str, Any], rank: int, folder: Path) -> dict[str, Any
     checkpoint = folder / "checkpoint.ckpt"
     context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=lambda rows: None)
     return train(run_spec(config), context)
+
+
+def refusal(config: dict[str, Any], rank: int, folder: Path) -> str:
+    """Why a run was refused."""
+    try:
+        train_rank(config, rank, folder)
+    except ValueError as error:
+        return str(error)
+    return ""

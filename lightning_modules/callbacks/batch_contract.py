@@ -68,6 +68,13 @@ class BatchContract(AfterSteps):
             return
         taken = trainer.strategy.num_steps - self._taken
         self._taken += taken
+        if taken and trainer.strategy.num_bare_steps:
+            msg = (
+                "every optimizer must be stepped through Lightning, as its rate would not be the "
+                f"run's; batch {self.steps} of epoch {trainer.current_epoch + 1} had a step that "
+                "was not. Step what self.optimizers() gives, without use_pl_optimizer=False."
+            )
+            raise BatchContractBroken(msg)
         if taken == 1 or (taken and not pl_module.automatic_optimization):
             return
         msg = (
@@ -84,6 +91,8 @@ class BatchContract(AfterSteps):
         Raises:
             BatchContractBroken: if they differ.
         """
+        if isinstance(trainer.strategy, RunStrategy):
+            trainer.strategy.check_exchanged()
         counted = all_reduce(torch.tensor(self._examples_of_steps, device=pl_module.device))
         self._examples_of_steps = []
         smallest, largest = (int(f(counted)) if len(counted) else 0 for f in (torch.min, torch.max))

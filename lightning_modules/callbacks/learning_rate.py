@@ -42,6 +42,19 @@ class RateFactor(Callback):
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look for rates to multiply.
+
+        Raises:
+            ValueError: if there are none.
+        """
+        if not any(optimizer.param_groups for optimizer in trainer.optimizers):
+            msg = (
+                "configure_optimizers must return the optimizers that train the module, so that "
+                "the rule can multiply their rates; got none. Return them, or set optimizer=."
+            )
+            raise ValueError(msg)
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:

@@ -37,6 +37,10 @@ class Position(Callback):
             examples=examples_in(batch, split.micro_batch),
         )
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing of validation has a place in the epoch."""
+        self._position.leave()
+
 
 class KeyedDraws(Callback):
     """Seeds the generators before each epoch and each batch of validation.

@@ -23,13 +23,16 @@ from lightning_modules.data.generators import seed_generators
 from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.modules.comparisons import attributes
+from lightning_modules.modules.comparisons import attributes, copied, stirred, tensors_of
 from lightning_modules.modules.own_logger import OwnLogger
 
 _WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the rest
 _STEPS, _EPOCHS = 100, 10  # that schedulers see
+_MANY = 1000  # micro-batches of a step whose end is not seen
+_FURTHER = 1.01  # what is trained, from where it was: copies of it would follow
+_BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _KNOWN_LAYERS = (
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *_BATCHNORMS,
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
     *(nn.AlphaDropout, nn.FeatureAlphaDropout, StochasticDepth),
 )
@@ -41,7 +44,8 @@ class Pass:
     """A training step on these places of the order.
 
     `mode` is `fixed` with layers in evaluation that the run replaces, `eval` with all of them,
-    `plain` as it is, `keyed` with the run's dropout layers.
+    `plain` as it is; `middle` too, within a step that it neither begins nor ends; `keyed` with the
+    run's dropout layers, and BatchNorm in evaluation.
     """
 
     places: range
@@ -80,6 +84,7 @@ class TrialSteps(Callback):
     Attributes:
         changed: attributes of the module that the plain pass changed; None if it was not made.
         drawing_layers: those that may draw beside dropout layers.
+        stirred: parameters and buffers, but BatchNorm's, that change within a step.
         error: what the module raised, which ended the passes.
         saves_itself: whether the module adds to checkpoints.
     """
@@ -98,9 +103,13 @@ class TrialSteps(Callback):
         self._results: list[Result] = []
         self._kept: dict[str, Tensor] = {}
         self._before: dict[str, bytes | None] = {}
+        self._at_start: dict[str, Tensor] = {}
+        self._modes: dict[nn.Module, bool] = {}
+        self._position = StepPosition()
         self._drawn_from: list[bytes] = []
         self.changed: list[str] | None = None
         self.drawing_layers: list[str] = []
+        self.stirred: list[str] = []
         self.error: Exception | None = None
         self.saves_itself = False
 
@@ -111,7 +120,9 @@ class TrialSteps(Callback):
             for first in range(0, len(self._order) - size + 1, size):
                 self._passes += [Pass(part, "fixed") for part in _parts(first, size)]
             self._passes += [Pass(part, "eval") for part in _parts(0, size)]
-        self._passes += [Pass(range(size), "plain"), Pass(range(size), "keyed")]
+            self._passes += [Pass(range(size), "middle")]
+        self._passes += [Pass(range(size), "plain")]
+        self._passes += [Pass(part, "keyed") for part in _parts(0, size)]
         self.saves_itself = type(module).on_save_checkpoint is not _ON_SAVE
         data.train_dataloader = lambda: _Batches(self._batches)  # type: ignore[method-assign]
         with TemporaryDirectory() as folder:
@@ -161,31 +172,41 @@ class TrialSteps(Callback):
             yield batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep the first weights."""
-        self._kept = {name: one.detach().clone() for name, one in _tensors(pl_module)}
+        """Keep the first weights, and which parts are in evaluation."""
+        self._kept = copied(pl_module)
+        self._modes = {layer: layer.training for layer in pl_module.modules()}
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Make the module ready for the pass; after the plain one, see what it has changed."""
         now = self._passes[batch_idx]
+        if self._at_start:
+            self.stirred = stirred(pl_module, self._at_start, besides=_BATCHNORMS)
         if now.mode == "keyed":
-            after = attributes(pl_module, Metric)
-            self.changed = [name for name in after if after[name] != self._before.get(name)]
-            self.drawing_layers = drawing_layers(pl_module)
-            position = StepPosition()
-            position.move(epoch=0, step=0, first_example=0, examples=len(now.places))
-            key_dropout(pl_module, seed=0, position=position)
+            self._key(pl_module, now.places)
+        is_middle = now.mode == "middle"
+        trainer.accumulate_grad_batches = _MANY if is_middle else 1
         with torch.no_grad():
-            for name, one in _tensors(pl_module):
+            for name, one in tensors_of(pl_module):
                 if name in self._kept:
                     one.copy_(self._kept[name])
-        pl_module.train(now.mode != "eval")
-        for layer in pl_module.modules() if now.mode == "fixed" else ():
-            if isinstance(layer, _KNOWN_LAYERS) or type(layer).__name__ == "DropPath":
-                layer.eval()
+                if is_middle and one.requires_grad:
+                    one.mul_(_FURTHER)
+        for layer, is_training in self._modes.items():
+            layer.training = is_training and not _is_put_aside(layer, now.mode)
         if now.mode == "plain":
             self._before = attributes(pl_module, Metric)
+        self._at_start = copied(pl_module) if is_middle else {}
+
+    def _key(self, module: pl.LightningModule, places: range) -> None:
+        """Draw dropout by example; at first, see what the plain pass has changed."""
+        if self.changed is None:
+            after = attributes(module, Metric)
+            self.changed = [name for name in after if after[name] != self._before.get(name)]
+            self.drawing_layers = drawing_layers(module)
+            key_dropout(module, seed=0, position=self._position, is_strict=False)
+        self._position.move(epoch=0, step=0, first_example=places.start, examples=len(places))
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
@@ -251,9 +272,11 @@ def _parts(first: int, size: int) -> list[range]:
     return [range(first, stop), *(p for cut in cuts for p in (range(first, cut), range(cut, stop)))]
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
+def _is_put_aside(layer: nn.Module, mode: str) -> bool:
+    """Whether a layer is in evaluation in the passes of a mode."""
+    if mode == "fixed":
+        return isinstance(layer, _KNOWN_LAYERS) or type(layer).__name__ == "DropPath"
+    return mode == "eval" or (mode == "keyed" and isinstance(layer, _BATCHNORMS))
 
 
 def _generators() -> list[bytes]:

@@ -63,6 +63,13 @@ class GhostBatchNorm(nn.Module):
         self._spans_counted = 0
         self._counted_pass: int | None = None
         self.is_tracking = True
+        # torch asks for SyncBatchNorm, to refuse it on CPUs
+        self._stands_for = type(self if isinstance(plain, nn.SyncBatchNorm) else plain)
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """For `isinstance`: the layer whose place it has, as a module may freeze its BatchNorm."""
+        return self._stands_for
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x, shape (n, channels, ...); in training n is a multiple of the span."""
@@ -221,6 +228,8 @@ def fix_batchnorm_span(
 
 
 def _is_batchnorm(layer: nn.Module) -> TypeGuard[PlainBatchNorm]:
+    if type(layer) is GhostBatchNorm:
+        return False
     becomes = getattr(layer, "cls_to_become", None)  # of a lazy layer
     return isinstance(layer, PlainBatchNorm) or becomes in get_args(PlainBatchNorm)
 
@@ -268,5 +277,5 @@ def track_statistics(model: nn.Module, *, is_on: bool) -> None:
     for layer in ghost_batchnorms(model):
         layer.is_tracking = is_on
     for layer in model.modules():  # of a user's module
-        if isinstance(layer, PlainBatchNorm) and layer.running_mean is not None:
+        if _is_batchnorm(layer) and layer.running_mean is not None:
             layer.track_running_stats = is_on

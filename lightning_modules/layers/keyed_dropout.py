@@ -2,11 +2,14 @@
 
 A draw is a function of (seed, layer, call, epoch, place of the example in the epoch's order), so a
 mask is the same in every micro-batch, on every rank and after every resume.
+
+A user's module may also drop what has no row, or several, for each example, such as the nodes of
+graphs, and drop in validation: there torch draws, by generators that are seeded for the batch.
 """
 
-from collections.abc import Callable
 from enum import Enum
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,15 +51,20 @@ class KeyedDropout(nn.Module):
         position: StepPosition,
         floor: float = 0.0,
         is_rescaled: bool = True,
+        stands_for: type[nn.Module] | None = None,
+        is_strict: bool = True,
     ) -> None:
         super().__init__()
         self.p, self._unit, self._floor = p, unit, floor
         self._stream, self._position = stream, position
-        spread = 1 + p * floor**2
-        power = 0.5 if floor else 1.0
-        self._scale = ((1 - p) * spread) ** -power if is_rescaled and p < 1 else 1.0
-        self._shift = -self._scale * floor * p
+        self._is_rescaled, self._is_strict = is_rescaled, is_strict
+        self._stands_for = stands_for or type(self)
         self._seen, self._calls = -1, 0
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        """For `isinstance`: the layer whose place it has, as a module may look for its dropout."""
+        return self._stands_for
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as x, whose first dimension is that of the examples; x in evaluation."""
@@ -64,13 +72,23 @@ class KeyedDropout(nn.Module):
             return x
         drawn = x.shape[: self._unit.value]
         kept = self._kept(x, drawn).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
-        scaled = torch.where(kept, x, self._floor) * self._scale
-        return scaled + self._shift if self._shift else scaled
+        scale = self._scale()
+        scaled = torch.where(kept, x, self._floor) * scale
+        return scaled - scale * self._floor * self.p if self._floor else scaled
+
+    def _scale(self) -> float:
+        """Of what is kept; a module may change `p` as it trains."""
+        if not self._is_rescaled or self.p >= 1:
+            return 1.0
+        spread = 1 + self.p * self._floor**2
+        return ((1 - self.p) * spread) ** (-0.5 if self._floor else -1.0)
 
     def _kept(self, x: Tensor, drawn: torch.Size) -> Tensor:
         position = self._position
         if self._unit is Unit.STEP:
             owners, per_owner, first = 1, 1, position.step
+        elif not self._is_strict and (not position.examples or len(x) % position.examples):
+            return torch.rand(drawn, device=x.device) >= self.p
         else:
             _check_examples(x, position.examples)
             owners, first = position.examples, position.first_example
@@ -87,7 +105,7 @@ class KeyedDropout(nn.Module):
             msg = (
                 "dropout must be drawn once for each micro-batch; it was called again in a "
                 "backward pass, as activation checkpointing does. Disable checkpointing, or set "
-                "the dropout to 0 in model.settings."
+                "the dropout to 0 (of our classifier: in model.settings)."
             )
             raise ValueError(msg)
         if self._seen != self._position.moves:
@@ -96,26 +114,36 @@ class KeyedDropout(nn.Module):
         return self._calls
 
 
-def key_dropout(model: nn.Module, *, seed: int, position: StepPosition) -> nn.Module:
+def key_dropout(
+    model: nn.Module, *, seed: int, position: StepPosition, is_strict: bool = True
+) -> nn.Module:
     """Replace every dropout layer of a model, in place where it can be, by a keyed one.
 
     Layers that drop nothing stay; so does what is not known here, which `StrayDraws` finds
     out. All layers share the position, which a callback moves on. A model that is itself a dropout
     layer gives a new layer. What is keyed stays too, if the model has got more layers since.
+
+    Args:
+        model: whose layers are replaced.
+        seed: the run's.
+        position: of the micro-batch.
+        is_strict: refuse activations whose rows are not those of the examples.
     """
     layers = count(sum(isinstance(layer, KeyedDropout) for layer in model.modules()))
 
-    def keyed(p: float, unit: Unit, *, floor: float = 0.0, is_rescaled: bool = True) -> nn.Module:
+    def keyed(layer: nn.Module) -> nn.Module | None:
+        settings = _settings(layer)
+        if settings is None:
+            return None
         return KeyedDropout(
-            p,
-            unit=unit,
+            **settings,
             stream=(seed, next(layers)),
             position=position,
-            floor=floor,
-            is_rescaled=is_rescaled,
+            stands_for=type(layer),
+            is_strict=is_strict,
         )
 
-    return replace_layers(model, lambda layer: _replacement(layer, keyed))
+    return replace_layers(model, keyed)
 
 
 class StrayDraws:
@@ -163,15 +191,16 @@ _KINDS: dict[type[nn.Module], tuple[Unit, float]] = {
 }
 
 
-def _replacement(module: nn.Module, keyed: Callable[..., nn.Module]) -> nn.Module | None:
-    kind = type(module)  # exactly: a subclass may do something else
-    if kind in _KINDS and module.p:
+def _settings(layer: nn.Module) -> dict[str, Any] | None:
+    """What is dropped by a layer that has a keyed counterpart; None for any other."""
+    kind = type(layer)  # exactly: a subclass may do something else
+    if kind in _KINDS and layer.p:
         unit, floor = _KINDS[kind]
-        return keyed(module.p, unit, floor=floor)
-    if kind is StochasticDepth and module.p:
-        return keyed(module.p, Unit.ROW if module.mode == "row" else Unit.STEP)
-    if kind.__name__ == "DropPath" and kind.__module__.startswith("timm.") and module.drop_prob:
-        return keyed(module.drop_prob, Unit.ROW, is_rescaled=module.scale_by_keep)
+        return {"p": layer.p, "unit": unit, "floor": floor}
+    if kind is StochasticDepth and layer.p:
+        return {"p": layer.p, "unit": Unit.ROW if layer.mode == "row" else Unit.STEP}
+    if kind.__name__ == "DropPath" and kind.__module__.startswith("timm.") and layer.drop_prob:
+        return {"p": layer.drop_prob, "unit": Unit.ROW, "is_rescaled": layer.scale_by_keep}
     return None
 
 

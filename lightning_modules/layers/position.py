@@ -26,3 +26,7 @@ class StepPosition:
         self.epoch, self.step = epoch, step
         self.first_example, self.examples = first_example, examples
         self.moves += 1
+
+    def leave(self) -> None:
+        """Be at no micro-batch of training."""
+        self.examples = 0

@@ -16,7 +16,9 @@ def replace_layers(
     made: dict[nn.Module, nn.Module | None] = {}
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if layer not in made:
-            made[layer] = replacement(layer)
+            made[layer] = new = replacement(layer)
+            if new is not None:
+                new.train(layer.training)  # a frozen part is in evaluation
         if (new := made[layer]) is None:
             continue
         if not name:

@@ -2,7 +2,7 @@
 
 import io
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -68,6 +68,37 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
         for key, value in vars(layer).items()
         if key not in plain
     }
+
+
+def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers, by name."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def copied(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of parameters and buffers, by name."""
+    return {name: one.detach().clone() for name, one in tensors_of(module)}
+
+
+def stirred(
+    module: nn.Module, before: Mapping[str, Tensor], *, besides: tuple[type[nn.Module], ...]
+) -> list[str]:
+    """Names of parameters and buffers whose fractions have changed.
+
+    Args:
+        module: whose they are.
+        before: what `copied` returned.
+        besides: layers whose buffers are left out.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, besides)]
+    known = {id(buffer) for layer in layers for buffer in layer.buffers()}
+    return [
+        name
+        for name, one in tensors_of(module)
+        if one.is_floating_point() and id(one) not in known
+        if name in before and not torch.equal(one, before[name])
+    ]
 
 
 def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool | None:

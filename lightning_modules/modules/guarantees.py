@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytorch_lightning as pl
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from lightning_modules.callbacks.trial_steps import Result, TrialSteps
@@ -59,7 +60,7 @@ def findings(
     found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _SAME_TO:  # a module that makes numbers of 32 bits fails with 64
         module = make_module()
-        if sum(p.numel() for p in module.parameters()) > _MOST_PARAMETERS:
+        if sum(p.numel() for p in module.parameters() if not is_lazy(p)) > _MOST_PARAMETERS:
             break
         steps = TrialSteps(loader, order, weigh, precision).run(module, data)
         found |= {
@@ -105,11 +106,20 @@ def _additive(steps: TrialSteps) -> Finding:
     results = steps.of(mode)
     if not (steps.is_made("fixed") and steps.is_made(mode)):
         return _stopped(steps)
-    if not results:
-        return _NOT_ACCUMULATED
-    if any(result.drew for result in results):
-        return _DRAWS_ANYWAY
-    return _compared(results, _SAME_TO[steps.precision])
+    if not results or any(result.drew for result in results):
+        return _DRAWS_ANYWAY if results else _NOT_ACCUMULATED
+    compared = _compared(results, _SAME_TO[steps.precision])
+    return _stirring(steps.stirred) if compared.holds and steps.stirred else compared
+
+
+def _stirring(names: Sequence[str]) -> Finding:
+    """A module whose weights move on with micro-batches."""
+    more = f" and {len(names) - 3} more" * (len(names) > 3)
+    said = (
+        f"with every micro-batch {', '.join(names[:3])}{more} changes, not with every step: each "
+        "layout trains with others"
+    )
+    return Finding(holds=False, said=said, do=_ONCE_A_STEP)
 
 
 def _compared(results: Sequence[Result], tolerance: float) -> Finding:
@@ -159,10 +169,22 @@ def _keyed_draws(steps: TrialSteps) -> Finding:
         said = f"with dropout by example a training step raises {_text(steps.error)}"
         return Finding(holds=False, said=said, do="A run will raise the same.")
     if not steps.of("keyed")[0].drew:
-        return _ALL_KEYED
+        return _ALL_KEYED if _follow_examples(steps) else _OTHER_MASKS
     known = f" ({', '.join(steps.drawing_layers)})" if steps.drawing_layers else ""
-    said = f"a training step draws at random outside of dropout layers{known}: by micro-batch"
+    said = (
+        "a training step draws at random outside of dropout layers, or in one whose rows are not "
+        f"those of the examples{known}: by micro-batch"
+    )
     return Finding(holds=False, said=said, do=_DRAW_IN_LAYERS)
+
+
+def _follow_examples(steps: TrialSteps) -> bool:
+    """Whether dropout by example is additive, if the module is so without dropout."""
+    fixed, keyed = steps.of("fixed"), steps.of("keyed")
+    tolerance = _SAME_TO[steps.precision]
+    if any(result.drew for result in fixed) or not (fixed and _compared(fixed, tolerance).holds):
+        return True
+    return bool(_compared(keyed, tolerance).holds)
 
 
 def _whole_checkpoint(steps: TrialSteps) -> Finding:
@@ -210,6 +232,15 @@ _ALL_KEYED = Finding(holds=True, said="nothing is drawn at random in a step but 
 _DRAW_IN_LAYERS = (
     "Use dropout layers instead of functions, with the examples first; else compare runs of one "
     "micro_batch."
+)
+_OTHER_MASKS = Finding(
+    holds=False,
+    said="the rows that a dropout layer gets are not those of the examples: masks by micro-batch",
+    do="Give it the examples first (batch_first=True); else compare runs of one micro_batch.",
+)
+_ONCE_A_STEP = (
+    "Change it once a step, in on_before_zero_grad; else compare runs of one micro_batch and "
+    "devices."
 )
 _NOTHING_LOST = Finding(holds=True, said="nothing changes in a step that is not in a checkpoint")
 _REGISTER = "Register it as a buffer, or keep it in on_save_checkpoint and on_load_checkpoint."

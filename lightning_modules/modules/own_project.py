@@ -10,7 +10,9 @@ import pytorch_lightning as pl
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from lightning_modules.callbacks.steps import after_setup
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
 from lightning_modules.data.generators import seed_everything
 from lightning_modules.data.item_counts import item_count
@@ -67,7 +69,24 @@ def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
         raise ValueError(msg)
     module.configure_model()
     module.configure_model = lambda: None  # type: ignore[method-assign]
+    after_setup(module, lambda: _check_sizes(module))
     return module
+
+
+def _check_sizes(module: pl.LightningModule) -> None:
+    """Refuse lazy layers that have no weights yet, whose first values would not be known.
+
+    Raises:
+        ValueError: if there are any.
+    """
+    lazy = [name for name, p in module.named_parameters() if is_lazy(p)]
+    if lazy:
+        msg = (
+            f"every layer must have its weights when training begins; got {lazy[0]} of a lazy "
+            "layer, which has seen no batch. Pass one through it in __init__, configure_model or "
+            "setup, or give its sizes."
+        )
+        raise ValueError(msg)
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,33 +1,39 @@
 """DDP whose optimizer steps may be taken at a multiple of the optimizer's own rates."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from lightning_fabric.utilities.seed import reset_seed
+from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-# Running statistics are merged once an epoch, so nothing is broadcast at each step.
+from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
+
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers"  # before torch 2.15
 )
-_DDP_SETTINGS: dict[str, Any] = {_SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
 
 
 class RunStrategy(DDPStrategy):
     """Takes each step of a module's own optimizers at their rates times a factor.
 
-    The rates are put back after the step, so that schedulers, some of which multiply the
-    rate that they find, never see the factor. Every step passes here, of manual optimization too.
+    The rates are multiplied when all that a module does before the step is done, as it may set
+    them, and put back after the step, so that schedulers, some of which multiply the rate that they
+    find, never see the factor. Every step passes here, of manual optimization too.
 
     Args:
         exchanges: whether gradients are exchanged, or seen by a hook; the module is not wrapped
             otherwise.
+        of_users: whether the module is a user's. It may leave parameters out, as passes of several
+            optimizers do, and change buffers, which are then rank 0's, as in any DDP. Nothing is
+            broadcast of ours, and of ghost BatchNorm, whose statistics are merged once an epoch.
         settings: of DDP.
 
     Attributes:
@@ -35,14 +41,36 @@ class RunStrategy(DDPStrategy):
         own_lrs: of the last step, of every group of its optimizer, before the factor.
         used_lrs: the same after the factor, as read back from the optimizer.
         num_steps: taken so far, of all optimizers [steps].
+        num_bare_steps: of them that did not pass here, at rates of their own [steps].
     """
 
-    def __init__(self, *, exchanges: bool = True, **settings: Any) -> None:
-        super().__init__(**_DDP_SETTINGS | settings)
-        self._exchanges, self.num_steps = exchanges, 0
+    def __init__(self, *, exchanges: bool = True, of_users: bool = False, **settings: Any) -> None:
+        own: dict[str, Any] = {_SYNC_BUFFERS: of_users, "find_unused_parameters": of_users}
+        super().__init__(gradient_as_bucket_view=True, **own | settings)
+        self._exchanges, self.num_steps, self.num_bare_steps = exchanges, 0, 0
+        self._exchanged: set[nn.Parameter] | None = None
+        self._rates: _Rates | None = None
         self.factor: float | None = None
         self.own_lrs: list[float] = []
         self.used_lrs: list[float] = []
+
+    def setup(self, trainer: Trainer) -> None:
+        """Have the rates multiplied last of all before a step."""
+        super().setup(trainer)
+        plugin: Any = self.precision_plugin
+        then = plugin._after_closure  # private: Lightning Precision._after_closure
+
+        def after_closure(model: Any, optimizer: Any) -> None:
+            then(model, optimizer)
+            if self._rates is not None:
+                self._rates.multiply()
+
+        plugin._after_closure = after_closure
+        for optimizer in self.optimizers:
+            optimizer.register_step_post_hook(self._note_step)
+
+    def _note_step(self, *_: Any) -> None:
+        self.num_bare_steps += self._rates is None
 
     def setup_distributed(self) -> None:
         """Be one of the ranks; without a process group if there is nothing to exchange."""
@@ -54,8 +82,33 @@ class RunStrategy(DDPStrategy):
 
     def configure_ddp(self) -> None:
         """Wrap the module, unless there is nobody to exchange gradients with."""
-        if self._exchanges:
-            super().configure_ddp()
+        if not self._exchanges:
+            return
+        assert self.lightning_module is not None, "it is to be trained"
+        module = self.lightning_module
+        _leave_out(module, [one for part in ghost_batchnorms(module) for one in part.buffers()])
+        self._exchanged = {p for p in module.parameters() if p.requires_grad}
+        super().configure_ddp()
+
+    def check_exchanged(self) -> None:
+        """Refuse parameters that are trained now and were not when the ranks were joined.
+
+        Raises:
+            ValueError: if there are any: each rank would have its own.
+        """
+        if self._exchanged is None or self.world_size == 1:
+            return
+        assert self.lightning_module is not None, "it is trained"
+        named = self.lightning_module.named_parameters()
+        late = [name for name, p in named if p.requires_grad and p not in self._exchanged]
+        if late:
+            more = f" and {len(late) - 1} more" * (len(late) > 1)
+            msg = (
+                "what is trained on several ranks must be so from the start, as only its gradients "
+                f"are exchanged; got requires_grad=True of {late[0]}{more} since. Unfreeze nothing "
+                "later: give it a learning rate of 0 until then, or use devices=1."
+            )
+            raise ValueError(msg)
 
     def block_backward_sync(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Nothing is exchanged within; there is nothing to block if the module is not wrapped."""
@@ -74,20 +127,14 @@ class RunStrategy(DDPStrategy):
             ValueError: if the optimizer passes over a batch again of which only a part is there.
         """
         self.num_steps += 1
-        closure = self._once_per_part(closure)
-        if self.factor is None:
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
-        groups = optimizer.param_groups
-        own = [group["lr"] for group in groups]
-        for group, lr in zip(groups, own, strict=True):
-            group["lr"] = lr * self.factor
+        self._rates = _Rates(optimizer, self.factor)
+        closure = self._rates.put_back_before(self._once_per_part(closure))
         try:
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         finally:
-            self.own_lrs = [float(lr) for lr in own]
-            self.used_lrs = [float(group["lr"]) for group in groups]
-            for group, lr in zip(groups, own, strict=True):
-                group["lr"] = lr
+            rates, self._rates = self._rates, None
+            self.own_lrs, self.used_lrs = rates.own, rates.used
+            rates.put_back()
 
     def _once_per_part(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure of the last micro-batch of a step that is called again only if it is all."""
@@ -112,3 +159,45 @@ class RunStrategy(DDPStrategy):
                 "Set micro_batch to the batch and devices=1."
             )
             raise ValueError(msg)
+
+
+class _Rates:
+    """The rates of an optimizer's groups, before and after a factor; None leaves them alone."""
+
+    def __init__(self, optimizer: Optimizer, factor: float | None) -> None:
+        self._groups, self._factor = optimizer.param_groups, factor
+        self._own: list[Any] = []
+        self.own: list[float] = []
+        self.used: list[float] = []
+
+    def put_back_before(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure at the own rates, however often it is called."""
+
+        def at_own_rates() -> Any:
+            self.put_back()
+            return closure()
+
+        return at_own_rates
+
+    def multiply(self) -> None:
+        """Go to the rates of the step, from those that the groups have now."""
+        if self._factor is None:
+            return
+        self._own = [group["lr"] for group in self._groups]
+        for group, lr in zip(self._groups, self._own, strict=True):
+            group["lr"] = lr * self._factor
+        self.own = [float(lr) for lr in self._own]
+        self.used = [float(group["lr"]) for group in self._groups]
+
+    def put_back(self) -> None:
+        """Give the groups their own rates, if they have others."""
+        for group, lr in zip(self._groups, self._own, strict=False):
+            group["lr"] = lr
+        self._own = []
+
+
+def _leave_out(module: nn.Module, buffers: Sequence[Tensor]) -> None:
+    """Have DDP send none of these buffers from rank 0 to the others."""
+    names = [name for name, one in module.named_buffers() if any(one is own for own in buffers)]
+    ddp: Any = DistributedDataParallel  # which has no public name for it
+    ddp._set_params_and_buffers_to_ignore_for_model(module, names)

@@ -107,6 +107,13 @@ class RunSpec:
         return self.batch_plan.bn_span
 
     @property
+    def has_spans(self) -> bool:
+        """Whether BatchNorm layers are replaced: a user's are left as they are with `micro`."""
+        config = self.config
+        is_left = config.has_own_module and config.bn_span == "micro"
+        return config.bn_span is not None and not is_left
+
+    @property
     def steps_per_epoch(self) -> int:
         """Whole global batches in the first epoch [steps]."""
         return self.batch_plan.steps_at(0)

@@ -1,5 +1,6 @@
 """What holds for a project that knows nothing of ours is found out, each by what breaks it."""
 
+import copy
 import random
 import sys
 from pathlib import Path
@@ -123,6 +124,47 @@ class Backwards(Line):
         return self.late(self.layers(batch).T).square().mean()
 
 
+class Tall(Line):
+    """Dropout over two rows for each example, one after all the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.late = nn.Dropout(0.5)
+
+    def training_step(self, batch):
+        views = self.layers(batch)
+        return self.late(torch.cat([views, views])).square().mean()
+
+
+class Following(Line):
+    """A slow copy of a layer, moved after each micro-batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.slow = copy.deepcopy(self.layers[0]).requires_grad_(False)
+
+    def on_train_batch_end(self, *_):
+        for slow, fast in zip(self.slow.parameters(), self.layers[0].parameters(), strict=True):
+            slow.data.lerp_(fast.data, 0.1)
+
+
+class Stepping(Following):
+    """Moved before each step."""
+
+    def on_train_batch_end(self, *_):
+        pass
+
+    def on_before_zero_grad(self, *_):
+        super().on_train_batch_end()
+
+
+class Frozen(Line):
+    """A part that is not trained, and in evaluation."""
+
+    def __init__(self):
+        super().__init__(nn.Sequential(nn.RReLU(), nn.Linear(6, 6)).eval())
+
+
 class Data(pl.LightningDataModule):
     pass
 
@@ -155,8 +197,9 @@ def held(found):
     return {name: finding["holds"] for name, finding in found.items()}
 
 
-def test_all_holds_for_a_mean_over_examples_with_keyed_dropout():
-    assert held(look()) == ALL
+@pytest.mark.parametrize("module", [Line, Stepping, Frozen])
+def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
+    assert held(look(module)) == ALL
 
 
 @pytest.mark.parametrize(
@@ -164,10 +207,17 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout():
     [
         (Summed, "additive loss", False, "it is a sum over them"),
         (Contrastive, "additive loss", False, "it is no mean over them"),
-        (Drawing, "keyed draws", False, "draws at random outside of dropout layers: by micro-"),
+        (Drawing, "keyed draws", False, "draws at random outside of dropout layers, or in"),
         (Forgetful, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
         (Saving, "whole checkpoint", None, "on_save_checkpoint may keep it"),
-        (Backwards, "keyed draws", False, "dropout must act on activations with the examples"),
+        (Backwards, "keyed draws", False, "in one whose rows are not those of the examples:"),
+        (Tall, "keyed draws", False, "rows that a dropout layer gets are not those of the ex"),
+        (
+            Following,
+            "additive loss",
+            False,
+            "micro-batch slow.weight, slow.bias changes, not",
+        ),
     ],
 )
 def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, said):

@@ -1,4 +1,4 @@
-"""Schedulers that follow a metric, such as ReduceLROnPlateau: stepped before the run is saved."""
+"""A module's own schedulers: those of steps count optimizer steps, those of a metric are saved."""
 
 from typing import Any
 
@@ -15,38 +15,50 @@ from lightning_modules.process.world import num_ranks
 _OURS: Any = "by the run"
 
 
-class PlateauSchedulers(Checkpoint):
-    """Steps the module's own schedulers that monitor what is logged, after each step or epoch.
+class OwnSchedulers(Checkpoint):
+    """Steps those that monitor what is logged, after each step or epoch; counts for the others.
 
-    Lightning does so after a checkpoint of the step or the epoch, and not at all in an epoch that
+    Lightning counts a `frequency` of steps in micro-batches. It steps those that monitor something
+    after a checkpoint of the step or the epoch, and not at all in an epoch that
     it resumed in the middle, so a resumed run would have other rates. A Checkpoint has its turn
     after the module, which may log at the end of its epoch.
     """
 
     def __init__(self) -> None:
         self._configs: dict[str, list[Any]] = {"step": [], "epoch": []}
+        self._of_steps: list[tuple[Any, int]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the schedulers over."""
+        """Take the schedulers over; also in an epoch that Lightning resumes in the middle."""
         for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
             if config.reduce_on_plateau and config.interval in self._configs:
                 self._configs[config.interval].append(config)
                 config.interval = _OURS
+            elif config.interval == "step":
+                self._of_steps.append((config, config.frequency))
+        self.on_train_epoch_start(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have Lightning count optimizer steps, of as many micro-batches as in this epoch."""
+        for config, frequency in self._of_steps:
+            config.frequency = frequency * trainer.accumulate_grad_batches
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Step those of a step, unless validation comes first."""
         if took_step(trainer, batch_idx) and not trainer.is_last_batch:
-            self._step(trainer, pl_module, "step", trainer.global_step)
+            done = (batch_idx + 1) // trainer.accumulate_grad_batches
+            self._step(trainer, pl_module, "step", done)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Step those of the last step, then those of the epoch."""
-        self._step(trainer, pl_module, "step", trainer.global_step)
+        done = int(trainer.num_training_batches) // trainer.accumulate_grad_batches
+        self._step(trainer, pl_module, "step", done)
         self._step(trainer, pl_module, "epoch", trainer.current_epoch + 1)
 
     def _step(self, trainer: Trainer, module: LightningModule, interval: str, done: int) -> None:
-        """Step those whose turn it is, after so many steps or epochs.
+        """Step those whose turn it is, after so many steps of the epoch or epochs.
 
         Raises:
             ValueError: if what a scheduler monitors is not logged.

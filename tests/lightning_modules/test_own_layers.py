@@ -1,0 +1,111 @@
+"""Layers, rates and buffers of a user's module mean in a run what they mean in any Trainer."""
+
+from functools import partial
+
+import pytest
+import torch
+from ranks import ask_ranks, refusal, train_each
+from test_own_project import IN_PROCESS, curve
+
+from lightning_modules.callbacks.batch_contract import BatchContractBroken
+
+LOSS = "val/mse/dataloader_idx_0"
+
+
+def words_of(kind, *words):
+    return [*IN_PROCESS, f"module._target_=odd_strangers.{kind}", *words]
+
+
+@pytest.mark.parametrize("span", ["micro", "8"])
+def test_what_is_in_evaluation_stays_there(run_words, span):
+    """The module itself looks."""
+    record = run_words(*words_of("FrozenModule", f"bn_span={span}", "epochs=1"))
+
+    assert record["outcome"] == "finished"
+
+
+def test_a_batchnorm_may_be_passed_twice(run_words):
+    record = run_words(*words_of("TwiceModule", "bn_span=micro", "epochs=1"))
+
+    assert record["outcome"] == "finished"
+
+
+def test_dropout_of_other_rows_than_the_examples_is_drawn_by_micro_batch(run_words):
+    """And in validation, if a layer is set to training there; the same after a resume."""
+    words = words_of("DroppingModule")
+    whole = run_words(*words, name="whole")
+
+    for _ in range(4):
+        run_words(*words, name="stepped", one_step=True)
+    record = run_words(*words, name="stepped")
+
+    for name in (LOSS, "val/spread/dataloader_idx_0"):
+        assert curve(record, name) == curve(whole, name)
+    assert curve(whole, "val/spread/dataloader_idx_0")[0] > 0
+    other = run_words(*words_of("DroppingModule", "+module.p=0.1"), name="less")
+    assert curve(other, LOSS) != curve(whole, LOSS)
+
+
+def test_dropout_is_found_by_its_class_and_may_be_ended(run_words):
+    annealed = run_words(*words_of("AnnealedModule", "micro_batch=8"), name="annealed")
+
+    without = run_words(*IN_PROCESS, name="without")
+
+    assert curve(annealed, LOSS) == pytest.approx(curve(without, LOSS), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["SettingModule", "LateSettingModule"])
+def test_the_rule_multiplies_rates_that_are_set_within_a_step(run_words, kind):
+    """Linear from 16 to 32 is twice; the ninth step is at 0.09."""
+    record = run_words(*words_of(kind, "lr_rule=linear", "micro_batch=8"))
+
+    assert record["last_lr"] == pytest.approx(0.18)
+    assert record["base_lr"] == pytest.approx(0.09)
+
+
+def test_a_scheduler_counts_optimizer_steps(run_words):
+    """Lightning counts micro-batches; three steps an epoch, of which the second halves the rate."""
+    whole = run_words(*words_of("EverySecondModule", "lr_rule=none"), name="whole")
+
+    words = words_of("EverySecondModule", "lr_rule=none", "micro_batch=8")
+    for _ in range(9):
+        record = run_words(*words, name="parts", one_step=True)
+
+    assert record["outcome"] == "finished"
+    assert record["lr_series_hash"] == whole["lr_series_hash"]
+    assert [row["lr"] for row in whole["curve"]] == pytest.approx([0.05, 0.025, 0.0125])
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "sentence"),
+    [
+        ("LazyModule", ValueError, r"got body\.weight of a lazy layer, which has seen no batch"),
+        ("IdleModule", ValueError, "configure_optimizers must return the optimizers that train"),
+        ("HalfBareGan", BatchContractBroken, "every optimizer must be stepped through Lightning"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_what_to_do(run_words, kind, error, sentence):
+    with pytest.raises(error, match=sentence):
+        run_words(*words_of(kind))
+
+
+@pytest.mark.slow
+def test_buffers_are_rank_0s_as_in_any_ddp(grid, tmp_path):
+    (config,) = grid(*words_of("CentredModule", "devices=2", "+trainer.limit_val_batches=1"))
+    train = partial(train_each, {"centred": config})
+    records = ask_ranks(train, tmp_path / "rendezvous", world_size=2)
+    saved = torch.load(tmp_path / "centred" / "checkpoint.ckpt", weights_only=False)
+
+    centre = saved["state_dict"]["centre"][0].item()
+    for record in records:
+        assert curve(record["centred"], "val/centre/dataloader_idx_0")[-1] == pytest.approx(centre)
+
+
+@pytest.mark.slow
+def test_nothing_is_unfrozen_on_several_ranks(grid, tmp_path):
+    """It would be another on each rank."""
+    (config,) = grid(*words_of("UnfreezingModule", "devices=2"))
+
+    said = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
+
+    assert all("got requires_grad=True of body.weight and 1 more since" in text for text in said)

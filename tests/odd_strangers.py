@@ -1,0 +1,170 @@
+"""Modules that do what many projects do, and that layers or rates of the run could break."""
+
+import lightning as L
+import torch
+from strangers import Module
+from torch import nn
+from torch.optim.lr_scheduler import StepLR
+
+
+class FrozenModule(Module):
+    """A part is frozen and in evaluation from the start; another's BatchNorm is, by its class."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4)).requires_grad_(False)
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), self.body)
+        self.backbone.eval()
+
+    def on_train_epoch_start(self):
+        for layer in self.body.modules():
+            if isinstance(layer, nn.BatchNorm1d):
+                layer.eval()
+
+    def training_step(self, batch, batch_idx):
+        x = self.backbone(batch["x"])
+        assert torch.allclose(x, batch["x"], rtol=1e-4)
+        return super().training_step({**batch, "x": x}, batch_idx)
+
+    def on_train_end(self):
+        for name, buffer in self.named_buffers():
+            assert "running_mean" not in name or not buffer.any()
+
+
+class TwiceModule(Module):
+    """Passes two views of a batch through one BatchNorm, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.BatchNorm1d(4), self.body)
+
+    def training_step(self, batch, batch_idx):
+        losses = [super(TwiceModule, self).training_step(batch, batch_idx) for _ in range(2)]
+        return sum(losses) / 2
+
+
+class DroppingModule(Module):
+    """Drops entries of all examples at once; in validation too, for the spread of its answers."""
+
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.drop = nn.Dropout(p)
+
+    def training_step(self, batch, batch_idx):
+        dropped = self.drop(batch["x"].flatten()[1:])
+        x = torch.cat([batch["x"].flatten()[:1], dropped]).view_as(batch["x"])
+        return super().training_step({**batch, "x": x}, batch_idx)
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        for layer in self.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.train()
+        super().validation_step(batch, batch_idx, dataloader_idx)
+        self.log("val/spread", (self.drop(batch["x"]) - self.drop(batch["x"])).std())
+
+
+class AnnealedModule(Module):
+    """Ends its dropout by setting `p` of all dropout layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(self.body, nn.Dropout(0.5))
+
+    def on_train_epoch_start(self):
+        for layer in self.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.p = 0.0
+
+
+class SettingModule(Module):
+    """Sets its rates itself, in the middle of a step."""
+
+    def training_step(self, batch, batch_idx):
+        self._set(self.optimizers().optimizer)
+        return super().training_step(batch, batch_idx)
+
+    def _set(self, optimizer):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * (1 + self.global_step)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+class LateSettingModule(SettingModule):
+    """Sets its rates last of all."""
+
+    def training_step(self, batch, batch_idx):
+        return Module.training_step(self, batch, batch_idx)
+
+    def on_before_optimizer_step(self, optimizer):
+        self._set(optimizer)
+
+
+class EverySecondModule(Module):
+    """Its rate is halved at every second step."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        scheduler = {"scheduler": StepLR(optimizer, 1, 0.5), "interval": "step", "frequency": 2}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+class CentredModule(Module):
+    """A buffer follows the batches of its own rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(4))
+
+    def training_step(self, batch, batch_idx):
+        self.centre.lerp_(batch["x"].mean(0).to(self.centre), 0.1)
+        return super().training_step({**batch, "x": batch["x"] - self.centre}, batch_idx)
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        super().validation_step(batch, batch_idx, dataloader_idx)
+        self.log("val/centre", self.centre[0])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class UnfreezingModule(Module):
+    """Trains one layer from the second epoch on."""
+
+    def __init__(self):
+        super().__init__()
+        self.body.requires_grad_(False)
+
+    def on_train_epoch_start(self):
+        self.body.requires_grad_(self.current_epoch > 0)
+
+
+class LazyModule(Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.LazyLinear(8)
+
+
+class IdleModule(Module):
+    def configure_optimizers(self):
+        return None
+
+
+class HalfBareGan(L.LightningModule):
+    """Steps one of its two optimizers behind Lightning's back."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.one, self.other = nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        bare = self.optimizers(use_pl_optimizer=False)[1]
+        for layer, optimizer in ((self.one, self.optimizers()[0]), (self.other, bare)):
+            optimizer.zero_grad()
+            self.manual_backward((layer(batch["x"]) - batch["y"]).square().mean())
+            optimizer.step()
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.one, self.other)]
