@@ -146,11 +146,19 @@ class RunCheckpoint(Checkpoint):
             raise Stopped(msg)
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether the run has ended before its last epoch."""
-        return {"is_over": self._is_over}
+        """Whether the run has ended before its last epoch, and which run it is."""
+        return {"is_over": self._is_over, "run_id": self._path.parent.name}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ValueError: if the checkpoint is another run's, whose weights would pass for this one's.
+        """
+        own = self._path.parent.name
+        if (made_by := state_dict.get("run_id", own)) != own:
+            msg = f"{self._path} must be of run {own}; it is of {made_by}. Remove it."
+            raise ValueError(msg)
         self._is_over = state_dict["is_over"]
 
     def on_save_checkpoint(

@@ -133,3 +133,13 @@ def test_all_ranks_stop_after_the_same_step_and_only_the_first_is_asked(tmp_path
 
     assert polled == [False, False, True]
     assert other == (polled, steps)
+
+
+def test_the_checkpoint_of_another_run_is_refused(saving):
+    """Copied there by hand, its weights would be trained on, and the row would not say so."""
+    (_, checkpoint), path = saving()
+    state = checkpoint.state_dict()
+
+    checkpoint.load_state_dict(state)
+    with pytest.raises(ValueError, match=f"must be of run {path.parent.name}; it is of other"):
+        checkpoint.load_state_dict(state | {"run_id": "other"})
