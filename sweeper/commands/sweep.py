@@ -167,7 +167,7 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         if not ledger.results.is_dir():
             remedy = (
                 f"{ledger.results} was moved or removed while the sweep ran: put it back, and "
-                "repeat the command; without it all runs are trained anew."
+                "repeat the command; without it all runs are trained again."
             )
         name = error.filename or ledger.results
         table.say(f"{name} could not be written: {error.strerror}. {remedy}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
+from sweeper.planning.data_folders import check_root
 from sweeper.planning.measured_noise import measured_in, with_measured_noise
 from sweeper.planning.names import check_names
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
@@ -185,7 +186,7 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
             spec = points.read(config)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
-            _check_root(first.config.resolved["data"], config["data"])
+            check_root(first.config.resolved["data"], config["data"])
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
@@ -198,17 +199,6 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
         )
         raise ValueError(msg)
     return specs, repeats
-
-
-def _check_root(first: Config, other: Config) -> None:
-    """Refuse two data sets that the grid tells apart by their folders alone."""
-    if first.get("root") != other.get("root"):
-        msg = (
-            "data.root must be one folder in a grid, as it says where the files lie and runs do "
-            f"not differ by it; got {first.get('root')} and {other.get('root')}. Give data that "
-            "differ a key that says so, such as data.name, or a results folder each."
-        )
-        raise ValueError(msg)
 
 
 class _Points:
