@@ -56,8 +56,6 @@ def work(rank: WorkerArgs) -> None:
     choose_nccl(config.comm_hook)
     reproducible = bool(config.reproducible)
     has_group = has_exchange(config.comm_hook, rank.world_size, reproducible=reproducible)
-    on_gpu = _enter(rank, config.accelerator, has_group=has_group)
-    spare_idle_work()
     if rank.rank == 0:
         _note_first_step(folder / FIRST_STEP)
     context = RankContext(
@@ -69,6 +67,8 @@ def work(rank: WorkerArgs) -> None:
         stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
     try:
+        on_gpu = _enter(rank, config.accelerator, has_group=has_group)
+        spare_idle_work()
         check_precision(config, has_gpu=on_gpu)
         with noted_gpu_use(rank) if on_gpu else contextlib.nullcontext():
             record = train(run_spec(config), context)

@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -69,16 +69,34 @@ def start_process(
     Raises:
         ForkServerDied: if there is no fork server to start it.
     """
+    process = context.Process(target=_lead_group, args=(target, args), daemon=False)
+    with _explaining():
+        _ensure_server()
+        process.start()
+    return ProcessGroup(process)
+
+
+def _ensure_server() -> None:
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}
     try:
         forkserver.ensure_running()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    process = context.Process(target=_lead_group, args=(target, args), daemon=False)
+
+
+@contextlib.contextmanager
+def _explaining() -> Generator[None]:
+    """Say why a process could not be started."""
     kills = oom_kills()
     try:
-        process.start()
+        yield
+    except BlockingIOError as error:
+        msg = (
+            f"a run needs processes of its own; got: {error.strerror}. End others, or raise the "
+            "limit (ulimit -u), and repeat the command."
+        )
+        raise ForkServerDied(msg) from error
     except (EOFError, ConnectionError) as error:
         why = f", killed by the kernel: {out_of_memory()}" if oom_kills() > kills else ""
         msg = (
@@ -87,7 +105,6 @@ def start_process(
             "limit (also that of ulimit -v), and repeat the command."
         )
         raise ForkServerDied(msg) from error
-    return ProcessGroup(process)
 
 
 def _lead_group(target: Callable[[Any], None], args: object) -> None:

@@ -11,7 +11,7 @@ from multiprocessing import connection
 from multiprocessing.context import ForkServerContext
 from typing import Protocol
 
-from sweeper.launch.fork_server import start_process, train_rank
+from sweeper.launch.fork_server import ForkServerDied, start_process, train_rank
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -114,10 +114,17 @@ class LocalRanks:
             threads=spec.config.threads,
             environment={"GLOO_SOCKET_IFNAME": LOOPBACK, **environment},
         )
-        ranks = [replace(first, rank=r, local_rank=r) for r in range(first.world_size)]
+        processes: list[RankProcess] = []
+        try:
+            for rank in range(first.world_size):
+                args = replace(first, rank=rank, local_rank=rank)
+                processes.append(start_process(self.target, args, context))
+        except ForkServerDied:  # those that were started would wait for the others
+            _end_processes(processes)
+            raise
         return Running(
             attempt=attempt,
-            processes=[start_process(self.target, args, context) for args in ranks],
+            processes=processes,
             deadline=deadline_of(spec),
             failure=worker_failure,
         )
@@ -210,7 +217,11 @@ def _may_save(run: Running) -> bool:
 
 def stop(running: Sequence[Running]) -> None:
     """End the processes of runs; what they are at is lost back to where they were saved."""
-    processes = [process for run in running for process in run.processes]
+    _end_processes([process for run in running for process in run.processes])
+
+
+def _end_processes(processes: Sequence[RankProcess]) -> None:
+    """End processes, and wait until they are gone."""
     for process in processes:
         process.kill()
     for process in processes:

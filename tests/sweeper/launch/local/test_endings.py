@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from sweeper.launch import kernel_memory
-from sweeper.launch.fork_server import train_rank
+from sweeper.launch.fork_server import ForkServerDied, start_process, train_rank
 from sweeper.launch.imports import importing
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.launch.local.launcher import run_here
@@ -156,6 +156,34 @@ def test_without_a_fork_server_a_run_ends_with_a_sentence(launch, monkeypatch):
 
     assert row.outcome == "preempted"
     assert row.reason.startswith("the fork server, which imports torch for all runs, must live")
+
+
+def test_a_machine_that_is_full_of_processes_is_said_to_be(launch, monkeypatch):
+    def full():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", full)
+
+    row = launch({"micro_batch": 768}).iloc[0]
+
+    assert row.outcome == "preempted"
+    assert row.reason.startswith("a run needs processes of its own; got: Resource temporarily")
+
+
+def test_a_rank_whose_fellow_cannot_be_started_is_ended(launch, monkeypatch):
+    """It would wait for the other, and the command for it."""
+    started = []
+
+    def start(target, args, context):
+        if started:
+            raise ForkServerDied("no more")
+        started.append(start_process(target, args, context))
+        return started[0]
+
+    monkeypatch.setattr("sweeper.launch.ranks.start_process", start)
+
+    assert launch({"devices": 2}).iloc[0].reason == "no more"
+    assert started[0].exitcode == -signal.SIGKILL
 
 
 def test_a_worker_that_ends_before_it_has_a_log_is_not_said_to_have_one(launch, monkeypatch):
