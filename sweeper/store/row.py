@@ -130,15 +130,18 @@ def versions() -> str:
 
 @cache
 def git_commit() -> str | None:
-    """The commit of this code, with -dirty if the checkout has changes; None if it has no git."""
+    """The commit of this code, with -dirty if the checkout has changes; None if git cannot tell."""
     if shutil.which("git") is None:  # as in a container
         return None
     root = Path(__file__).parents[2]
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:  # no memory or process for it: the row matters more
+        return None
     return described.stdout.strip() or None if described.returncode == 0 else None

@@ -1,12 +1,18 @@
-"""What is measured of a run's curve."""
+"""The columns of a run's row."""
 
-import math
+import subprocess
 
-from sweeper.store.row import measured_row
+import pytest
+
+from sweeper.store.row import git_commit
 
 
-def test_an_epoch_without_a_number_is_not_the_best() -> None:
-    losses = (math.nan, 0.5, 0.7)
-    curve = [{"step": step, "val_loss": loss} for step, loss in enumerate(losses)]
-    assert measured_row({}, curve)["best_val_loss"] == 0.5
-    assert measured_row({}, curve[:1])["best_val_loss"] is None
+@pytest.mark.parametrize("error", [BlockingIOError(11, "full"), OSError(12, "no memory")])
+def test_a_row_is_made_where_no_process_can_be_started_for_its_commit(monkeypatch, error):
+    def refuse(*arguments, **settings):
+        del arguments, settings
+        raise error
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+
+    assert git_commit.__wrapped__() is None
