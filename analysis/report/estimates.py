@@ -24,7 +24,7 @@ from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.replicates import DRAWS, Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch, to_target
-from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Measured, Metric
 from sweeper.spec.sentences import several
 
@@ -63,7 +63,8 @@ def estimate_all(
     if target is not None and metric.unit == "%" and not 0 < target <= 1:
         msg = f"--target must be an accuracy from 0 to 1; got {target:g}. Write 0.9 for 90 %."
         raise ValueError(msg)
-    compared = group_comparable(runs)[0].runs
+    largest, *others = group_comparable(runs)
+    compared = largest.runs
     one_rule, rates = of_one_rule(runs), rates_of(runs)
     question = "How does the best warmup grow with the batch?"
     of_batches = [
@@ -73,6 +74,7 @@ def estimate_all(
     ]
     warmups, breaking, critical = (_unless_confounded(e, one_rule) for e in of_batches)
     return [
+        *([_which(largest, len(runs))] if others else []),
         warmups,
         _unless_confounded(_learning_rate(rates, rng, draws, metric), rates),
         breaking,
@@ -80,6 +82,15 @@ def estimate_all(
         _unless_confounded(_same(compared, curves, metric), compared),
         _distance(one_rule, curves, rng, draws),
     ]
+
+
+def _which(largest: ComparableRuns, count: int) -> Estimated:
+    about = f" ({largest.about})" if largest.about else ""
+    words = (
+        f"The largest group that may be compared, {len(largest.runs)} of {count}: {largest.title}"
+        f"{about}. Best rates are of all that differ from one another in base_lr alone."
+    )
+    return Estimated("Which runs are these estimates of?", words)
 
 
 def _unless_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:

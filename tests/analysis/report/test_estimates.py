@@ -137,6 +137,21 @@ def test_rules_of_which_every_run_diverged_are_compared_by_rank():
     assert "5 of 5 (57 to 100 %); judged by rank" in found.table["note"].iloc[1]
 
 
+def test_estimates_of_a_part_of_the_runs_say_which_part():
+    runs = study(seeds=4)
+    long = runs["seed"] > 0
+    configs = runs["config_json"].where(
+        long, runs["config_json"].str.replace("{", '{"epochs": 9, ')
+    )
+    runs = runs.assign(epochs=runs["epochs"].where(long, 9), config_json=configs)
+    measured = Measured(runs, simulated_curves(runs, 3))
+
+    first = estimate_all(measured, draws=50)[0]
+
+    assert first.question == "Which runs are these estimates of?"
+    assert "12 of 16: Simulated, Simulated, 90 epochs" in first.words
+
+
 def test_a_target_in_percent_is_refused():
     runs = study()
 
