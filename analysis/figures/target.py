@@ -19,7 +19,24 @@ _DRAWN = 100  # places of a curve
 
 def best_reached(reached: pd.DataFrame) -> pd.DataFrame:
     """Of what `to_target` returns, the fewest steps of each batch and seed."""
-    return reached.sort_values("steps_to_target").drop_duplicates(["global_batch", "seed"])
+    whole = of_whole_seeds(reached)
+    return whole.sort_values("steps_to_target").drop_duplicates(["global_batch", "seed"])
+
+
+def of_whole_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """At each batch the runs of the seeds that ran the most settings, two seeds or more.
+
+    The best of a seed that ran few settings is worse by that alone: it would count as noise, and
+    against the batches at which seeds were added to a setting that is not the best.
+
+    Uses `global_batch`, `seed`, `warmup_epochs` and `lr_rule`.
+    """
+    settings = runs.drop_duplicates(["global_batch", "seed", "warmup_epochs", "lr_rule"])
+    counts = settings.groupby(["global_batch", "seed"]).size()
+    most = counts.groupby("global_batch").agg(lambda of_seeds: of_seeds.nlargest(2).min())
+    own = pd.MultiIndex.from_frame(runs[["global_batch", "seed"]])
+    kept = counts.reindex(own).to_numpy() >= most.reindex(runs["global_batch"]).to_numpy()
+    return runs[kept]
 
 
 @style.look()

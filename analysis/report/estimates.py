@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.figures.target import best_reached, of_whole_seeds
 from analysis.papers.grid import ended
 from analysis.papers.validity import ARM, confounds
 from analysis.report.pairs import compare_rules_in_pairs
@@ -163,16 +164,14 @@ def _breaking(
 def _critical(
     measured: Measured, target: float | None, rng: np.random.Generator, draws: int
 ) -> Estimated:
-    runs, metric = measured.runs, measured.metric
+    runs, metric = of_whole_seeds(ended(measured.runs)), measured.metric
     question = "Beyond which batch do examples to target double (critical batch)?"
     if not runs[metric.name].notna().any():
         return Estimated(question, f"Not decidable: these runs have no {metric.word}.")
     if target is None:
         best = _within_reach(runs, metric)
         target = best - metric.sign * TARGET_SHORT * abs(best)
-    reached = to_target(runs, measured.curves, target, metric)
-    reached = reached.sort_values("examples_to_target")
-    reached = reached.drop_duplicates(["global_batch", "seed"])
+    reached = best_reached(to_target(runs, measured.curves, target, metric))
     try:
         fit = critical_batch(reached, rng, draws)
     except ValueError as error:

@@ -152,6 +152,23 @@ def test_estimates_of_a_part_of_the_runs_say_which_part():
     assert "12 of 16: Simulated, Simulated, 90 epochs" in first.words
 
 
+def test_seeds_added_to_a_poor_warmup_do_not_count_as_slow_ones_of_their_batch():
+    runs = simulated_runs(
+        [256, 512, 1024, 2048], [0, 5], 8, noise=0.001, rng=np.random.default_rng(4),
+        accuracy=lambda b, w: 0.75 - 0.01 * np.log2(b / 256) - 0.1 * (w == 0), epochs=20,
+    )  # fmt: skip
+    whole = runs[runs["seed"] < 3]
+    added = runs[(runs["seed"] < 3) | ((runs["warmup_epochs"] == 0) & (runs["global_batch"] > 512))]
+
+    words = [estimated(some, simulated_curves(some, 20), CRITICAL).words for some in (whole, added)]
+
+    (first, target), (then, same_target) = (
+        (text.partition(" (95 %")[0], text.partition("target ")[2]) for text in words
+    )
+    assert (first, target) == (then, same_target)
+    assert first == "At 2,834 examples"
+
+
 def test_a_target_in_percent_is_refused():
     runs = study()
 
