@@ -1,10 +1,14 @@
 """Modules that do what many projects do, and that layers or rates of the run could break."""
 
+from pathlib import Path
+
 import lightning as L
+import numpy as np
 import torch
-from strangers import Module
+from strangers import DataModule, Module
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader
 
 
 class FrozenModule(Module):
@@ -168,3 +172,34 @@ class HalfBareGan(L.LightningModule):
 
     def configure_optimizers(self):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.one, self.other)]
+
+
+class ArrayModule(Module):
+    """Saves an array of NumPy."""
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["mine"] = np.arange(3.0)
+
+
+class PathModule(Module):
+    """Saves an object."""
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["mine"] = Path("mine")
+
+
+class LoadedModule(Module):
+    """Has data of its own."""
+
+    def train_dataloader(self):
+        return DataLoader([{"x": torch.zeros(4), "y": torch.zeros(1)}] * 32)
+
+
+class AskingDataModule(DataModule):
+    """Asks its Trainer, and validates on nothing."""
+
+    val_dataloader = L.LightningDataModule.val_dataloader
+
+    def setup(self, stage):
+        assert self.trainer.world_size == 1
+        super().setup(stage)

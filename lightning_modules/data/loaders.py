@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightning_modules.data.batches import MicroBatches, ValBatches, Windows, val_bounds
 from lightning_modules.data.counted_loaders import (
@@ -66,6 +67,7 @@ def with_run_loaders(
     """
     names = ("prepare_data", "setup", "train_dataloader", "val_dataloader")
     made = {name: getattr(data, name) for name in names}
+    is_validated = is_overridden("val_dataloader", data)
 
     def prepare_data() -> None:
         with _held(data, fcntl.LOCK_EX):
@@ -87,7 +89,7 @@ def with_run_loaders(
             return [_val_loader(one, plan) for one in loaders]
         return _val_loader(loaders, plan)
 
-    for replaced in (prepare_data, setup, train_dataloader, val_dataloader):
+    for replaced in (prepare_data, setup, train_dataloader, *[val_dataloader] * is_validated):
         setattr(data, replaced.__name__, replaced)
     return data
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -19,7 +20,7 @@ from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings
 from lightning_modules.process.one_lightning import unite
-from lightning_modules.process.output import redirect_output
+from lightning_modules.process.output import quieten, redirect_output
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
 
@@ -73,6 +74,21 @@ def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
     return module
 
 
+def _check_no_loader(module: pl.LightningModule, data: str) -> None:
+    """Refuse a module with data of its own where it would be trained on data of ours.
+
+    Raises:
+        ValueError: if it has a loader.
+    """
+    if is_overridden("train_dataloader", module):
+        msg = (
+            f"a module must not have data of its own where it is trained on others; got "
+            f"{type(module).__name__}.train_dataloader and data._target_={data}. Move its loaders "
+            "into a LightningDataModule, and name that with data._target_=."
+        )
+        raise ValueError(msg)
+
+
 def _check_sizes(module: pl.LightningModule) -> None:
     """Refuse lazy layers that have no weights yet, whose first values would not be known.
 
@@ -113,6 +129,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(data, pl.LightningDataModule):
         found["num_train_examples"] = data.num_train_examples
     else:
+        quieten()
+        data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for one
         data.prepare_data()
         data.setup("fit")
         loader = data.train_dataloader()
@@ -131,6 +149,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         return latest[0]
 
     module = make()
+    if not isinstance(data, pl.LightningDataModule):
+        _check_no_loader(module, config["data"]["_target_"])
     said = findings(make, data, loader, order, weigh) if order else {}
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {

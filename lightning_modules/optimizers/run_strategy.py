@@ -1,6 +1,8 @@
 """DDP whose optimizer steps may be taken at a multiple of the optimizer's own rates."""
 
 import inspect
+import pickle
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -68,6 +70,23 @@ class RunStrategy(DDPStrategy):
         plugin._after_closure = after_closure
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(self._note_step)
+
+    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Raises:
+            ValueError: if there are objects in it that are no tensors and no plain values.
+        """
+        try:
+            return super().load_checkpoint(*args, **kwargs)
+        except pickle.UnpicklingError as error:
+            found = re.search(r"GLOBAL (\S+)", str(error))
+            msg = (
+                "a checkpoint must hold tensors and plain values only, to be resumed from; got "
+                f"{found[1] if found else 'something else'} in it. Where your module is defined, "
+                "name each class that it saves: torch.serialization.add_safe_globals([MyClass])."
+            )
+            raise ValueError(msg) from error
 
     def _note_step(self, *_: Any) -> None:
         self.num_bare_steps += self._rates is None

@@ -8,6 +8,7 @@ from ranks import ask_ranks, refusal, train_each
 from test_own_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks.batch_contract import BatchContractBroken
+from lightning_modules.modules.own_project import facts
 
 LOSS = "val/mse/dataloader_idx_0"
 
@@ -87,6 +88,34 @@ def test_a_scheduler_counts_optimizer_steps(run_words):
 def test_what_cannot_be_trained_is_refused_with_what_to_do(run_words, kind, error, sentence):
     with pytest.raises(error, match=sentence):
         run_words(*words_of(kind))
+
+
+def test_what_a_module_saves_is_resumed_from_or_named(run_words):
+    """Arrays are; an object needs its class to be named."""
+    for _ in range(2):
+        record = run_words(*words_of("ArrayModule"), name="array", one_step=True)
+    assert record["steps"] == 2
+
+    run_words(*words_of("PathModule"), name="path", one_step=True)
+    with pytest.raises(ValueError, match=r"got pathlib\.PosixPath in it\. Where your module"):
+        run_words(*words_of("PathModule"), name="path")
+
+
+def test_data_may_ask_their_trainer_and_have_no_validation(run_words):
+    data = "odd_strangers.AskingDataModule"
+    project = {"module": {"_target_": "strangers.Module"}, "data": {"_target_": data}, "seed": 0}
+
+    record = run_words(*IN_PROCESS, f"data._target_={data}", "metric=train_loss", "epochs=1")
+
+    assert facts(project)["num_train_examples"] == 96
+    assert record["outcome"] == "finished"
+
+
+def test_data_of_the_modules_own_are_not_passed_over(grid):
+    (config,) = grid("batch=32", "module=own", "module._target_=odd_strangers.LoadedModule")
+
+    with pytest.raises(ValueError, match="a module must not have data of its own where it is tra"):
+        facts(config)
 
 
 @pytest.mark.slow
