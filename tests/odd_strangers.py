@@ -144,6 +144,18 @@ class UnfreezingModule(Module):
         self.body.requires_grad_(self.current_epoch > 0)
 
 
+class RestingModule(UnfreezingModule):
+    """One layer is in evaluation from the start of each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Sequential(nn.Dropout(0.5), self.head)
+
+    def on_train_epoch_start(self):
+        super().on_train_epoch_start()
+        self.head.eval()
+
+
 class LazyModule(Module):
     def __init__(self):
         super().__init__()

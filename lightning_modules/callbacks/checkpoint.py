@@ -24,10 +24,8 @@ _SECONDS_BETWEEN_POLLS = 1.0
 # Numbers and arrays of NumPy, such as the rate of a schedule by np.cos, are plain values too.
 _KINDS = ("?", "u1", "i4", "i8", "f2", "f4", "f8")
 _MADE_BY: Any = np.float64(0).__reduce__()[0]
-_ARRAY_BY: Any = np.zeros(0).__reduce__()[0]
-add_safe_globals(
-    [_MADE_BY, _ARRAY_BY, np.ndarray, np.dtype, *(type(np.dtype(kind)) for kind in _KINDS)]
-)
+_NUMPYS: Any = [np.zeros(0).__reduce__()[0], np.ndarray, np.dtype]
+add_safe_globals([_MADE_BY, *_NUMPYS, *(type(np.dtype(kind)) for kind in _KINDS)])
 
 
 class Stopped(Exception):

@@ -59,11 +59,17 @@ INCIDENTAL_OF_TRAINER = frozenset(
 )
 
 
-#: Callbacks that set what a run decides, and the key to set instead.
-_OWNED_BY_CALLBACKS = {
-    "BatchSizeFinder": "batch, and micro_batch=auto",
-    "GradientAccumulationScheduler": "schedule=growing_batch",
-    "LearningRateFinder": "the rates of a grid, or hydra/sweeper=optuna",
+_LEAVE = "leave the batch and the rate to the run"
+#: Callbacks that are refused: what must hold, and what to use instead.
+_REFUSED_CALLBACKS = {
+    "BatchSizeFinder": (_LEAVE, "batch, and micro_batch=auto"),
+    "GradientAccumulationScheduler": (_LEAVE, "schedule=growing_batch"),
+    "LearningRateFinder": (_LEAVE, "the rates of a grid, or hydra/sweeper=optuna"),
+    "ModelPruning": ("go on where a run is resumed", "a finished model for pruning"),
+    "StochasticWeightAveraging": (
+        "be evaluated after each epoch, and go on where a run is resumed",
+        "ema_decay, or Lightning's EMAWeightAveraging",
+    ),
 }
 
 
@@ -112,10 +118,8 @@ def check_trainer(given: TrainerSettings) -> None:
     ]
     for callback in given.callbacks:
         target = str(callback.get("_target_"))
-        if (instead := _OWNED_BY_CALLBACKS.get(target.rpartition(".")[2])) is not None:
-            lines.append(
-                f"trainer.callbacks must leave the batch and the rate to the run; got "
-                f"_target_={target}. Use {instead}."
-            )
+        if (refused := _REFUSED_CALLBACKS.get(target.rpartition(".")[2])) is not None:
+            rule, instead = refused
+            lines.append(f"trainer.callbacks must {rule}; got _target_={target}. Use {instead}.")
     if lines:
         raise ValueError("\n".join(lines))

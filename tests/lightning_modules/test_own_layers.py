@@ -90,6 +90,18 @@ def test_what_cannot_be_trained_is_refused_with_what_to_do(run_words, kind, erro
         run_words(*words_of(kind))
 
 
+@pytest.mark.parametrize("kind", ["UnfreezingModule", "RestingModule"])
+def test_what_is_frozen_or_not_survives_a_resume(run_words, kind):
+    """One layer is trained from the second epoch on, one is in evaluation since an epoch began."""
+    whole = run_words(*words_of(kind), name="whole")
+
+    for _ in range(9):
+        record = run_words(*words_of(kind), name="stepped", one_step=True)
+
+    assert record["outcome"] == "finished"
+    assert curve(record, LOSS) == curve(whole, LOSS)
+
+
 def test_what_a_module_saves_is_resumed_from_or_named(run_words):
     """Arrays are; an object needs its class to be named."""
     for _ in range(2):
