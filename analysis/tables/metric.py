@@ -1,8 +1,8 @@
 """The metric that runs are compared by: its direction and words, and its values beside each run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite, nan
 from typing import Literal
 
 import pandas as pd
@@ -134,7 +134,8 @@ def with_metric(
 ) -> Measured:
     """Runs and curves with the metric that is asked for, or that the results name.
 
-    Runs that name val_accuracy and have none are compared by their loss.
+    Runs that name val_accuracy and have none are compared by their loss. A run that finished with
+    an infinite metric has diverged as far as the metric tells.
 
     Uses `metric_name`, `config_json` and our own measures of the runs.
 
@@ -145,19 +146,34 @@ def with_metric(
     asked = asked or AskedMetric()
     name = _name(runs, asked)
     if name in _OURS and (not len(runs) or runs[name].notna().all()):
-        return Measured(runs, curves, _OURS[name])
+        return _finite(Measured(runs, curves, _OURS[name]))
     loaded = read_metrics(results, runs)
     logged = loaded.frame[loaded.frame["name"] == name]
     if not len(logged):
         metric = _unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
-        return Measured(runs, curves, metric, loaded.unread)
+        return _finite(Measured(runs, curves, metric, loaded.unread))
     last = logged.sort_values("epoch").drop_duplicates(_RUN, keep="last")
-    return Measured(
-        _with_column(runs, last, _RUN, name),
-        _with_column(curves, logged, [*_RUN, "epoch"], name),
-        Metric(name, _mode(runs, asked, name)),
-        loaded.unread,
+    return _finite(
+        Measured(
+            _with_column(runs, last, _RUN, name),
+            _with_column(curves, logged, [*_RUN, "epoch"], name),
+            Metric(name, _mode(runs, asked, name)),
+            loaded.unread,
+        )
     )
+
+
+def _finite(measured: Measured) -> Measured:
+    """With null for infinite values, whose means and intervals would be none."""
+    name, runs, curves = measured.metric.name, measured.runs, measured.curves
+    if name in curves:
+        curves = curves.assign(**{name: curves[name].replace([inf, -inf], nan)})
+    if name in runs:
+        is_lost = runs[name].isin([inf, -inf])
+        lost = is_lost & (runs["outcome"] == "finished")
+        outcome = runs["outcome"].mask(lost, "diverged")
+        runs = runs.assign(outcome=outcome, **{name: runs[name].mask(is_lost)})
+    return replace(measured, runs=runs, curves=curves)
 
 
 _RUN = ["results", *KEYS]

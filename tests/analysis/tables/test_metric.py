@@ -181,6 +181,19 @@ def test_margins_of_a_metric_of_ones_own_are_shares_of_it(tmp_path):
     assert not [question for question in questions if "ccuracy" in question or "points" in question]
 
 
+def test_a_run_that_finished_with_an_infinite_metric_has_diverged(tmp_path, capsys):
+    runs = simulated_runs(
+        [256, 512], [0], 3, accuracy=lambda *_: 0.7, noise=0.01, rng=np.random.default_rng(0)
+    )
+    runs = runs.assign(val_loss=runs["val_loss"].mask(runs.index == 1, np.inf))
+    write_results(tmp_path / "results", runs, simulated_curves(runs, 2))
+    words = ["table", f"{tmp_path}/results", "--metric", "val_loss", "--out", f"{tmp_path}/tables"]
+
+    assert main(words) == 0
+
+    assert "1 of 3 (6 to 79 %)" in capsys.readouterr().out
+
+
 def test_claims_about_accuracy_are_one_line_without_it(tmp_path):
     write_regression(tmp_path)
     found = measured(tmp_path)
