@@ -34,11 +34,8 @@ def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
 
 def _parse(text: str) -> StoredConfig:
     config: dict[str, Any] = json.loads(text)
-    scientific = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in _leaves(scientific_part(config))
-        if value is not None
-    }
+    leaves = _leaves(scientific_part(config))
+    scientific = {name: value for name, value in leaves if value is not None}
     settings = dict(_leaves(config))
     own = [
         f"{name.partition('.')[2]}={value}"

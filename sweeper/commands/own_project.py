@@ -190,7 +190,12 @@ def _key(config: Config) -> str:
     """What facts depend on, of a config."""
     if is_ours(config["module"]["_target_"]):
         return json.dumps(config["data"], sort_keys=True)
-    return json.dumps({key: config[key] for key in _READ if config.get(key)}, sort_keys=True)
+    read = {key: config[key] for key in _READ if config.get(key)}
+    try:
+        return json.dumps(read, sort_keys=True)
+    except TypeError:  # names that are no texts, which cannot be sorted
+        check_config(config)
+        raise
 
 
 def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:

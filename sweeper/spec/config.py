@@ -277,20 +277,22 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
     config = checked(RunConfig, resolved)
-    if wrong := list(_not_finite(resolved)):
+    if wrong := list(_not_stored(resolved)):
         raise ValueError("\n".join(wrong))
     return config
 
 
-def _not_finite(node: Any, key: str = "") -> Iterator[str]:
-    """A sentence for each number, in settings of any type, that no table and no file can hold."""
+def _not_stored(node: Any, key: str = "") -> Iterator[str]:
+    """A sentence for each value, in settings of any type, that no table and no file can hold."""
     if isinstance(node, int | float):
         if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
             yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."
     elif isinstance(node, Mapping):
+        if names := [name for name in node if not isinstance(name, str)]:
+            yield f"{key} must have names that are texts; got {key}={node}. Write '{names[0]}'."
         for name, value in node.items():
             if value is not None and not isinstance(value, str):
-                yield from _not_finite(value, f"{key}.{name}" if key else name)
+                yield from _not_stored(value, f"{key}.{name}" if key else name)
     elif isinstance(node, list | tuple):
         for value in node:
-            yield from _not_finite(value, key)
+            yield from _not_stored(value, key)

@@ -5,7 +5,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -23,6 +22,8 @@ INCIDENTAL: Mapping[str, frozenset[str]] = {
     "trainer": INCIDENTAL_OF_TRAINER,
 }
 
+#: Up to here an integral float is written as an integer; larger ones as 1e+20.
+_LARGEST_EXACT = 1e15
 _SCIENTIFIC = frozenset(Scientific.model_fields)
 
 #: Of a run: what each key is, as text, and the choices of groups that the key belongs to.
@@ -32,7 +33,9 @@ Words = Mapping[str, tuple[str, tuple[str, ...]]]
 def run_id(config: Mapping[str, Any]) -> str:
     """Hash of the scientific part of a resolved config: 12 hexadecimal digits.
 
-    Stable across processes, key order and number formats (``0.1`` and ``1e-1``, ``5`` and ``5.0``).
+    Stable across processes, key order and number formats (``0.1`` and ``1e-1``, ``5`` and ``5.0``);
+    what is passed on to a class of the user's or to Lightning is as it was given, since ``1`` may
+    be a number of batches there and ``1.0`` all of them.
 
     Args:
         config: the resolved config, with ``bn_span`` as the number of examples in fact normalised
@@ -97,7 +100,7 @@ class Kin:
         if self._rates is None:
             return None
         before, after = self._rest
-        return before, f"{after}, {_text_of(self._rates)}]"
+        return before, f"{after}, {_text_of(_canonical(self._rates))}]"
 
     @cached_property
     def _rest(self) -> tuple[str, str]:
@@ -118,7 +121,7 @@ def _around_seed(content: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _text_of(content: Any) -> str:
-    return json.dumps(_canonical(content), sort_keys=True, allow_nan=False)
+    return json.dumps(content, sort_keys=True, allow_nan=False)
 
 
 def _digest(text: str) -> str:
@@ -137,7 +140,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     unread = _unread(config)
     kept = {
-        key: _without_incidental(key, value) if isinstance(value, dict) else value
+        key: _without_incidental(key, value) if isinstance(value, dict) else _canonical(value)
         for key, value in config.items()
         if key in _SCIENTIFIC and key not in unread
     }
@@ -170,7 +173,8 @@ def _unread(config: Mapping[str, Any]) -> frozenset[str]:
 
 def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     incidental = INCIDENTAL.get(name, frozenset())
-    kept = {key: value for key, value in group.items() if key not in incidental}
+    spelled = group if name == "trainer" else _canonical(group)
+    kept = {key: value for key, value in spelled.items() if key not in incidental}
     # A class of ours goes by its name, so that its file may move; any other by its import path.
     if is_ours(str(kept.get("_target_", ""))):
         kept["_target_"] = kept["_target_"].rpartition(".")[2]
@@ -178,11 +182,12 @@ def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> Any:
-    """One spelling for each number: integral floats become integers."""
+    """One spelling for each number that we read ourselves: integral floats become integers."""
     if isinstance(value, float):
-        return int(value) if math.isfinite(value) and value.is_integer() else value
+        return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
     if isinstance(value, dict):
-        return {str(key): _canonical(item) for key, item in value.items()}
+        is_read = is_ours(str(value.get("_target_", "sweeper.")))
+        return {key: _canonical(item) for key, item in value.items()} if is_read else value
     return [_canonical(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -210,7 +215,7 @@ def _leaves(
 def _text(value: Any) -> str:
     """As one would type it."""
     if isinstance(value, float):
-        return repr(int(value) if value.is_integer() and abs(value) < 1e15 else value)
+        return repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
     return printable(value if isinstance(value, str) else json.dumps(value))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sweeper.spec.config import Incidental, RunConfig, Scientific
-from sweeper.spec.identity import run_id
+from sweeper.spec.identity import run_id, words
 from sweeper.spec.run_spec import run_spec
 
 
@@ -93,6 +93,19 @@ def test_number_formats_and_key_order_do_not_change_the_identity(config):
     reordered = dict(reversed(config(base_lr=1e-1, warmup=5.0).items()))
 
     assert run_id(reordered) == run_id(config(base_lr=0.1, warmup=5))
+
+
+@pytest.mark.parametrize(
+    ("group", "key"), [("trainer", "limit_val_batches"), ("module", "part"), ("lr_rule", "floor")]
+)
+def test_what_others_read_counts_as_it_was_given(config, group, key):
+    """Of Lightning's Trainer 1 is one batch and 1.0 all of them."""
+    given = {"_target_": "myproject.Class", "name": "x"} if group != "trainer" else {}
+    one, all_of_it = (config(**{group: {**given, key: number}}) for number in (1, 1.0))
+
+    assert run_id(one) != run_id(all_of_it)
+    assert words(one)[f"{group}.{key}"][0] == "1"
+    assert words(all_of_it)[f"{group}.{key}"][0] == "1.0"
 
 
 def test_the_span_micro_is_the_number_of_examples_it_comes_to(config):
