@@ -14,6 +14,7 @@ from analysis.figures.points import POINT, points
 from analysis.papers.validity import check_validity
 from analysis.stats.shares import share_in_words
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+from analysis.tables.configs import with_known_spans
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from sweeper.spec.identity import words
 
@@ -152,7 +153,9 @@ def _reading(frame: pd.DataFrame) -> str:
 
 def _held_fixed(runs: pd.DataFrame) -> str:
     """The settings that all runs share, as one would type them."""
-    first, *others = [words(json.loads(text)) for text in runs["config_json"].fillna("{}").unique()]
+    unique = runs[["config_json", "micro_batch"]].drop_duplicates()
+    configs = zip(unique["config_json"].fillna("{}"), unique["micro_batch"], strict=True)
+    first, *others = [words(with_known_spans(json.loads(text), size)) for text, size in configs]
     shared = {
         key: value
         for key, (value, _) in first.items()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.configs import stored_configs
+from analysis.tables.configs import stored_configs, with_known_spans
+from sweeper.spec.identity import MICRO
 from sweeper.spec.sentences import several
 
 #: Config keys that a figure draws against or averages over.
@@ -18,6 +19,7 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
     "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
+    "micro_batch",
 )  # fmt: skip
 
 
@@ -57,7 +59,11 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         {name: value for name, value in c.scientific.items() if name.split(".")[0] not in axes}
         for c in configs
     ]
-    keys = pd.Series([json.dumps(s, sort_keys=True) for s in settings], index=runs.index)
+    keys = _keys(settings, runs)
+    if any(differ := _differ_in_spans(settings, keys, runs)):
+        sizes = zip(settings, runs["micro_batch"], differ, strict=True)
+        settings = [with_known_spans(s, size) if is_split else s for s, size, is_split in sizes]
+        keys = _keys(settings, runs)
     by_key = dict(zip(keys, settings, strict=True))
     differing = _differing(list(by_key.values()))
     groups = sorted(runs.groupby(keys, sort=False), key=lambda pair: -len(pair[1]))
@@ -72,6 +78,23 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         else replace(group, name=_hashed(group.name, key))
         for key, group in found.items()
     ]
+
+
+def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
+    return pd.Series([json.dumps(s, sort_keys=True) for s in settings], index=runs.index)
+
+
+def _differ_in_spans(
+    settings: list[dict[str, Any]], keys: pd.Series, runs: pd.DataFrame
+) -> pd.Series:
+    """Whether runs are of a group in which one batch was trained in micro-batches of two sizes.
+
+    Where BatchNorm or the loss takes a micro-batch together they are different experiments; sizes
+    that follow from the batch are not told apart, as nothing else at that batch could be compared.
+    """
+    follows = pd.Series([any(s.get(k) == "micro" for k in MICRO) for s in settings], runs.index)
+    several_sizes = runs.groupby([keys, "global_batch"])["micro_batch"].transform("nunique") > 1
+    return keys.isin(keys[follows & several_sizes])
 
 
 def _hashed(name: str, key: str) -> str:

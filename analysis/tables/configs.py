@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from sweeper.spec.identity import scientific_part
+from sweeper.spec.identity import scientific_part, with_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,11 @@ class StoredConfig:
 def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
     """The config of each run."""
     return [_parse(text) for text in runs["config_json"].fillna("{}")]
+
+
+def with_known_spans(settings: dict[str, Any], micro_batch: float) -> dict[str, Any]:
+    """Settings with the number of examples that are taken together, where it is known."""
+    return settings if pd.isna(micro_batch) else with_spans(settings, int(micro_batch))
 
 
 def _parse(text: str) -> StoredConfig:

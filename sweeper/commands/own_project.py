@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_process
 from sweeper.spec.config import Component, is_ours, run_config, targets
-from sweeper.spec.guarantees import held
+from sweeper.spec.guarantees import ADDITIVE, held
 from sweeper.spec.sentences import checked
 from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code
@@ -97,6 +97,8 @@ def _filled(config: Config, facts: Mapping[str, Any]) -> Config:
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     config["guarantees"] = held(facts, bn_span=config["bn_span"])
+    if facts["found"].get(ADDITIVE, {}).get("holds") is False:
+        config["loss_span"] = "micro"
     if not facts["is_automatic"]:
         _check_manual(config)
     return config

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sweeper.console.differences import Differences
 from sweeper.console.table import Column, FittedTable
-from sweeper.spec.identity import Words, words
+from sweeper.spec.identity import Words, with_spans, words
 from sweeper.spec.sentences import printable
 
 LAYOUT = "ranks x micro-batch x accumulation steps"
@@ -67,7 +67,7 @@ class RunLine:
 
 #: Columns of the runs table that `line_of_row` reads.
 ROW_COLUMNS = (
-    "outcome", "config_json", "world_size", "micro_batch", "accumulation_steps", "bn_span",
+    "outcome", "config_json", "world_size", "micro_batch", "accumulation_steps",
     "epochs", "epochs_completed", "metric_name", "metric", "train_s", "started_at",
 )  # fmt: skip
 
@@ -89,7 +89,7 @@ def line_of_row(row: Mapping[str, Any]) -> RunLine:
 
 def _words_of_row(row: Mapping[str, Any]) -> Words:
     try:
-        return words({**json.loads(row["config_json"]), "bn_span": row["bn_span"]})
+        return words(with_spans(json.loads(row["config_json"]), row["micro_batch"]))
     except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
         return {}
 

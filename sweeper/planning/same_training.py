@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from sweeper.spec.identity import OF_RATES, id_but_for_rates
+from sweeper.spec.identity import OF_RATES, id_but_for_rates, with_spans
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.ledger import Ledger, RowFile
 
@@ -48,10 +48,10 @@ class StoredTrainings:
         asked = set(map(_mark, points))
         unread = {id for id, mark in self._marks.items() if mark in asked} - self._parsed
         self._parsed |= unread
-        rows = self._ledger.rows(unread, ["config_json", "bn_span"]) if unread else {}
+        rows = self._ledger.rows(unread, ["config_json", "micro_batch"]) if unread else {}
         for run_id, row in rows.items():
             try:
-                config = {**json.loads(row["config_json"]), "bn_span": row["bn_span"]}
+                config = with_spans(json.loads(row["config_json"]), row["micro_batch"])
                 rates = {key: config.get(key) for key in OF_RATES}
                 self._rates_of.setdefault(id_but_for_rates(config), {})[run_id] = rates
             except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours

@@ -1,6 +1,5 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,7 +15,6 @@ from sweeper.spec.sentences import checked
 from sweeper.spec.tariff import Tariff
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
-    LARGEST,
     Budget,
     Count,
     Epochs,
@@ -28,6 +26,7 @@ from sweeper.spec.values import (
     Switch,
     Text,
     Threads,
+    not_stored,
 )
 
 
@@ -190,6 +189,7 @@ class Scientific(Settings):
     epochs: Count
     seed: Index
     bn_span: InStep | Literal["micro"] | None
+    loss_span: Literal["micro"] | None = None  # of a user's loss that is no mean: filled in
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
     no_decay_on_norm_and_bias: Switch = False
@@ -277,22 +277,6 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
     config = checked(RunConfig, resolved)
-    if wrong := list(_not_stored(resolved)):
+    if wrong := list(not_stored(resolved)):
         raise ValueError("\n".join(wrong))
     return config
-
-
-def _not_stored(node: Any, key: str = "") -> Iterator[str]:
-    """A sentence for each value, in settings of any type, that no table and no file can hold."""
-    if isinstance(node, int | float):
-        if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
-            yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."
-    elif isinstance(node, Mapping):
-        if names := [name for name in node if not isinstance(name, str)]:
-            yield f"{key} must have names that are texts; got {key}={node}. Write '{names[0]}'."
-        for name, value in node.items():
-            if value is not None and not isinstance(value, str):
-                yield from _not_stored(value, f"{key}.{name}" if key else name)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _not_stored(value, key)

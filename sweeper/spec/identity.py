@@ -24,6 +24,8 @@ INCIDENTAL: Mapping[str, frozenset[str]] = {
 
 #: Up to here an integral float is written as an integer; larger ones as 1e+20.
 _LARGEST_EXACT = 1e15
+#: Keys that are `micro` where a micro-batch is taken together: its size is part of what is trained.
+MICRO = ("bn_span", "loss_span")
 _SCIENTIFIC = frozenset(Scientific.model_fields)
 
 #: Of a run: what each key is, as text, and the choices of groups that the key belongs to.
@@ -38,10 +40,15 @@ def run_id(config: Mapping[str, Any]) -> str:
     be a number of batches there and ``1.0`` all of them.
 
     Args:
-        config: the resolved config, with ``bn_span`` as the number of examples in fact normalised
-            together.
+        config: the resolved config, as of `with_spans`.
     """
     return _digest(_text_of(scientific_part(config)))
+
+
+def with_spans(config: Mapping[str, Any], micro_batch: int) -> dict[str, Any]:
+    """A resolved config with the number of examples that are in fact taken together."""
+    spans = {key: micro_batch for key in MICRO if config.get(key) == "micro"}
+    return {**config, **spans}
 
 
 #: Keys that a training knows only through the learning rates that follow from them, unless it

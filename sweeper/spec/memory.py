@@ -34,6 +34,7 @@ _WITHOUT_MEMORY = frozenset(
         "batch",
         "epochs",
         "loss_ceiling",
+        "loss_span",
         "lr_rule",
         "schedule",
         "seed",

@@ -6,6 +6,7 @@ from sweeper.spec.batch import split_global_batch
 from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
+from sweeper.spec.identity import MICRO
 from sweeper.spec.optimizer_checks import check_optimizer
 from sweeper.spec.schedules import GrowingBatch, early_milestones
 from sweeper.spec.trainer_settings import check_trainer
@@ -18,6 +19,15 @@ def gradient_span(config: RunConfig) -> int | None:
     micro-batch, so that the same statistics come from every layout [examples].
     """
     return next(iter(_spans(config).values()), None)
+
+
+def takes_micro_batches_whole(config: RunConfig) -> bool:
+    """Whether BatchNorm, the loss or the method looks at each micro-batch.
+
+    Its size is part of what is trained then: the memory of a machine must not choose it.
+    """
+    is_whole = any(getattr(config, key) == "micro" for key in MICRO)
+    return is_whole or gradient_span(config) is not None
 
 
 def _spans(config: RunConfig) -> dict[str, int]:

@@ -93,8 +93,7 @@ class RunSpec:
     @property
     def identified(self) -> dict[str, Any]:
         """The config as its identity reads it."""
-        span = self.bn_span if self.config.bn_span else None  # it may follow from the micro-batch
-        return {**self.config.resolved, "bn_span": span}
+        return identity.with_spans(self.config.resolved, self.split.micro_batch)
 
     @property
     def split(self) -> BatchSplit:

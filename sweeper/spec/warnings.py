@@ -5,12 +5,18 @@ from functools import cache
 
 from sweeper.spec.batch import is_slow, nearest_splitting_well, usable_micro_batches
 from sweeper.spec.config import RunConfig
+from sweeper.spec.identity import MICRO
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import early_milestones, silent_milestones
 from sweeper.spec.sentences import several
 
 _LISTED = 6
+#: What takes a micro-batch together, by the key that says so.
+_TAKEN_TOGETHER = {
+    "bn_span": "bn_span=micro: BatchNorm",
+    "loss_span": "The loss is no mean over examples (`sweeper doctor`): it",
+}
 #: Parts of the batch from which on the weights of variance-reduced optimizers are hardly biased.
 _FEW_PARTS = 8
 #: What conf/module/classifier.yaml has for its SGD, whatever optimizer is chosen then.
@@ -35,10 +41,11 @@ def find_warnings(
         if uneven := _uneven(alike):
             for spec in alike:
                 found[spec.run_id].append(uneven)
-    follow = [spec for spec in specs if spec.config.bn_span == "micro"]
-    if varying := _varying(follow):
-        for spec in follow:
-            found[spec.run_id].append(varying)
+    for key in MICRO:
+        follow = [spec for spec in specs if getattr(spec.config, key) == "micro"]
+        if varying := _varying(follow, key):
+            for spec in follow:
+                found[spec.run_id].append(varying)
     return found
 
 
@@ -62,8 +69,9 @@ def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     name = config.optimizer.name
     if config.base_lr == _RATE_OF_SGD and name not in ("sgd", "nesterov", "vr_sgd"):
         yield f"base_lr={_RATE_OF_SGD} is the default, which is for SGD. Give optimizer={name} one."
-    if config.bn_span == "micro":
-        yield "bn_span=micro: BatchNorm follows the micro-batch, so the layout changes the results."
+    for key, what in _TAKEN_TOGETHER.items():
+        if getattr(config, key) == "micro":
+            yield f"{what} follows the micro-batch, so the layout changes the results."
     if slow := slow_split(spec, fails):
         yield slow
 
@@ -132,8 +140,8 @@ def _uneven(specs: Sequence[RunSpec]) -> str:
     )
 
 
-def _varying(follow: Sequence[RunSpec]) -> str:
-    """Warn of a BatchNorm span that follows the micro-batch and varies over runs; else empty."""
+def _varying(follow: Sequence[RunSpec], key: str) -> str:
+    """Warn of a span that follows the micro-batch and varies over runs; else empty."""
     runs: dict[int, dict[str, None]] = {}
     for spec in follow:
         ranks = spec.split.world_size
@@ -143,8 +151,9 @@ def _varying(follow: Sequence[RunSpec]) -> str:
         return ""
     spans = "; ".join(f"{micro} at {_listed(list(runs[micro]))}" for micro in sorted(runs))
     return (
-        "bn_span=micro: the micro-batch, and with it BatchNorm, varies over these runs, so they "
-        f"differ in more than their overrides: {spans}. Set bn_span or micro_batch to a number."
+        f"{_TAKEN_TOGETHER[key]} follows the micro-batch, which varies over these runs, so they "
+        f"differ in more than their overrides: {spans}. Set micro_batch to a number"
+        f"{', or bn_span' if key == 'bn_span' else ''}."
     )
 
 

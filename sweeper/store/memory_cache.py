@@ -24,7 +24,7 @@ from sweeper.spec.config import RunConfig
 from sweeper.spec.identity import Kin
 from sweeper.spec.memory import CPU, Device, memory_part
 from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
-from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.store.attempt import Attempt
@@ -142,13 +142,9 @@ class MemoryCache:
         return spec.config.micro_batch == "auto" and self.allowed_gib(spec) is not None
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
-        """The memory that a run, whose micro-batch may be changed, must fit into; None for any.
-
-        Where BatchNorm or the method looks at each micro-batch, its size is part of what is
-        trained: the memory of a machine must not choose it.
-        """
+        """The memory that a run, whose micro-batch may be changed, must fit into; None for any."""
         config, device = spec.config, self._device_of(spec.config)
-        if config.bn_span == "micro" or gradient_span(config) is not None:
+        if takes_micro_batches_whole(config):
             return None
         limits = [] if config.memory_limit_gib is None else [config.memory_limit_gib]
         if self._on_gpu(config) and device.memory_gib is not None:

@@ -2,7 +2,7 @@
 
 from sweeper.planning.plan import Task
 from sweeper.spec.batch import smaller_micro_batch
-from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 
@@ -21,8 +21,8 @@ class OomRetry:
         """The next attempt at a run that ran out of memory; None if its micro-batch must stay."""
         spec = attempt.spec
         smaller = smaller_micro_batch(spec.split, spec.bn_span)
-        fixed = spec.config.bn_span == "micro" or gradient_span(spec.config) is not None
-        if smaller is None or fixed or spec.config.reproducible:
+        is_fixed = spec.config.reproducible or takes_micro_batches_whole(spec.config)
+        if smaller is None or is_fixed:
             return None
         self._notes[spec.run_id] = (
             f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "

@@ -1,5 +1,6 @@
 """The table of a sweep for a paper: its numbers, its caption, and its two languages."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -40,6 +41,23 @@ def test_a_point_is_its_mean_with_the_t_interval_and_the_number_of_seeds(runs):
         ["256", "0", "4"], ["256", "5", "4"], ["1,024", "0", "4"], ["1,024", "5", "4"],
     ]  # fmt: skip
     assert rows[3][3:] == [f"{values.mean():.2f}", f"{low:.2f} to {high:.2f}"]
+
+
+@pytest.mark.parametrize("key", ["bn_span", "loss_span"])
+def test_micro_batches_that_are_taken_together_are_no_seeds_of_one_point(runs, key):
+    """With a size that follows from the batch the batches are compared nevertheless."""
+    configs = [json.dumps({**json.loads(text), key: "micro"}) for text in runs["config_json"]]
+    follows = runs.assign(config_json=configs, micro_batch=runs["global_batch"] // 4)
+    (compared,) = group_comparable(follows)
+    assert len(compared.runs) == len(runs)
+
+    is_odd = runs["seed"] % 2 == 1
+    given = follows.assign(micro_batch=np.where(is_odd, 16, 64))
+    found = {group.name: set(group.runs["seed"] % 2) for group in group_comparable(given)}
+    assert found == {f"{key}=16": {1}, f"{key}=64": {0}}
+
+    (compared,) = group_comparable(runs.assign(micro_batch=given["micro_batch"]))
+    assert len(compared.runs) == len(runs)
 
 
 def test_what_diverged_or_has_no_result_is_counted_and_not_in_the_mean(runs):

@@ -9,6 +9,7 @@ from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.console.planned_runs import guarantees
 from sweeper.spec.run_spec import run_spec
+from sweeper.spec.warnings import find_warnings
 from sweeper.store.row import planned_columns
 
 WORDS = [
@@ -46,6 +47,20 @@ def fill(grid, tmp_path, monkeypatch):
 def test_ours_on_data_that_state_their_examples_is_not_looked_at(fill, default_config):
     assert fill() == [default_config]
     assert fill.measured == []
+
+
+def test_a_loss_that_is_no_mean_makes_the_micro_batch_part_of_the_run(fill):
+    words = [*WORDS, *METRIC, "micro_batch=8,16"]
+    contrastive, *others = (
+        [run_spec(c) for c in fill(*words, f"+data.n={n}", found={**FOUND, "additive loss": loss})]
+        for n, loss in enumerate([{"holds": False}, {"holds": None}, {"holds": True}])
+    )
+
+    assert contrastive[0].run_id != contrastive[1].run_id
+    assert [spec.words["loss_span"][0] for spec in contrastive] == ["8", "16"]
+    warnings = find_warnings(contrastive, {})
+    assert "8 at batch=32; 16 at batch=32. Set micro_batch" in warnings[contrastive[0].run_id][-1]
+    assert all(first.run_id == other.run_id for first, other in others)
 
 
 def test_a_project_is_looked_at_once_whatever_is_swept(fill):
@@ -209,5 +224,5 @@ def test_a_class_on_the_command_line_gets_no_settings_of_the_default():
 @pytest.mark.parametrize("weights", ["{0:1.0,1:2.0}", "{a:1.0,1:2.0}"])
 def test_names_that_no_file_would_keep_are_refused(fill, weights):
     """In JSON, and so in the run, 1 would have become '1'."""
-    with pytest.raises(ValueError, match=r"^module.weights must have names that are texts; got"):
+    with pytest.raises(ValueError, match=r"^module.weights must have texts as names; got [01]\."):
         fill(*WORDS, f"+module.weights={weights}")

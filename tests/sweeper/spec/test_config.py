@@ -16,6 +16,7 @@ OPTIONAL = {
     "choice",
     "data_order",  # as the next: filled in as it is found out
     "guarantees",
+    "loss_span",
     "gradient_span",
     "measured_in",
     "model",

@@ -52,7 +52,11 @@ def test_without_a_limit_micro_batch_limit_decides(memory, spec):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"bn_span": "micro"}, {"perturbation": {"name": "sam", "rho": 0.05, "gradient_span": 128}}],
+    [
+        {"bn_span": "micro"},
+        {"loss_span": "micro"},
+        {"perturbation": {"name": "sam", "rho": 0.05, "gradient_span": 128}},
+    ],
 )
 def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_chosen(memory, spec, changes):
     assert memory.fit(spec(**changes)).source == "limit"
