@@ -1,9 +1,11 @@
 """Files of the tables that a power cut, a full disk or a bad disk has damaged: found, set aside.
 
-What is set aside lies in results/damaged, under the name of its table; its runs are made again.
+What is set aside lies in results/damaged, under the name of its table; its run is made again. Of a
+merged file, which may have hundreds of runs, that is for the user to decide.
 """
 
 import os
+import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -30,14 +32,32 @@ def sound_rows(ledger: Ledger) -> dict[str, RowFile]:
 
 
 def set_aside_damaged(ledger: Ledger) -> list[str]:
-    """Move the damaged files out of the tables with the others of their runs; a sentence each."""
+    """Move the damaged files out of the tables with the others of their runs; a sentence each.
+
+    Raises:
+        ValueError: if one of them is merged; nothing was moved then.
+    """
     found = find_damaged(ledger.results)
+    for path in found:
+        if path.name.startswith(COMPACT_PREFIX):
+            msg = (
+                f"A file of many runs must be sound; {path} is damaged. Restore a copy, or, "
+                f"to train its runs again: {_by_hand(path, ledger.results / 'damaged')}"
+            )
+            raise ValueError(msg)
     for path in found:
         for other in _of_same_runs(path):
             folder = ledger.results / "damaged" / other.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             other.replace(folder / other.name)
     return [f"{path} is damaged: moved to {ledger.results / 'damaged'}." for path in found]
+
+
+def _by_hand(path: Path, folder: Path) -> str:
+    """What to type to move a file and the others of its runs into a folder."""
+    others = [(p, folder / f"{p.parent.name}-{p.name}") for p in _of_same_runs(path)]
+    commands = [["mkdir", "-p", folder], *(["mv", *pair] for pair in others)]
+    return " && ".join(shlex.join(map(str, command)) for command in commands)
 
 
 def _is_damaged(path: Path, *, only_ends: bool) -> bool:
