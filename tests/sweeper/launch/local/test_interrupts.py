@@ -167,11 +167,12 @@ def test_ctrl_c_that_comes_while_an_event_is_taken_in_reaches_the_runs(running, 
 
 def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does():
     """Not one that is to survive it: nohup has the signal ignored."""
-    with interruptible(), pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGHUP)
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     try:
+        with interruptible(), pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with interruptible():
             signal.raise_signal(signal.SIGHUP)
     finally:
@@ -184,6 +185,7 @@ def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else(tmp_path):
         "import signal, sys\n"
         "from pathlib import Path\n"
         "from sweeper.launch.local.interrupts import interruptible\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "try:\n"
         "    with interruptible():\n"
         "        print('ready', flush=True)\n"
