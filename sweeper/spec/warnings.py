@@ -15,7 +15,7 @@ _LISTED = 6
 #: What takes a micro-batch together, by the key that says so.
 _TAKEN_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
-    "loss_span": "The loss is no mean over examples (`sweeper doctor`): it",
+    "loss_span": "Without an additive loss (`sweeper doctor` says why) training",
 }
 #: Parts of the batch from which on the weights of variance-reduced optimizers are hardly biased.
 _FEW_PARTS = 8
