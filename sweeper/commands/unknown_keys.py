@@ -30,6 +30,8 @@ _OTHER_NAMES = {
     "hydra/sweeper": ("sweeper",),
     "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
 }
+#: Groups whose class is usually the user's.
+_OWN = ("module", "data")
 #: Groups of which nothing is chosen until one is added.
 _ADDED = ("cluster", "experiment", "recipe")
 
@@ -53,7 +55,7 @@ def _no_key_in(override: Override, node: Any, inside: str) -> str:
     known = [str(name) for name in node] if isinstance(node, dict) else []
     prefix = f"{inside}." if inside else ""
     word = key.removeprefix(prefix).split(".")[0]
-    if isinstance(node, dict) and not is_ours(str(node.get("_target_", "sweeper."))):
+    if inside in _OWN and not is_ours(str(node["_target_"])):
         return _no_key(key, given, _to_add(given))
     keys = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
     if not known:

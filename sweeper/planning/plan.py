@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
-from sweeper.planning.data_folders import check_root
 from sweeper.planning.measured_noise import measured_in, with_measured_noise
 from sweeper.planning.names import check_names
+from sweeper.planning.repeats import check_repeat
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
 from sweeper.planning.signatures import check_settings
 from sweeper.spec.config import Component, RunConfig, run_config
@@ -186,7 +186,7 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
             spec = points.read(config)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
-            check_root(first.config.resolved["data"], config["data"])
+            check_repeat(first.config.resolved, config)
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:

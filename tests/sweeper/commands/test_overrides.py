@@ -184,6 +184,7 @@ def test_points_share_the_groups_that_they_set_nothing_in(grid):
             "hardware.link=pci",
             r"hardware.link must be a config key; .* is empty here: give all of it, hardware=",
         ),
+        ("optimizer.momentm=1", r"^optimizer.momentm .* Did you mean optimizer.momentum\?$"),
         ("data.root=/a", r"^data.root .* has none; choose data=cifar10 or .* or text\.$"),
         ("lr_rule=sqr", r"^lr_rule must be one of .*; got lr_rule=sqr\. Did you mean lr_rule=sqrt"),
         ("seed=interval(0,1)", r"^seed must be a list of values in a grid; got seed=interval"),

@@ -109,6 +109,13 @@ def test_numbers_of_another_type_are_read_by_themselves(ledger, grid):
         plan([config, {**config, "batch": 3840.0}], ledger)
 
 
+def test_a_grid_over_models_that_a_module_does_not_read_is_refused(ledger, grid):
+    words = ("module=own", "module._target_=json.JSONDecoder", "metric=val/loss")
+
+    with pytest.raises(ValueError, match=r"^model can be swept with module=classifier only"):
+        plan(grid(*words, "metric_mode=min", "model=resnet8,resnet20"), ledger)
+
+
 def test_a_grid_over_folders_of_data_is_refused(ledger, grid):
     words = ("data=images", "data.name=cats", "data.num_classes=2", "data.num_train_examples=3840")
 

@@ -1,0 +1,31 @@
+"""Points of a grid that are one run, though what was asked for differs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Refuse points with one run id whose data or models differ.
+
+    Args:
+        first: the resolved config of a point.
+        other: that of another with the same run id.
+
+    Raises:
+        ValueError: for two folders of data, and for models beside a module that reads none.
+    """
+    roots = [config["data"].get("root") for config in (first, other)]
+    if roots[0] != roots[1]:
+        msg = (
+            "data.root must be one folder in a grid, as it says where the files lie and runs do "
+            f"not differ by it; got {roots[0]} and {roots[1]}. Give data that differ a key that "
+            "says so, such as data.name, or a results folder each."
+        )
+        raise ValueError(msg)
+    if first.get("model") != other.get("model"):
+        msg = (
+            "model can be swept with module=classifier only, which reads it; got two beside "
+            f"module._target_={first['module']['_target_']}. Remove it, or make it a setting of "
+            "yours: +module.KEY=A,B."
+        )
+        raise ValueError(msg)
