@@ -1,10 +1,12 @@
 """The user's own code behind a run: the sources of the packages that its config names."""
 
+import ast
 import hashlib
 import json
 import os
+import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -14,6 +16,7 @@ from sweeper.store.publish import publish_json, publish_text
 
 #: Of no user: ours, `optimizer=module`, and what is installed.
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
+_NO_USERS = _OURS | sys.stdlib_module_names
 _NO_IMPORT = "module.configure_optimizers"
 _INSTALLED = frozenset({"purelib", "platlib", "stdlib", "platstdlib"})
 _NOTE = "code.txt"
@@ -22,8 +25,9 @@ _NOTE = "code.txt"
 def own_code(targets: Iterable[str]) -> dict[str, str]:
     """Hashes of the sources of every package or module of the user's that a config names.
 
-    A package counts whole, since what `_target_` names may import the rest of it. Installed
-    packages do not count (their versions are in the row), nor do our own.
+    A package counts whole, since what `_target_` names may import the rest of it, and so does what
+    these sources import of the user's. Installed packages do not count (their versions are in the
+    row), nor do our own.
 
     Args:
         targets: every `_target_` of a config.
@@ -31,13 +35,39 @@ def own_code(targets: Iterable[str]) -> dict[str, str]:
     Returns:
         A hash of 8 hexadecimal digits by path, relative to the folder that holds the package.
     """
-    return {path: _hash(file) for top in own_tops(targets) for path, file in _sources(top)}
+    files = [pair for top in _with_imports(own_tops(targets)) for pair in _sources(top)]
+    return {path: _hash(file) for path, file in files}
 
 
 def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
     """The packages and modules that are neither ours nor installed, by name."""
     tops = {target.partition(".")[0] for target in targets if target != _NO_IMPORT}
     return tuple(sorted(filter(_is_own, tops - _OURS)))
+
+
+def _with_imports(tops: Iterable[str]) -> Sequence[str]:
+    """Packages and modules of the user's with those that they import, and these in turn."""
+    found = list(tops)
+    for top in found:  # which grows
+        known = _NO_USERS.union(found)
+        found += sorted(name for name in _imported(top) - known if _is_own(name))
+    return sorted(found)
+
+
+def _imported(top: str) -> set[str]:
+    """Packages and modules that the sources of one import by a statement."""
+    return {name for _, file in _sources(top) for name in _imported_by(file.read_bytes())}
+
+
+@cache
+def _imported_by(source: bytes) -> frozenset[str]:
+    try:
+        nodes = [*ast.walk(ast.parse(source))]
+    except (SyntaxError, ValueError):  # not for this version of Python
+        return frozenset()
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return frozenset(name.partition(".")[0] for name in [*names, *(f.module or "" for f in froms)])
 
 
 def code_hash(code: Mapping[str, str]) -> str | None:

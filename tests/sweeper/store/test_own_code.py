@@ -47,6 +47,29 @@ def test_packages_count_whole_and_are_not_imported():
     assert sorted(code()) == ["brandnew/__init__.py", "brandnew/nets/net.py", "loose.py"]
 
 
+def test_what_a_module_imports_of_the_users_counts_too(project):
+    """Most projects of one file have another beside it."""
+    loose, helpers, deep = (project.parent / f"{name}.py" for name in ("loose", "helpers", "deep"))
+    loose.write_text("import sys, torch, helpers as h\nfrom brandnew.nets import net\n")
+    helpers.write_text("def f():\n    from deep import *  # noqa\n\nimport loose, nosuch\n")
+    deep.write_text('from . import x\n"""\nimport nobody\n"""\nimport sweeper.cli\n')
+    (project / "nets" / "old.py").write_text("print 'of Python 2'\n")
+    (project.parent / "nobody.py").touch()
+
+    of_loose = own_code.own_code(["loose.callback"])
+
+    assert {*of_loose} == {
+        "brandnew/__init__.py",
+        "brandnew/nets/net.py",
+        "brandnew/nets/old.py",
+        "deep.py",
+        "helpers.py",
+        "loose.py",
+    }
+    deep.write_text("x = 2\n")
+    assert code_hash(own_code.own_code(["loose.callback"])) != code_hash(of_loose)
+
+
 def test_installed_packages_and_ours_do_not_count():
     named = {
         "optimizer": {"_target_": "module.configure_optimizers"},
