@@ -6,6 +6,7 @@ Those of GPUs are left alone, except at the start of a run.
 import random
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,3 +115,22 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     _seed_numpy(seed)
+
+
+@contextmanager
+def noted_seeds(noted: list[object]) -> Generator[None]:
+    """Note what the global generators are seeded with meanwhile."""
+    places: list[tuple[Any, str]] = [(torch, "manual_seed"), (random, "seed"), (np.random, "seed")]
+    before = [getattr(place, name) for place, name in places]
+
+    def noting(seed_with: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        noted.extend([*given, *named.values()][:1])
+        return seed_with(*given, **named)
+
+    for (place, name), seed_with in zip(places, before, strict=True):
+        setattr(place, name, partial(noting, seed_with))
+    try:
+        yield
+    finally:
+        for (place, name), seed_with in zip(places, before, strict=True):
+            setattr(place, name, seed_with)

@@ -18,6 +18,7 @@ from sweeper.spec.guarantees import (
     ADDITIVE,
     KEYED_DRAWS,
     KEYED_ITEMS,
+    SEEDS_APPLY,
     SEPARATE_ITEMS,
     WHOLE_CHECKPOINT,
 )
@@ -75,6 +76,27 @@ def findings(
     return {name: asdict(finding) for name, finding in found.items()}
 
 
+def seeds_apply(noted: Sequence[object], seed: int) -> dict[str, dict[str, Any]]:
+    """Whether initial weights follow the run's seed, by the guarantee's name.
+
+    Args:
+        noted: what generators were seeded with as the module and the data were made.
+        seed: the run's.
+    """
+    found = _NOTHING_SEEDED
+    if others := [other for other in noted if other != seed]:
+        said = (
+            f"as they are made they seed the generators with {others[0]}: runs of several seeds "
+            "begin with the same weights, and say too little of chance"
+        )
+        found = Finding(holds=False, said=said, do=_SEED_NOTHING)
+    elif noted:
+        found = Finding(holds=None, said=f"not found out: they seed with {seed}, as the run does")
+    return {SEEDS_APPLY: asdict(found)}
+
+
+_NOTHING_SEEDED = Finding(holds=True, said="neither module nor data seed a global generator")
+_SEED_NOTHING = "Seed nothing in __init__, or take the run's seed: '+module.seed=${seed}'."
 _TOO_LARGE = Finding(holds=None, said="not looked at: the module is too large to be tried on a CPU")
 
 

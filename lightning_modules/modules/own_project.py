@@ -15,10 +15,10 @@ from torch.nn.parameter import is_lazy
 
 from lightning_modules.callbacks.steps import after_setup
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
-from lightning_modules.data.generators import seed_everything
+from lightning_modules.data.generators import noted_seeds, seed_everything
 from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples
-from lightning_modules.modules.guarantees import EXAMPLES, findings
+from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten, redirect_output
 from sweeper.spec.config import Component, is_ours
@@ -121,7 +121,9 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             cannot be counted.
     """
     seed_everything(config["seed"])
-    data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
+    seeds: list[object] = []
+    with noted_seeds(seeds):
+        data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
     found: dict[str, Any] = {}
     loader: Any = None
     order: list[int] = []
@@ -145,7 +147,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
     def make() -> pl.LightningModule:
         seed_everything(config["seed"])
-        latest[:] = [made_module(config["module"])]
+        with noted_seeds(seeds):
+            latest[:] = [made_module(config["module"])]
         return latest[0]
 
     module = make()
@@ -157,7 +160,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         **found,
         "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in layers),
         "is_automatic": module.automatic_optimization,
-        "found": said,
+        "found": {**said, **seeds_apply(seeds, config["seed"])},
     }
 
 

@@ -9,6 +9,7 @@ SEPARATE_ITEMS = "separate items"
 KEYED_DRAWS = "keyed draws"
 FIXED_BATCHNORM = "fixed batchnorm"
 WHOLE_CHECKPOINT = "whole checkpoint"
+SEEDS_APPLY = "seeds apply"
 
 #: Every guarantee, with what follows where it does not hold.
 GUARANTEES = {
@@ -18,6 +19,7 @@ GUARANTEES = {
     KEYED_DRAWS: "What a step draws outside of dropout layers belongs to the micro-batch.",
     FIXED_BATCHNORM: "BatchNorm normalises micro-batches unless bn_span is a number.",
     WHOLE_CHECKPOINT: "What changes in a step and is in no checkpoint is lost at a resume.",
+    SEEDS_APPLY: "A project that seeds generators itself begins with the same weights every time.",
 }
 #: Those without which layouts differ.
 OF_LAYOUTS = (ADDITIVE, KEYED_ITEMS, SEPARATE_ITEMS, KEYED_DRAWS, FIXED_BATCHNORM)

@@ -184,7 +184,9 @@ def test_what_a_plan_must_know_is_found_out():
     found = facts(project)
     holds = {name for name, finding in found.pop("found").items() if finding["holds"]}
     assert found == {"num_train_examples": 96, "has_batchnorm": False, "is_automatic": True}
-    assert holds == {"additive loss", "keyed items", "separate items", "keyed draws"}
+    assert holds == {
+        "additive loss", "keyed items", "separate items", "keyed draws", "seeds apply",
+    }  # fmt: skip
     assert not facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
     assert facts({**project, "module": ours}) == {"num_train_examples": 96}

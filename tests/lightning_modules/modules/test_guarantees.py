@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from lightning_modules.data.generators import seed_everything
-from lightning_modules.modules.guarantees import findings
+from lightning_modules.data.generators import noted_seeds, seed_everything
+from lightning_modules.modules.guarantees import findings, seeds_apply
 from lightning_modules.modules.own_project import facts
 
 ALL = {
@@ -304,6 +304,19 @@ def test_one_example_has_no_parts():
     assert held(look(num=1))["additive loss"] is None
 
 
+def test_a_project_that_seeds_generators_is_found_out():
+    before = (torch.manual_seed, random.seed, np.random.seed)
+    noted = []
+    with noted_seeds(noted):
+        pl.seed_everything(42)
+
+    assert {*noted} == {42}
+    assert torch.initial_seed() == 42
+    assert (torch.manual_seed, random.seed, np.random.seed) == before
+    holds = {run_seed: held(seeds_apply(noted, run_seed)) for run_seed in (0, 42)}
+    assert holds == {0: {"seeds apply": False}, 42: {"seeds apply": None}}
+
+
 def test_items_of_a_loss_weigh_its_parts():
     class Tokens(Line):
         """The mean over what is above 1."""
@@ -336,6 +349,6 @@ def test_the_examples(monkeypatch, example, module, data, additive):
 
     found = facts(config)
 
-    assert held(found["found"]) == {**ALL, "additive loss": additive}
+    assert held(found["found"]) == {**ALL, "additive loss": additive, "seeds apply": True}
     for name in [name for name in sys.modules if name.partition(".")[0] == example]:
         monkeypatch.delitem(sys.modules, name)
