@@ -153,9 +153,9 @@ def _reading(frame: pd.DataFrame) -> str:
 
 def _held_fixed(runs: pd.DataFrame) -> str:
     """The settings that all runs share, as one would type them."""
-    unique = runs[["config_json", "micro_batch"]].drop_duplicates()
-    configs = zip(unique["config_json"].fillna("{}"), unique["micro_batch"], strict=True)
-    first, *others = [words(with_known_spans(json.loads(text), size)) for text, size in configs]
+    unique = runs[["config_json", "micro_batch", "world_size"]].drop_duplicates()
+    configs = unique.fillna({"config_json": "{}"}).itertuples(index=False)
+    first, *others = [words(with_known_spans(json.loads(text), *of)) for text, *of in configs]
     shared = {
         key: value
         for key, (value, _) in first.items()

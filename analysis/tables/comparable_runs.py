@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from analysis.tables.configs import stored_configs, with_known_spans
-from sweeper.spec.identity import MICRO
 from sweeper.spec.sentences import several
 
 #: Config keys that a figure draws against or averages over.
@@ -19,7 +18,7 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
     "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
-    "micro_batch",
+    "micro_batch", "world_size",
 )  # fmt: skip
 
 
@@ -60,9 +59,11 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         for c in configs
     ]
     keys = _keys(settings, runs)
-    if any(differ := _differ_in_spans(settings, keys, runs)):
-        sizes = zip(settings, runs["micro_batch"], differ, strict=True)
-        settings = [with_known_spans(s, size) if is_split else s for s, size, is_split in sizes]
+    layouts = zip(settings, runs["micro_batch"], runs["world_size"], strict=True)
+    spanned = [with_known_spans(*layout) for layout in layouts]
+    if any(differ := _differ_in_spans(_keys(spanned, runs), keys, runs["global_batch"])):
+        both = zip(settings, spanned, differ, strict=True)
+        settings = [known if is_split else s for s, known, is_split in both]
         keys = _keys(settings, runs)
     by_key = dict(zip(keys, settings, strict=True))
     differing = _differing(list(by_key.values()))
@@ -84,17 +85,14 @@ def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
     return pd.Series([json.dumps(s, sort_keys=True) for s in settings], index=runs.index)
 
 
-def _differ_in_spans(
-    settings: list[dict[str, Any]], keys: pd.Series, runs: pd.DataFrame
-) -> pd.Series:
+def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) -> pd.Series:
     """Whether runs are of a group in which one batch was trained in micro-batches of two sizes.
 
     Where BatchNorm or the loss takes a micro-batch together they are different experiments; sizes
     that follow from the batch are not told apart, as nothing else at that batch could be compared.
     """
-    follows = pd.Series([any(s.get(k) == "micro" for k in MICRO) for s in settings], runs.index)
-    several_sizes = runs.groupby([keys, "global_batch"])["micro_batch"].transform("nunique") > 1
-    return keys.isin(keys[follows & several_sizes])
+    several_sizes = spanned.groupby([keys, batches]).transform("nunique") > 1
+    return keys.isin(keys[several_sizes])
 
 
 def _hashed(name: str, key: str) -> str:

@@ -32,9 +32,11 @@ def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
     return [_parse(text) for text in runs["config_json"].fillna("{}")]
 
 
-def with_known_spans(settings: dict[str, Any], micro_batch: float) -> dict[str, Any]:
+def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float) -> dict[str, Any]:
     """Settings with the number of examples that are taken together, where it is known."""
-    return settings if pd.isna(micro_batch) else with_spans(settings, int(micro_batch))
+    if pd.isna(micro_batch):
+        return settings
+    return with_spans(settings, int(micro_batch), 1 if pd.isna(ranks) else int(ranks))
 
 
 def _parse(text: str) -> StoredConfig:

@@ -89,7 +89,8 @@ def line_of_row(row: Mapping[str, Any]) -> RunLine:
 
 def _words_of_row(row: Mapping[str, Any]) -> Words:
     try:
-        return words(with_spans(json.loads(row["config_json"]), row["micro_batch"]))
+        config = json.loads(row["config_json"])
+        return words(with_spans(config, row["micro_batch"], row["world_size"]))
     except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
         return {}
 

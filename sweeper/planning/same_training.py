@@ -15,6 +15,8 @@ from sweeper.store.ledger import Ledger, RowFile
 _POINTS_SHOWN = 10
 #: Columns that are read to tell which rows are worth a look.
 _MARKING = ("seed", "global_batch", "epochs")
+#: Those that tell what a run trains on.
+_LAID_OUT = ("config_json", "micro_batch", "world_size")
 _Mark = tuple[Any, ...]
 _Rates = dict[str, Any]
 
@@ -48,10 +50,11 @@ class StoredTrainings:
         asked = set(map(_mark, points))
         unread = {id for id, mark in self._marks.items() if mark in asked} - self._parsed
         self._parsed |= unread
-        rows = self._ledger.rows(unread, ["config_json", "micro_batch"]) if unread else {}
+        rows = self._ledger.rows(unread, _LAID_OUT) if unread else {}
         for run_id, row in rows.items():
             try:
-                config = with_spans(json.loads(row["config_json"]), row["micro_batch"])
+                text, micro_batch, ranks = (row[name] for name in _LAID_OUT)
+                config = with_spans(json.loads(text), micro_batch, ranks)
                 rates = {key: config.get(key) for key in OF_RATES}
                 self._rates_of.setdefault(id_but_for_rates(config), {})[run_id] = rates
             except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours

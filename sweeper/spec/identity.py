@@ -45,9 +45,15 @@ def run_id(config: Mapping[str, Any]) -> str:
     return _digest(_text_of(scientific_part(config)))
 
 
-def with_spans(config: Mapping[str, Any], micro_batch: int) -> dict[str, Any]:
-    """A resolved config with the number of examples that are in fact taken together."""
-    spans = {key: micro_batch for key in MICRO if config.get(key) == "micro"}
+def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[str, Any]:
+    """A resolved config with the number of examples that are in fact taken together.
+
+    For a loss that is no mean the ranks count too, as `2x32`: it may gather what they have, and an
+    average that follows every micro-batch follows those of its own rank alone.
+    """
+    spans: dict[str, Any] = {key: micro_batch for key in MICRO if config.get(key) == "micro"}
+    if ranks > 1 and "loss_span" in spans:
+        spans["loss_span"] = f"{ranks}x{micro_batch}"
     return {**config, **spans}
 
 

@@ -93,7 +93,9 @@ class RunSpec:
     @property
     def identified(self) -> dict[str, Any]:
         """The config as its identity reads it."""
-        return identity.with_spans(self.config.resolved, self.split.micro_batch)
+        return identity.with_spans(
+            self.config.resolved, self.split.micro_batch, self.split.world_size
+        )
 
     @property
     def split(self) -> BatchSplit:

@@ -60,6 +60,17 @@ def test_micro_batches_that_are_taken_together_are_no_seeds_of_one_point(runs, k
     assert len(compared.runs) == len(runs)
 
 
+def test_ranks_are_no_seeds_of_one_point_where_the_loss_is_no_mean(runs):
+    def found(key):
+        configs = [json.dumps({**json.loads(text), key: "micro"}) for text in runs["config_json"]]
+        ranks = 1 + runs["seed"] % 2
+        laid_out = runs.assign(config_json=configs, micro_batch=16, world_size=ranks)
+        return {group.name for group in group_comparable(laid_out)}
+
+    assert found("loss_span") == {"loss_span=16", "loss_span=2x16"}
+    assert found("bn_span") == {""}
+
+
 def test_what_diverged_or_has_no_result_is_counted_and_not_in_the_mean(runs):
     at = runs.index[(runs["global_batch"] == 256) & (runs["warmup_epochs"] == 0)]
     runs.loc[at[0], ["outcome", "val_accuracy"]] = ["diverged", 0.1]

@@ -63,6 +63,19 @@ def test_a_loss_that_is_no_mean_makes_the_micro_batch_part_of_the_run(fill):
     assert all(first.run_id == other.run_id for first, other in others)
 
 
+def test_ranks_are_part_of_a_run_whose_loss_is_no_mean(fill):
+    """It may gather what they have, or move an average with each micro-batch of a rank."""
+    words = [*WORDS, *METRIC, "micro_batch=8", "devices=1,2"]
+    contrastive, additive = (
+        [run_spec(config) for config in fill(*words, f"+data.n={n}", found=found)]
+        for n, found in enumerate({**FOUND, "additive loss": {"holds": h}} for h in (False, True))
+    )
+
+    assert contrastive[0].run_id != contrastive[1].run_id
+    assert [spec.words["loss_span"][0] for spec in contrastive] == ["8", "2x8"]
+    assert additive[0].run_id == additive[1].run_id
+
+
 def test_a_project_is_looked_at_once_whatever_is_swept(fill):
     configs = [*fill(*WORDS, "seed=0,1", "warmup=0,5"), *fill(*WORDS, "epochs=3")]
 
