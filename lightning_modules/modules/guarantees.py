@@ -173,9 +173,12 @@ def _of_two(whole: Result, pair: Sequence[Result], tolerance: float) -> Finding 
     if not differ(weights):
         return None
     kind = "no mean over them" if differ([1, 1]) else "a sum over them"
+    of_parts = _sum(weights, losses)
+    is_shown = f"{loss:.6g}" != f"{of_parts:.6g}"
+    same = "" if is_shown else " (the gradient or a later digit differs)"
     said = (
-        f"the loss of some examples is {loss:.6g}, the mean of their parts' "
-        f"{_sum(weights, losses):.6g}: it is {kind}, so each layout has another gradient"
+        f"the loss of some examples is {loss:.6g}, the mean of their parts' {of_parts:.6g}"
+        f"{same}: it is {kind}, so each layout has another gradient"
     )
     return Finding(holds=False, said=said, do=_TAKE_MEANS)
 

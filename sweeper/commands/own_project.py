@@ -230,6 +230,10 @@ def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
 
 def _look(args: tuple[Sequence[Config], Path, Path]) -> None:
     """First function of the process."""
-    from lightning_modules.modules.own_project import look  # imports torch
+    try:
+        from lightning_modules.modules.own_project import look  # imports torch
+    except Exception as error:
+        args[2].write_text(f"{type(error).__name__}: {error}")  # of what is installed
+        raise
 
     look(*args)

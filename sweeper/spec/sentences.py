@@ -81,11 +81,21 @@ def _sentences(
             key, name = key.rsplit(".", 1) if "." in key else ("a config", key)
             sentence = f"{key} must have names as keys; got {name}. Quote it."
         elif error["type"] == "missing":
-            sentence = f"{key} must be given; write {key}=VALUE."
+            sentence = f"{key} must be given; {_how_to_give(key, given)}."
         else:
             sentence = _wrong(key, _value(given, key), annotation)
         found.setdefault(key, sentence)
     return list(found.values())
+
+
+def _how_to_give(key: str, given: Mapping[str, Any]) -> str:
+    group = given.get(key.removesuffix("._target_"))
+    if isinstance(group, Mapping) and "class_path" in group:
+        return (
+            f"write LightningCLI's class_path: {group['class_path']} as _target_: "
+            f"{group['class_path']}, and what its init_args hold beside it, also in what is nested"
+        )
+    return f"write {key}=VALUE"
 
 
 def _wrong(key: str, value: Any, annotation: Any) -> str:

@@ -62,6 +62,14 @@ class Summed(Line):
         return self.layers(batch).square().sum()
 
 
+class Assigned(Line):
+    """Its loss is the same with any examples, its gradient is not."""
+
+    def training_step(self, batch):
+        loss = self.layers[0](batch).sum()
+        return loss - loss.detach()
+
+
 class Contrastive(Line):
     """Each example against the others of its micro-batch."""
 
@@ -207,6 +215,7 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
     [
         (Summed, "additive loss", False, "it is a sum over them"),
         (Contrastive, "additive loss", False, "it is no mean over them"),
+        (Assigned, "additive loss", False, "(the gradient or a later digit differs)"),
         (Drawing, "keyed draws", False, "draws at random outside of dropout layers, or in"),
         (Forgetful, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
         (Saving, "whole checkpoint", None, "on_save_checkpoint may keep it"),

@@ -1,5 +1,7 @@
 """What a plan must know of a user's project is measured once, and fills the config."""
 
+import sys
+
 import pytest
 
 from sweeper.commands import own_project
@@ -74,6 +76,16 @@ def test_ranks_are_part_of_a_run_whose_loss_is_no_mean(fill):
     assert contrastive[0].run_id != contrastive[1].run_id
     assert [spec.words["loss_span"][0] for spec in contrastive] == ["8", "2x8"]
     assert additive[0].run_id == additive[1].run_id
+
+
+def test_an_installation_that_cannot_be_imported_is_said(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "lightning_modules.modules.own_project", None)
+    said = tmp_path / "said.txt"
+
+    with pytest.raises(ImportError):
+        own_project._look(([], tmp_path / "facts.jsonl", said))
+
+    assert "ModuleNotFoundError: import of lightning_modules.modules.own_" in said.read_text()
 
 
 def test_a_project_is_looked_at_once_whatever_is_swept(fill):

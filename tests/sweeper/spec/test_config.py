@@ -105,6 +105,11 @@ HUGE = 2**63
         ({"optimizer": {"name": "x"}}, "optimizer._target_ must be given; write "
             "optimizer._target_=VALUE."),
         (
+            {"module": {"class_path": "my.Net", "init_args": {"width": 8}}},
+            "module._target_ must be given; write LightningCLI's class_path: my.Net as _target_: "
+            "my.Net, and what its init_args hold beside it, also in what is nested.",
+        ),
+        (
             {"comm_hook": {"name": "powersgd", "rnk": 2, "rank": 2, "start_step": 2}},
             "comm_hook.rnk must be a setting of comm_hook=powersgd; got comm_hook.rnk=2. Did you "
             "mean comm_hook.rank?",
