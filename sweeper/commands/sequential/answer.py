@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from math import isinf
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,19 @@ def _amount(asked: Asked, value: float) -> str:
 def _shown(asked: Asked, interval: Interval) -> str:
     scale = 100 if asked.metric.unit == "%" else 1
     low, high = scale * interval.low, scale * interval.high
-    ends = f"95 % over all looks: {low:.3g} to {high:.3g}; {several(interval.n, 'seed')}"
-    return f"by {_amount(asked, interval.mean)} ({ends})"
+    ends = f"95 % over all looks: {low:.3g} to {high:.3g}"
+    if isinf(interval.half):
+        ends = "the same at every seed: no interval"
+    return f"by {_amount(asked, interval.mean)} ({ends}; {several(interval.n, 'seed')})"
+
+
+def has_no_spread(rule: Rule) -> bool:
+    """Whether all that the latest look compared was the same at every seed."""
+    assert isinstance(rule, Best | Bounds)
+    every = rule.pairs.values() if isinstance(rule, Best) else rule.intervals
+    found = [interval for interval in every if interval]
+    latest = max((interval.n for interval in found), default=0)
+    return all(isinf(interval.half) for interval in found if interval.n == latest)
 
 
 def remembered(asked: Asked, looks: Looks, results: Path) -> Path:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from analysis.stats.anytime import Looks
 from analysis.stats.replicates import Array
 from analysis.stats.sequential import Course, Rule, follow
-from sweeper.commands.sequential.answer import verdict
+from sweeper.commands.sequential.answer import has_no_spread, verdict
 from sweeper.commands.sequential.cost import Budget
 from sweeper.commands.sequential.question import Asked
 from sweeper.commands.sweep import Launch, take_in
@@ -48,7 +49,10 @@ class Study:
         return self.trained.get(run_id, run_id)
 
     def values(self) -> Array:
-        """Of each arm and seed: nan without a result, infinite for what diverged."""
+        """Of each arm and seed: nan without a result, infinite for what diverged.
+
+        Nor is a metric that is no finite number waited for: the same run would measure it again.
+        """
         asked = self.asked
         ids = [[self._id(arm, seed) for seed in asked.seeds] for arm in range(len(asked.arms))]
         rows = self.ledger.measured({i for row in ids for i in row}, [asked.metric.name])
@@ -58,8 +62,11 @@ class Study:
             if row is None or run_id in self._stale or not Outcome(row["outcome"]).is_result:
                 return np.nan
             measured = row[asked.metric.name]
-            is_lost = row["outcome"] == Outcome.DIVERGED
-            return np.inf if is_lost else np.nan if measured is None else asked.sign * measured
+            if row["outcome"] == Outcome.DIVERGED:
+                return np.inf
+            if measured is None:
+                return np.nan
+            return asked.sign * measured if isfinite(measured) else np.inf
 
         return np.array([[value(run_id) for run_id in row] for row in ids])
 
@@ -163,15 +170,21 @@ class Study:
     def _ended(self, rule: Rule, course: Course) -> str:
         """Why no more seeds are made."""
         if course.is_hopeless:
-            chance = self.options["give_up"]
-            return (
-                f"Stopped: the seeds that are left would answer it with a chance below {chance:g}."
-            )
+            return self._hopeless(rule)
         if rule.is_answered:
             return f"Decided after {several(course.seeds, 'seed')}."
         if course.seeds == self.looks.at[-1]:
             return "Not decided by all seeds."
         return "Stopped: more seeds would not answer it, as runs diverged."
+
+    def _hopeless(self, rule: Rule) -> str:
+        """Why the seeds that are left would hardly answer it."""
+        if has_no_spread(rule):
+            return (
+                "Stopped: differences that are the same at every seed have no spread to judge by."
+            )
+        chance = self.options["give_up"]
+        return f"Stopped: the seeds that are left would answer it with a chance below {chance:g}."
 
     def _lacking(self, table: LiveTable) -> int:
         """Say which runs of the next look have no result."""

@@ -233,6 +233,32 @@ def test_a_question_that_cannot_be_asked_is_refused_before_anything_starts(
     assert not results.exists()
 
 
+@pytest.mark.parametrize(
+    "question", ["question='best warmup'", "question='no worse than warmup 0 within 0.3 points'"]
+)
+def test_arms_that_are_the_same_at_every_seed_end_with_a_reason(ask, capsys, question):
+    launch = Pretended(lambda spec: 1.0)
+
+    assert ask(launch, *WARMUPS[:-1], question) == 0
+
+    said = capsys.readouterr().out
+    assert launch.made == 9
+    assert "by 0 points (the same at every seed: no interval; 3 seeds)" in said
+    assert "Stopped: differences that are the same at every seed have no spread" in said
+    assert "chance below" not in said
+    assert "inf" not in said
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_arm_whose_metric_is_no_number_is_not_waited_for(ask, capsys, value):
+    lost = Pretended(lambda s: value if (s.config.warmup, s.config.seed) == (0, 1) else FAR(s))
+
+    assert ask(lost, *WARMUPS) == 0
+
+    said = capsys.readouterr().out
+    assert re.search("warmup=2 is best of 3: .*; not compared since a run diverged: warmup=0", said)
+
+
 def test_arms_that_are_one_training_are_refused(ask):
     words = ["batch=3840", "base_batch=3840", "lr_rule=linear,none", "seed=0,1,2"]
 
