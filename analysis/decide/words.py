@@ -29,7 +29,9 @@ def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
 
 
 def as_pairs(proposals: Sequence[Proposal]) -> list[list[str]]:
-    """Of each the question, and the rest in words."""
+    """Of each the question, and the rest in words; if there are none, that nothing is open."""
+    if not proposals:
+        return [["Nothing is open", "No claim and no edge of the grid asks for more runs."]]
     return [[one.question, "\n".join(line.strip() for line in _lines(one))] for one in proposals]
 
 

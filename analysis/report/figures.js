@@ -49,12 +49,13 @@ function heights(seen, ends) {
 }
 
 // Panels in rows of four, each with its name; `of` says of a mark's data which panel it is in.
-function panelsOf({ facets, facet }) {
+function panelsOf({ facets, facet, width }) {
   const { levels } = facets, columns = Math.min(levels.length, 4);
   if (levels.length < 2) return { columns: 1, rows: 1, titles: [], of: () => ({}) };
   const place = new Map(levels.map((level, i) => [level, i]));
+  const cut = { lineWidth: (width - LEFT) / columns / 14, textOverflow: "ellipsis-middle" }; // of letters of 12 pixels
   const of = (key) => ({ fx: (d) => place.get(key(d)) % columns, fy: (d) => Math.floor(place.get(key(d)) / columns) });
-  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facet} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold" })];
+  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facet} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold", ...cut })];
   return { columns, rows: Math.ceil(levels.length / columns), titles, of };
 }
 
@@ -69,8 +70,11 @@ function groupsOf(view) {
   const { runs, facets, colors, places, y } = view;
   const grouped = d3.flatGroup(runs, facets.of, colors.of, places.of);
   return grouped.filter((keys) => !keys.includes(null)).map(([facet, level, x, members]) =>
-    ({ facet, level, x, ...summary(members, y, view.student) }));
+    ({ facet, level, x, isMixed: new Set(members.filter((run) => run.outcome === "finished").map(pointOf)).size > 1, ...summary(members, y, view.student) }));
 }
+
+// All but the seed of a run.
+function pointOf(run) { return [run.compared, run.global_batch, run.warmup_epochs, run.lr_rule].join(); }
 
 // Means with 95 % intervals, the seeds as small dots, crosses at the foot for what diverged.
 function means(view) {
@@ -111,7 +115,7 @@ function means(view) {
   const svg = plotted(view, panels, {
     x: xs, y: ys, insetLeft: 30, insetRight: 30,
     marks: [
-      Plot.frame({ strokeOpacity: 0.25 }), ...panels.titles, ...ticksAt(x, across, view.width / panels.columns), ...marks,
+      Plot.frame({ strokeOpacity: 0.25 }), ...panels.titles, ...ticksAt(x, across, (view.width - LEFT) / panels.columns - 60), ...marks,
       ...(!view.isZoomed && range.length ? [Plot.rect([range], { x1: "0", x2: "1", y1: "2", y2: "3", fill: DIVERGED[theme], fillOpacity: 0.08, stroke: DIVERGED[theme] })] : []),
       Plot.tip(pointed, Plot.pointer({
         x: (d) => (isRun(d) ? d[x.name] : d.x), y: (d) => (isRun(d) ? d[y.name] : d.mean), maxRadius: 14,

@@ -3,7 +3,7 @@
 
 const PAGE_ROWS = 100;
 const START = {
-  group: 1, x: "global_batch", y: "", color: "", facet: "lr_rule", kind: "means", xlog: true, ylog: false,
+  group: 1, x: "global_batch", y: "", color: "", facet: "auto", kind: "means", xlog: true, ylog: false,
   query: "", hidden: [], range: [], zoom: true, measure: "", curvelog: false, sort: "", first: 0, picks: [], theme: "",
 };
 const FIRST = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
@@ -33,6 +33,11 @@ function column(key, otherwise) { return columns.get(state[key]) ?? columns.get(
 function color() {
   const varied = ["warmup_epochs", "optimizer", "compared"].find((name) => new Set(runs.map((run) => run[name])).size > 1);
   return column("color", varied);
+}
+// Panels; as long as none are chosen, of runs that may be compared.
+function panelColumn() {
+  const name = state.facet === "auto" ? (data.groups.length > 1 ? "compared" : "lr_rule") : state.facet;
+  return columns.has(name) ? name : "";
 }
 function measure() { return state.measure && data.measures.includes(state.measure) ? state.measure : data.measures[0]; }
 function theme() {
@@ -100,7 +105,7 @@ function controls() {
     choice("x", "x", column("x").name, names), tick("log", "xlog"),
     choice("y", "y", column("y", data.metric.name).name, numbers), tick("log", "ylog"),
     choice("colour", "color", color().name, names),
-    choice("panels", "facet", state.facet, [["", "one"], ...names]), tick("zoom to what is marked", "zoom"),
+    choice("panels", "facet", panelColumn(), [["", "one"], ...names]), tick("zoom to what is marked", "zoom"),
   ]);
   fill("curve-controls", [choice("measure", "measure", measure(), data.measures.map((name) => [name, name])), tick("log", "curvelog")]);
 }
@@ -114,14 +119,15 @@ function refresh() {
   const picked = state.picks.filter((run_id) => run_id in data.runs);
   const view = {
     student: data.student, theme: theme(), width: byId("explore").clientWidth, about, picked,
-    x: column("x"), y: column("y", data.metric.name), kind: state.kind, facet: columns.has(state.facet) ? state.facet : "",
+    x: column("x"), y: column("y", data.metric.name), kind: state.kind, facet: panelColumn(),
     xlog: state.xlog, ylog: state.ylog, range: state.range, isZoomed: state.zoom, runs: runs.filter(matcher(state.query, columns)),
   };
   draw("explore", withKeys(view, color(), state.hidden));
   legend("legend", view, state.hidden);
   inView = view.runs.filter(within(state.range, view.x, view.y));
-  const drawn = figures.explore;
-  say(drawn.numDots || state.kind === "heat map" || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter, or drag over the figure`);
+  const drawn = figures.explore, isMixed = drawn.groups.some((group) => group.isMixed);
+  const mixed = isMixed ? "; some means are of runs that differ in more than the seed: other panels or colours part them" : "";
+  say((drawn.numDots || state.kind === "heat map" || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter, or drag over the figure`) + mixed);
   drawAnswer(view);
   const name = measure(), unit = name.endsWith("accuracy") ? "%" : "";
   draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, label: `${name} against the epoch` });

@@ -18,6 +18,7 @@ import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
+from analysis.decide.words import as_pairs
 from analysis.figures.points import points
 from analysis.figures.style import CONTRAST, contrast
 from analysis.report import data
@@ -388,6 +389,68 @@ def test_markup_in_a_config_is_text(browser, tmp_path):
     assert browser.title == "Runs"
     assert browser.find_elements("css selector", "img") == []
     assert EVIL in find(browser, "#summary").text
+
+
+def phone(browser, width: int) -> None:
+    """As on a screen of so many pixels."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+
+def without_estimates(folder: Path, runs: pd.DataFrame, **conclusions) -> Path:
+    """The page of some runs, with conclusions that are given."""
+    runs = runs.assign(results="results")
+    curves = simulated_curves(runs, 2).assign(results="results")
+    none = {"claims": [], "findings": [], "estimates": [], "next": []}
+    shown = shown_data(Measured(runs, curves), ["results"], "some") | none | conclusions
+    (folder / "some.html").write_text(page(shown), encoding="utf-8")
+    return folder / "some.html"
+
+
+def test_on_a_phone_long_names_and_proposals_are_within_the_page(browser, tmp_path):
+    long = "x" * 80
+    runs = some_runs().assign(model=long, data=long, data_about=long, lr_rule=long)
+    runs.loc[runs.index[::2], "lr_rule"] = "y" * 80
+    question = "Beyond 8,192 accuracy falls: 16,384 is below 256 (figure 1)"
+    path = without_estimates(tmp_path, runs, next=[[question, "2 runs, time not known"]])
+    phone(browser, 390)
+    try:
+        open_page(browser, path)
+
+        widths = "return [document.documentElement.scrollWidth, innerWidth]"
+        assert browser.execute_script(widths) == [390, 390]
+        assert find(browser, "#next dd").size["width"] > 300
+        titles = "return [...document.querySelectorAll('#answer svg [font-weight=bold] text')]"
+        shown = browser.execute_script(f"{titles}.map((t) => t.getBoundingClientRect().width)")
+        assert len(shown) == 2
+        assert max(shown) < 195
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_runs_that_may_not_be_compared_are_panels_of_their_own(browser, tmp_path):
+    runs = some_runs()
+    decayed = runs.assign(run_id="d" + runs["run_id"].str[1:])
+    decayed["config_json"] = [
+        json.dumps(json.loads(text) | {"optimizer": {"weight_decay": 0.1}})
+        for text in runs["config_json"]
+    ]
+    both = pd.concat([runs, decayed], ignore_index=True)
+
+    open_page(browser, without_estimates(tmp_path, both))
+
+    assert find(browser, "#choose-facet").get_attribute("value") == "compared"
+    assert find(browser, "#count").text == "24 of 24 runs"
+    choose(browser, facet="lr_rule")
+    assert (
+        "some means are of runs that differ in more than the seed" in find(browser, "#count").text
+    )
+
+
+def test_a_page_says_that_nothing_is_open():
+    assert as_pairs([]) == [
+        ["Nothing is open", "No claim and no edge of the grid asks for more runs."]
+    ]
 
 
 @contextmanager
