@@ -75,7 +75,11 @@ def estimate_all(
     ]
     warmups, breaking, critical = (_unless_confounded(e, one_rule) for e in of_batches)
     return [
-        *([_which(largest, len(runs))] if others else []),
+        *(
+            [_which(largest, len(runs), one_rule)]
+            if others or len(one_rule) < len(compared)
+            else []
+        ),
         warmups,
         _unless_confounded(_learning_rate(rates, rng, draws, metric), rates),
         breaking,
@@ -85,13 +89,20 @@ def estimate_all(
     ]
 
 
-def _which(largest: ComparableRuns, count: int) -> Estimated:
+def _which(largest: ComparableRuns, count: int, one_rule: pd.DataFrame) -> Estimated:
     about = f" ({largest.about})" if largest.about else ""
-    words = (
-        f"The largest group that may be compared, {len(largest.runs)} of {count}: {largest.title}"
-        f"{about}. Best rates are of all that differ from one another in base_lr alone."
-    )
-    return Estimated("Which runs are these estimates of?", words)
+    num, parts = len(largest.runs), list[str]()
+    if num < count:
+        parts += [
+            f"The largest group that may be compared, {num} of {count}: {largest.title}{about}.",
+            "Best rates are of all that differ from one another in base_lr alone.",
+        ]
+    if len(one_rule) < num:
+        parts.append(
+            f"Warmups, breaking batch, critical batch and distances are of one lr_rule alone, the "
+            f"most frequent: {one_rule['lr_rule'].iloc[0]}, {len(one_rule)} of {num}."
+        )
+    return Estimated("Which runs are these estimates of?", " ".join(parts))
 
 
 def _unless_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
@@ -115,6 +126,11 @@ def number(estimate: Estimate, unit: str = "") -> str:
     return f"{text}; {estimate.note}" if estimate.note else text
 
 
+def _capital(sentence: str) -> str:
+    """With a capital, and all else as it is: F and the names of metrics and rules."""
+    return f"{sentence[0].upper()}{sentence[1:]}"
+
+
 def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
@@ -126,7 +142,7 @@ def _optimum(question: str, optima: Optima, name: str) -> Estimated:
         return Estimated(question, words, table)
     found = exponent(optima)
     start = "" if np.isnan(found.value) else "As batch to the power "
-    return Estimated(question, f"{start}{number(found)}.".capitalize(), table)
+    return Estimated(question, _capital(f"{start}{number(found)}."), table)
 
 
 def _learning_rate(
@@ -155,6 +171,9 @@ def _breaking(
         question = f"At which batch does {metric.word} break?"
         return Estimated(question, "Not decidable: two or more batches are needed.")
     at_warmup, warmup, margin, words = found
+    if margin == 0:
+        question = f"At which batch does {metric.word} break?"
+        return Estimated(question, f"Not decidable: there is no margin, as {words}.")
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
     said = number(estimate, " examples").replace("inf examples", "none of these batches", 1)
@@ -183,7 +202,7 @@ def _critical(
     )
     if not np.isnan(fit.lack_of_fit):
         words += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
-    return Estimated(question, f"{words[0].upper()}{words[1:]}.")
+    return Estimated(question, _capital(f"{words}."))
 
 
 def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
@@ -196,8 +215,9 @@ def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
 
 def _same(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
     finished = finished_runs(runs, metric)
-    margin, words = margin_of(metric, SAME, finished[metric.name])
-    question = f"Does the learning-rate rule make a difference (margin {words})?"
+    margin, words = margin_of(metric, SAME, finished[metric.name], finished[metric.name])
+    shown = f"margin {words}" if margin != 0 else f"no margin, as {words}"
+    question = f"Does the learning-rate rule make a difference ({shown})?"
     known = [finished, curves[curves["run_id"].isin(runs["run_id"])]]
     accuracies = pd.concat([frame[metric.name] for frame in known if metric.name in frame])
     compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
@@ -241,7 +261,7 @@ def _distance(
         )
         return Estimated(question, words)
     parts = "; ".join(_of_distance(row) for row in rows)
-    return Estimated(question, f"{parts}.".capitalize(), pd.DataFrame(rows))
+    return Estimated(question, _capital(f"{parts}."), pd.DataFrame(rows))
 
 
 def _of_distance(row: dict[str, Any]) -> str:

@@ -31,10 +31,22 @@ def finished_runs(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     return runs[(runs["outcome"] == "finished") & runs[metric.name].notna()]
 
 
-def margin_of(metric: Metric, of_accuracy: float, values: pd.Series) -> tuple[float, str]:
-    """What does not matter, as a number and in words: of other metrics, 1 % of the mean."""
+def margin_of(
+    metric: Metric, of_accuracy: float, values: pd.Series, among: pd.Series
+) -> tuple[float, str]:
+    """What does not matter, as a number and in words: of other metrics, 1 % of the mean.
+
+    Args:
+        metric: that runs are compared by.
+        of_accuracy: the margin if it is one.
+        values: of the runs whose mean it is.
+        among: of all runs; where they are on both sides of 0, the mean says nothing of their size,
+            and the margin is 0, with why in words.
+    """
     if metric.unit == "%":
         return of_accuracy, f"{100 * of_accuracy:g} points"
+    if len(among) and among.min() < 0 < among.max():
+        return 0.0, f"{metric.name} is on both sides of 0, where 1 % of its mean says nothing"
     margin = _SHARE * abs(float(values.mean())) if len(values) else np.nan
     return margin, "1 %" if np.isnan(margin) else f"{margin:.2g}, 1 %"
 
@@ -57,6 +69,6 @@ def at_best_warmup(
         return None
     spans["value"] *= metric.sign
     warmup = spans.sort_values(["batches", "value"]).index[-1]
-    margin, words = margin_of(metric, BREAKING, smallest[metric.name])
+    margin, words = margin_of(metric, BREAKING, smallest[metric.name], finished[metric.name])
     compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
     return compared[compared["warmup_epochs"] == warmup], float(warmup), margin, words

@@ -114,9 +114,15 @@ def critical_batch(
     cells = Replicates.of(usable, ["global_batch"], "examples_to_target")
     batches = cells.points["global_batch"].to_numpy(dtype=float)
     if len(batches) < 3:
+        has_more = reached["global_batch"].nunique() >= 3
+        remedy = (
+            "Choose a target that is easier to reach, or train longer"
+            if has_more
+            else "Run more batches"
+        )
         msg = (
             "three or more batches must reach the target in every run; "
-            f"got {len(batches)}. Choose a lower target, or train longer."
+            f"got {len(batches)}. {remedy}."
         )
         raise ValueError(msg)
     _check_epochs(usable)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers.validity import ALIKE, confounds
+from analysis.stats.optimum import Optima
 from analysis.stats.replicates import Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch
@@ -32,7 +33,7 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
         if len(optima.batches):
             title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once."
             title = f"{title} {optima.note}".strip()
-            yield _table(title, joint_table(optima, log=tuned.is_log(key)))
+            yield _table(title, _within(optima, joint_table(optima, log=tuned.is_log(key))))
     compared = tuned.trials.reindex(columns=[*tuned.trials.columns.union([*ALIKE])])
     if found := confounds(compared[compared["run_id"].notna()], ["global_batch"]):
         yield f"Refused: batches differ in more than the question: {'; '.join(found)}."
@@ -44,6 +45,19 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
         yield _table("Importance over the studies (fANOVA)", mean)
     if target is not None and not found:
         yield from _steps(tuned, curves, target, rng)
+
+
+def _within(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
+    """What lies beyond the range that was tuned, -inf too, as the side on which it does."""
+
+    def shown(value: float, low: float, high: float) -> str:
+        if value < low or value > high:
+            return f"below {low:g}" if value < low else f"above {high:g}"
+        return "none" if np.isnan(value) else f"{value:.4g}"
+
+    names = ["best", "low", "high", "joint_low", "joint_high"]
+    ends = optima.low_edge, optima.high_edge
+    return table.assign(**{n: list(map(shown, table[n], *ends)) for n in names})
 
 
 def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:

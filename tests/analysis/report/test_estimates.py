@@ -9,10 +9,12 @@ from analysis.report.estimates import estimate_all, number
 from analysis.stats.diffusion import constant_rate
 from analysis.stats.equivalence import compare
 from analysis.stats.replicates import Estimate
-from analysis.tables.metric import Measured
+from analysis.tables.metric import Measured, Metric
 
 DISTANCE = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
 RULES = "Does the learning-rate rule make a difference (margin 0.3 points)?"
+WHICH = "Which runs are these estimates of?"
+WARMUPS = "How does the best warmup grow with the batch?"
 CRITICAL = "Beyond which batch do examples to target double (critical batch)?"
 
 
@@ -148,7 +150,7 @@ def test_estimates_of_a_part_of_the_runs_say_which_part():
 
     first = estimate_all(measured, draws=50)[0]
 
-    assert first.question == "Which runs are these estimates of?"
+    assert first.question == WHICH
     assert "12 of 16: Simulated, Simulated, 90 epochs" in first.words
 
 
@@ -169,6 +171,58 @@ def test_seeds_added_to_a_poor_warmup_do_not_count_as_slow_ones_of_their_batch()
     assert first == "At 2,834 examples"
 
 
+def test_estimates_of_one_rule_among_others_say_which():
+    runs = study(seeds=4)
+    some = runs[(runs["lr_rule"] == "none") | (runs["seed"] < 3)]
+
+    (first, *_) = estimate_all(Measured(some, simulated_curves(some, 3)), draws=50)
+
+    assert first.words == (
+        "Warmups, breaking batch, critical batch and distances are of one lr_rule alone, the most "
+        "frequent: none, 8 of 14."
+    )
+
+
+def test_one_batch_is_told_that_more_batches_are_needed_and_no_other_target():
+    runs = study(rules=("linear",))
+    one, two = runs[runs["global_batch"] == 256], runs
+
+    words = [estimated(some, simulated_curves(some, 20), CRITICAL).words for some in (one, two)]
+
+    assert all(text.endswith("Run more batches.") for text in words)
+
+
+def test_a_metric_on_both_sides_of_0_has_no_margin_of_1_percent():
+    runs = study().drop(columns="val_loss")
+    reward = np.random.default_rng(1).normal(0, 1, len(runs))
+    runs = runs.assign(reward=reward, metric_name="reward", metric_mode="max")
+    curves = simulated_curves(runs, 3)
+    curves = curves.assign(reward=0.5)
+
+    found = estimate_all(Measured(runs, curves, Metric("reward", "max")), draws=50)
+
+    why = "reward is on both sides of 0, where 1 % of its mean says nothing"
+    words = {e.question: e.words for e in found}
+    assert (
+        words["At which batch does reward break?"]
+        == f"Not decidable: there is no margin, as {why}."
+    )
+    rules = f"Does the learning-rate rule make a difference (no margin, as {why})?"
+    assert "equivalent" not in words[rules]
+
+
+def test_names_in_a_sentence_keep_their_capitals():
+    """A lack of fit is F, not f."""
+    runs = simulated_runs(
+        [256, 512, 1024], [0, 2, 5, 10, 20], 4, noise=1e-5, rng=np.random.default_rng(4),
+        accuracy=lambda b, w: 0.7 - 0.01 * (abs(w - 5) > 1) - 0.0001 * abs(w - 5),
+    )  # fmt: skip
+
+    found = estimated(runs, simulated_curves(runs, 3), WARMUPS)
+
+    assert "(lack of fit F = " in found.words
+
+
 def test_a_target_in_percent_is_refused():
     runs = study()
 
@@ -182,7 +236,8 @@ def test_runs_without_accuracies_are_told_so():
 
     found = estimate_all(Measured(runs, curves), draws=50)
 
-    assert all(a.words.startswith("Not decidable") for a in found if a.question != DISTANCE)
+    answers = [a for a in found if a.question not in (DISTANCE, WHICH)]
+    assert all(a.words.startswith("Not decidable") for a in answers)
     assert {a.question: a.words for a in found}[CRITICAL] == (
         "Not decidable: these runs have no accuracy."
     )

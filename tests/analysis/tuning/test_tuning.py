@@ -177,6 +177,17 @@ def test_batches_that_differ_in_more_than_the_question_have_no_rule(tuned, colum
     assert not any(text.startswith("Rules fitted") for text in said)
 
 
+def test_a_best_value_beyond_the_range_is_said_to_be_beyond_it():
+    tuned = simulated(n_trials=16)
+    beyond = tuned.trials.assign(loss=tuned.trials["loss"] - tuned.trials["warmup"])
+    beyond["value"] = beyond["loss"]
+
+    said = "\n".join(in_words(replace(tuned, trials=beyond), pd.DataFrame(), None))
+
+    assert "above 20" in said
+    assert "inf " not in said
+
+
 def test_parabolas_that_the_trials_reject_have_neither_interval_nor_rule(tuned, rng):
     """Losses that rise from the best rate four times as slowly on the right."""
     trials = tuned.trials
