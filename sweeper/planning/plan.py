@@ -186,7 +186,8 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
             spec = points.read(config)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
-            check_repeat(first.config.resolved, config)
+            if first is not spec:
+                check_repeat(first.config.resolved, config)
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:

@@ -11,7 +11,7 @@ from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
-from sweeper.spec.sentences import checked
+from sweeper.spec.sentences import checked, not_stored
 from sweeper.spec.tariff import Tariff
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
@@ -26,7 +26,6 @@ from sweeper.spec.values import (
     Switch,
     Text,
     Threads,
-    not_stored,
 )
 
 

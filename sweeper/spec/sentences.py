@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -215,3 +216,23 @@ def as_typed(value: Any) -> str:
     """A value as one would write it in a config."""
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else repr(value)
+
+
+def not_stored(node: Any, key: str = "") -> Iterator[str]:
+    """A sentence for each value, in settings of any type, that no table and no file can hold."""
+    if isinstance(node, int | float):
+        if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
+            yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."
+    elif isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from _not_stored_at(name, value, key)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from not_stored(value, key)
+
+
+def _not_stored_at(name: Any, value: Any, key: str) -> Iterator[str]:
+    if not isinstance(name, str):
+        yield f"{key} must have texts as names; got {name}. Write '{name}'."
+    elif value is not None and not isinstance(value, str):
+        yield from not_stored(value, f"{key}.{name}" if key else name)

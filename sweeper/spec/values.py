@@ -1,8 +1,7 @@
 """The kinds of values that a config may hold, each with the rule that a refusal quotes."""
 
 import math
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -128,23 +127,3 @@ class Own(Settings, extra="allow"):
 
     name: Text
     target: Text = Field(alias=OWN)
-
-
-def not_stored(node: Any, key: str = "") -> Iterator[str]:
-    """A sentence for each value, in settings of any type, that no table and no file can hold."""
-    if isinstance(node, int | float):
-        if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
-            yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."
-    elif isinstance(node, Mapping):
-        for name, value in node.items():
-            yield from _not_stored_at(name, value, key)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from not_stored(value, key)
-
-
-def _not_stored_at(name: Any, value: Any, key: str) -> Iterator[str]:
-    if not isinstance(name, str):
-        yield f"{key} must have texts as names; got {name}. Write '{name}'."
-    elif value is not None and not isinstance(value, str):
-        yield from not_stored(value, f"{key}.{name}" if key else name)
