@@ -1,4 +1,4 @@
-"""The site builds without a broken link, and each command in the docs is understood."""
+"""The site builds without a broken link, and commands in the docs print what they are said to."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -67,6 +68,35 @@ def test_every_command_in_the_docs_is_understood(tmp_path):
         own = next((text for word, text in READERS_OWN.items() if word in line), None)
         assert (said["code"] == 0) == (own is None), (line, said)
         assert (own or "") in said["out"] + said["err"], (line, said)
+
+
+#: A command, and what follows it, in fences or indented.
+PRINTED = re.compile(
+    r"(?:`python -m (analysis [^`]+)`(?: says|,[^\n]*)?:\n\n(?:```\n)?"
+    r"|^ {4}\$ python -m (analysis (?:[^\n]*\\\n)*[^\n]*)\n)((?: *\S[^`\n]*\n)+)",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["results/claims", "decision", "frontier"])
+def test_analysis_prints_what_the_docs_say_that_it_printed(page, command, tmp_path, monkeypatch):
+    """Each line of a page, in order; the page may leave lines out, and what follows in a line."""
+    monkeypatch.chdir(tmp_path)
+    Path("docs").symlink_to(ROOT / "docs")
+    Path("results").symlink_to(ROOT / "docs/results/warmup")
+    found = PRINTED.findall((ROOT / f"docs/{page}.md").read_text())
+    assert len(found) >= 2
+
+    for quoted, typed_in, printed in found:
+        said = command(*shlex.split((quoted or typed_in).replace("\\\n", " ")))
+        lines = iter(said.stdout.splitlines())
+        missing = [
+            line
+            for line in dedent(printed).splitlines()
+            if not any(one.startswith(line) for one in lines)
+        ]
+        assert missing[:1] == [], (quoted or typed_in, said.stderr)
 
 
 @pytest.mark.slow

@@ -57,8 +57,8 @@ def _priced(proposal: Proposal, prices: Prices) -> Proposal:
     try:
         priced = prices.of(proposal.configs)
         is_again = not proposal.repeats and prices.have_failed(priced.run_ids)
-    except ValueError as error:  # of settings that this version does not have
-        why = f"such runs are not possible with this version: {str(error).splitlines()[0]}"
+    except ValueError as error:  # of settings that this version does not have, or no layout
+        why = f"such runs are not possible: {str(error).splitlines()[0]}"
         return replace(proposal, configs=(), why=why, expected=UNKNOWN)
     return replace(
         proposal,

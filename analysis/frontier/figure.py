@@ -75,7 +75,7 @@ def draw_frontier(
             ":", color=style.GREY, label="closed form",
         )  # fmt: skip
     sheet.label("device-hours", f"time to the target [{unit}]")
-    how = "Lines: numbers of devices. Marks: the fastest of a batch, with 95 % of the seeds' steps."
+    how = "Lines: numbers of devices. Marks: the fastest of a batch, with 95 % intervals of seeds."
     return sheet.finish(everything, "Time against device-hours", [about, how])
 
 

@@ -9,8 +9,11 @@ import pandas as pd
 from analysis.frontier.closed_form import ClosedForm
 from analysis.frontier.cluster import Cluster
 from analysis.frontier.model import Work, points
-from analysis.stats.replicates import Array, Replicates, fixed_rng, percentile_interval
+from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
 from analysis.stats.target import critical_batch
+
+#: How far the logarithm of a draw may be from that of the mean: two seeds say next to nothing.
+_FARTHEST = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,24 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     batches = [int(b) for b in cells.points["global_batch"]]
     draws: dict[int, Array] = {}
     if not cells.no_interval:
-        drawn = cells.resampled_means(fixed_rng())
-        draws = dict(zip(batches, drawn.T, strict=True))
+        rng, each = fixed_rng(), zip(batches, cells.values, strict=True)
+        draws = {batch: _drawn(values, rng) for batch, values in each}
     named = ", ".join(f"{batch:,}" for batch in missed)
     note = f"Left out, as not every run reached the target: batch {named}." if missed else ""
     means = dict(zip(batches, map(float, cells.means), strict=True))
     return Steps(means, draws, tuple(filter(None, [note])))
+
+
+def _drawn(steps: Array, rng: np.random.Generator) -> Array:
+    """Draws of a batch's mean whose central 95 % are Student's interval, in logarithms.
+
+    Each batch has an interval of its own, from the spread of its own seeds, which few seeds do not
+    tell: what other batches vary by is no help.
+    """
+    mean = steps.mean()
+    error = steps.std(ddof=1) / np.sqrt(len(steps)) / mean
+    away = error * rng.standard_t(len(steps) - 1, DRAWS)
+    return mean * np.exp(np.clip(away, -_FARTHEST, _FARTHEST))
 
 
 def closed_form(reached: pd.DataFrame, work: Work) -> ClosedForm | str:

@@ -126,12 +126,18 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
 
 
 def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:
-    """Batch and warmup of a paper's point for runs like these: those of a small twin are shares."""
+    """Batch and warmup of a paper's point for runs like these: those of a small twin are shares.
+
+    The batch is a multiple of ten, unless that is none that stands for the paper's.
+    """
     if not len(like) or pd.isna(like.iloc[0]["twin_of"]):
         return point.batch, point.warmup
     first = like.iloc[0]
     share = first["num_train_examples"] / IMAGENET_EXAMPLES
-    return round(point.batch * share / 10) * 10, point.warmup * first["epochs"] / paper.epochs
+    round_one = round(point.batch * share / 10) * 10
+    is_near = nearest_batch(round_one / share, [point.batch]) is not None
+    batch = round_one if is_near else round(point.batch * share)
+    return batch, point.warmup * first["epochs"] / paper.epochs
 
 
 def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str) -> str:

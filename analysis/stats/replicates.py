@@ -83,9 +83,15 @@ class Replicates:
 
     @classmethod
     def of(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
-        """Collect the finished runs of each point."""
+        """Collect the finished runs of each point.
+
+        Runs of one seed count once, with their mean: rules that come to one rate at a batch are
+        the same training there, and no replicates of each other.
+        """
         finished = runs[(runs["outcome"] == "finished") & runs[measure].notna()]
-        finished = finished.sort_values("seed") if "seed" in finished else finished
+        if "seed" in finished:
+            seeds = finished.groupby([*by, "seed"], as_index=False, dropna=False)
+            finished = seeds.agg({measure: "mean"}).sort_values("seed", kind="stable")
         groups = finished.groupby(list(by), sort=True)
         values = tuple(np.asarray(group, dtype=float) for _, group in groups[measure])
         known = groups["seed"] if "seed" in finished else ()

@@ -135,7 +135,7 @@ def with_metric(
     """Runs and curves with the metric that is asked for, or that the results name.
 
     Runs that name val_accuracy and have none are compared by their loss. A run that finished with
-    an infinite metric has diverged as far as the metric tells.
+    an infinite metric, or logged one that is no number, has diverged as far as the metric tells.
 
     Uses `metric_name`, `config_json` and our own measures of the runs.
 
@@ -149,6 +149,7 @@ def with_metric(
         return _finite(Measured(runs, curves, _OURS[name]))
     loaded = read_metrics(results, runs)
     logged = loaded.frame[loaded.frame["name"] == name]
+    logged = logged.assign(value=logged["value"].fillna(inf))  # logged, and no number
     if not len(logged):
         metric = _unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
         return _finite(Measured(runs, curves, metric, loaded.unread))

@@ -303,4 +303,4 @@ def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
 
     one = asks(found, "At 7,680, training without warmup is worst")
     assert one["commands"] == []
-    assert one["why"].startswith("such runs are not possible with this version: perturbation must")
+    assert one["why"].startswith("such runs are not possible: perturbation must")

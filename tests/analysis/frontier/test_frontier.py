@@ -141,6 +141,20 @@ def test_intervals_are_those_of_the_seeds_steps():
     )
 
 
+def test_each_batchs_interval_of_two_seeds_holds_its_steps_as_often_as_it_says():
+    """With 95 % coverage, fewer than 105 of 120 has a probability of 0.0006."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(24):
+        rows = [(b, seed, rng.normal(1000, 30)) for b in range(100, 600, 100) for seed in (0, 1)]
+        runs = pd.DataFrame(rows, columns=["global_batch", "seed", "steps_to_target"])
+        draws = steps_to_target(runs.assign(reached_target=True)).draws
+        ends = [np.quantile(of_batch, [0.025, 0.975]) for of_batch in draws.values()]
+        held += sum(low <= 1000 <= high for low, high in ends)
+
+    assert held >= 105
+
+
 def test_a_batch_with_a_run_short_of_the_target_is_left_out_by_name():
     runs = pd.DataFrame(
         {

@@ -10,7 +10,7 @@ from analysis.figures import save
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.draw import draw_figure, draw_optimizers
 from analysis.papers.grid import median_of_last_epochs, missing_points, runs_of
-from analysis.papers.paper import command_for, place_runs
+from analysis.papers.paper import command_for, own_point, place_runs
 from analysis.tables.comparable_runs import group_comparable
 
 PAPER = PAPERS["mccord2021"]
@@ -77,6 +77,18 @@ def test_on_imagenet_the_command_is_the_papers_preset():
     assert found == (
         "python -m sweeper -m +experiment=mccord2021_warmup batch=7680 warmup=10,20 lr_rule=linear"
     )
+
+
+@pytest.mark.parametrize("examples", [12_500, 20_000, 50_000])
+def test_the_batches_that_are_asked_of_a_twin_stand_for_the_papers(examples):
+    twin = as_twin(grid([300], [0])).assign(num_train_examples=examples)
+    points = FIGURES["figure_5"].points()
+
+    own = [own_point(point, PAPER, twin)[0] for point in points]
+
+    asked = pd.concat([twin.assign(global_batch=batch) for batch in own])
+    placed = place_runs(asked, PAPER)
+    assert set(placed["paper_batch"]) == {point.batch for point in points}
 
 
 def test_the_command_for_a_twin_is_in_the_twins_numbers():

@@ -409,6 +409,17 @@ def test_what_a_seed_does_to_all_points_widens_no_interval():
     assert (found.low, found.high) == pytest.approx((same.low, same.high))
 
 
+def test_runs_of_one_seed_at_a_point_are_no_replicates():
+    """Two rules that come to the same rate are one training there; it must not count twice."""
+    runs = lr_runs(np.random.default_rng(0), lambda b: (b / 3840) ** 0.5, seeds=3)
+    is_base = runs["global_batch"] == 3840
+    twice = pd.concat([runs, runs[is_base], runs[is_base]], ignore_index=True)
+
+    found, once = (best_lrs(r, np.random.default_rng(0)).table() for r in (twice, runs))
+
+    pd.testing.assert_frame_equal(found, once)
+
+
 @pytest.mark.parametrize(
     ("law", "ends"), [(lambda b: b / 3840, (61440, np.inf)), (lambda b: 1.0, (0, 3840))]
 )

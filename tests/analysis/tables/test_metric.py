@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
@@ -192,6 +193,22 @@ def test_a_run_that_finished_with_an_infinite_metric_has_diverged(tmp_path, caps
     assert main(words) == 0
 
     assert "1 of 3 (6 to 79 %)" in capsys.readouterr().out
+
+
+def test_a_run_that_logged_no_number_has_diverged_rather_than_left_the_others_alone(tmp_path):
+    write_regression(tmp_path)
+    logged = pq.read_table(_file(tmp_path)).to_pylist()
+    first = logged[0]["run_id"]
+    is_nan = [row["run_id"] == first and row["name"] == RMSE.name for row in logged]
+    rows = [
+        row | {"value": np.nan} if lost else row for row, lost in zip(logged, is_nan, strict=True)
+    ]
+    write_rows(rows, _file(tmp_path))
+
+    runs = measured(tmp_path).runs.set_index("run_id")
+
+    assert runs["outcome"].value_counts().to_dict() == {"finished": 17, "diverged": 1}
+    assert runs.loc[first, "outcome"] == "diverged"
 
 
 def test_claims_about_accuracy_are_one_line_without_it(tmp_path):
