@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from math import isnan
@@ -23,17 +23,19 @@ from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt
-from sweeper.store.damaged import find_damaged, sound_rows
-from sweeper.store.ledger import Ledger, RowFile
+from sweeper.store.damaged import find_damaged, is_merged, sound_rows
+from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import pending_runs
 from sweeper.store.questions import read_questions
 from sweeper.store.row import metric_columns
+from sweeper.store.row_file import RowFile
 from sweeper.store.standing import Open, Standing, standing
 from sweeper.store.step_progress import read_step_progress
 
 _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
 _LINES_BESIDE_TABLE = 8  # on a terminal that is watched
+_IN_QUEUE = {"queued", "submitted"}  # states of a run's job
 _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
@@ -88,26 +90,35 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
     found = overview(ledger)
     _show_overview(found, ledger, console, at_most)
     is_running = any(run["state"] == Open.HELD for run in found["running"])
-    in_queue = [line for line in found["waiting"] if line["state"] in {"queued", "submitted"}]
+    in_queue = [line for line in found["waiting"] if line["state"] in _IN_QUEUE]
     return bool(is_running or in_queue or found["pending"])
 
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome, the runs that are running, the latest failures with reasons and logs."""
-    ended = sound_rows(ledger)
-    running = [_running_attempt(ledger, run_id, number) for run_id, number in ledger.active()]
+    queue = waiting(ledger)
+    queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
+    begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
+    running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]
+    ended = _ended(ledger, queued | {run["run_id"] for run in running})
     failed = [run_id for run_id, row in ended.items() if not row.outcome.is_result]
     reasons = ledger.rows(set(failed), ["outcome", "reason", "log_path", "config_json"])
     return {
         "results": str(ledger.results),
         "counts": dict(Counter(str(row.outcome) for row in ended.values())),
-        "running": [found for found in running if found],
-        "waiting": waiting(ledger),
+        "running": running,
+        "waiting": queue,
         "pending": _pending(ledger),
         "damaged": [str(path) for path in find_damaged(ledger.results)],
         "questions": [asdict(asked) for asked in read_questions(ledger.results)],
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
+
+
+def _ended(ledger: Ledger, under_way: Collection[str]) -> dict[str, RowFile]:
+    """The rows of runs that no other attempt is made at or queued for."""
+    rows = sound_rows(ledger)
+    return {run_id: row for run_id, row in rows.items() if run_id not in under_way}
 
 
 def _pending(ledger: Ledger) -> list[str]:
@@ -174,14 +185,14 @@ def _find(ledger: Ledger, prefix: str) -> str:
 
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_most: int) -> None:
-    num_running = len(found["running"])
     lines = [line for run in found["running"] if (line := _line_under_way(ledger, run))]
     waiting_lines = found["waiting"]
     known = [line for line in waiting_lines if line["state"] != "outdated"]
     specs = [(stored_run_spec(line["config"]), line["state"]) for line in known]
     lines += [RunState(spec, status=state).line for spec, state in specs]
-    under_way = {run["run_id"] for run in found["running"]}
-    ended = [row for run_id, row in sound_rows(ledger).items() if run_id not in under_way]
+    in_queue = [line for line in waiting_lines if line["state"] in _IN_QUEUE]
+    under_way = {line["run_id"] for line in (*found["running"], *in_queue)}
+    ended = [*_ended(ledger, under_way).values()]
     room = max(0, at_most - len(lines))
     shown = [*lines[:at_most], *_ended_lines(ledger, ended, at_most=room)]
     if shown:
@@ -198,12 +209,15 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
-        console.print(f"{path} is damaged: the next sweep makes its runs again")
+        does = "says what to do" if is_merged(Path(path)) else "makes its runs again"
+        console.print(f"{path} is damaged: the next sweep {does}")
     for asked in found["questions"]:
         console.print(f"question={asked['text']!r}: {asked['said']}")
     counts = counted(found["counts"]) or "no run has finished yet"
-    pending = f", {len(found['pending'])} waiting" if found["pending"] else ""
-    console.print(f"{counts}, {num_running} running{pending}. Results: {ledger.results}")
+    states = Counter(run["state"] for run in found["running"])
+    left = f", {states[Open.ABANDONED]} abandoned" if states[Open.ABANDONED] else ""
+    left += f", {len(found['pending'])} waiting" if found["pending"] else ""
+    console.print(f"{counts}, {states[Open.HELD]} running{left}. Results: {ledger.results}")
 
 
 def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:

@@ -80,7 +80,7 @@ def _sentences(
             sentence = _unknown(key, given, holder)
         elif error["type"] == "invalid_key":
             key, name = key.rsplit(".", 1) if "." in key else ("a config", key)
-            sentence = f"{key} must have names as keys; got {name}. Quote it."
+            sentence = _no_name(key, name)
         elif error["type"] == "missing":
             sentence = f"{key} must be given; {_how_to_give(key, given)}."
         else:
@@ -233,6 +233,10 @@ def not_stored(node: Any, key: str = "") -> Iterator[str]:
 
 def _not_stored_at(name: Any, value: Any, key: str) -> Iterator[str]:
     if not isinstance(name, str):
-        yield f"{key} must have texts as names; got {name}. Write '{name}'."
+        yield _no_name(key, name)
     elif value is not None and not isinstance(value, str):
         yield from not_stored(value, f"{key}.{name}" if key else name)
+
+
+def _no_name(key: str, name: Any) -> str:
+    return f"{key} must have names as keys; got {name}. Quote it."

@@ -20,7 +20,8 @@ from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
-from sweeper.planning.plan import Event, LazyTasks, Task
+from sweeper.planning.event import Event
+from sweeper.planning.plan import LazyTasks, Task
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec

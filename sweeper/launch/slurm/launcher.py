@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sweeper.launch.slurm import commands
-from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, submit
+from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, shared_path, submit
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
-from sweeper.planning.plan import Event, LazyTasks, Task, Tasks
+from sweeper.planning.event import Event
+from sweeper.planning.plan import LazyTasks, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End
+from sweeper.store.lease import unlock
 from sweeper.store.ledger import Ledger
 from sweeper.store.standing import Open, recover, standing
 
@@ -35,6 +37,9 @@ _STAYS = (
     "hydra.launcher.detach has no effect here: which runs come next follows from the results of "
     "these, so the command stays. Its jobs outlive it; repeat it to go on."
 )
+_SQUEUE_SILENT = (
+    "squeue must respond, to show which runs are already queued; it does not. Try again later."
+)
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
 # private: SLURM reasons of squeue with which a job never starts
@@ -49,6 +54,13 @@ _HOPELESS = {
     "PartitionTimeLimit",
     "QOSNotAllowed",
 }
+# private: SLURM reasons of squeue with which a job waits for a person
+_HELD = {
+    "JobHeldAdmin",
+    "JobHeldUser",
+    "job requeued in held state",
+    "launch failed requeued held",
+}
 
 
 def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
@@ -58,17 +70,20 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     same path. ValueError if this is no host to submit from, or SLURM refuses the first submission.
     """
     commands.check_submit_host()
-    source, is_open, stays_unasked = iter(tasks), True, request.detach
+    source, stays_unasked = iter(tasks), request.detach
+    left: list[Task] = []
     account = None
     if isinstance(tasks, LazyTasks) and tasks.hours is not None:
         account = (f"account-{secrets.token_hex(6)}", tasks.hours)
-    sweep = _Sweep(Ledger(ledger.results.resolve()), request, account)
+    sweep = _Sweep(Ledger(shared_path(ledger.results)), request, account)
     try:
-        while is_open or sweep.followed:
-            ready, is_open = _ready(source) if is_open else ([], False)
-            if ready:
-                yield from sweep.submit(ready)
-            if request.detach and not is_open:
+        while sweep.is_open or sweep.followed:
+            ready, sweep.is_open = _ready(source) if sweep.is_open else ([], False)
+            left += ready
+            if left:
+                refused = yield from sweep.submit(left)
+                left = refused if sweep.is_open else []  # what comes next waits for them
+            if request.detach and not sweep.is_open:
                 yield Event(is_detached=True)
                 return
             if stays_unasked:
@@ -116,24 +131,25 @@ class _Followed:
 
 
 class _Sweep:
-    """The runs of one command, queued or running."""
+    """The runs of one command, queued or running; more may come while it is open."""
 
     def __init__(self, ledger: Ledger, request: Request, account: tuple[str, float] | None) -> None:
         self._ledger, self._request, self._account = ledger, request, account
         self._tickets = Tickets(ledger)
-        self._has_submitted = False
+        self._has_begun = False
         self._warned: set[str] = set()
         self.followed: dict[str, _Followed] = {}
+        self.is_open = True
 
-    def submit(self, tasks: Sequence[Task]) -> Iterator[Event]:
-        """Attach to what has a job; submit the rest."""
-        jobs = self._jobs()
+    def submit(self, tasks: Sequence[Task]) -> Generator[Event, None, list[Task]]:
+        """Attach to what has a job; submit the rest. What was refused is returned.
+
+        ValueError if that is all there is to follow.
+        """
+        jobs = self._tickets.jobs()
         if jobs is None:
-            msg = (
-                "squeue must respond, to show which runs are already queued; it does not. Try "
-                "again later."
-            )
-            raise ValueError(msg)
+            yield self._refused(len(tasks), _SQUEUE_SILENT)
+            return [*tasks]
         known = self._tickets.all()
         new = [task for task in tasks if not self._has_job(task, known, jobs)]
         for task in tasks:
@@ -142,8 +158,11 @@ class _Sweep:
             are = "is" if attached == 1 else "are"
             text = f"{attached} of {several(len(tasks), 'run')} {are} already queued or running."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
+            self._has_begun = True
+        refused: list[Task] = []
         for array in arrays(new, self._request, commands.max_array_size()):
-            yield from self._submit_array(array, known)
+            refused += yield from self._submit_array(array, known)
+        return refused
 
     def _has_job(self, task: Task, known: Mapping[str, Ticket], jobs: Jobs) -> bool:
         ticket = known.get(task.spec.run_id)
@@ -153,7 +172,9 @@ class _Sweep:
             self._ledger.attempt_folder(task.spec.run_id, task.number).exists()
         )
 
-    def _submit_array(self, array: Array, known: Mapping[str, Ticket]) -> Iterator[Event]:
+    def _submit_array(
+        self, array: Array, known: Mapping[str, Ticket]
+    ) -> Generator[Event, None, list[Task]]:
         folder = self._tickets.open_submission(array.name)
         runs = [
             task.spec.run_id
@@ -169,18 +190,28 @@ class _Sweep:
             for run_id in runs:
                 self._tickets.remove(run_id)
                 del self.followed[run_id]
-            if not self._has_submitted:
-                raise ValueError(str(error)) from error
-            yield Event(said=[f"{several(len(runs), 'run')} not submitted. {error}"])
-            return
+            unlock(folder)
+            yield self._refused(len(runs), str(error))
+            return [task for _, task in array.tasks if task.spec.run_id in runs]
         self._tickets.note_job(array.name, job)
-        self._has_submitted = True
+        self._has_begun = True
         jobs = "1 job" if len(array.elements) == 1 else f"an array of {len(array.elements)} jobs"
         text = (
             f"Submitted {several(len(runs), 'run')} as {jobs}, number {job}. Ctrl-C leaves what is "
             "queued in the queue; repeat the command to attach to it."
         )
         yield Event(said=[text], queued=runs)
+        return []
+
+    def _refused(self, count: int, why: str) -> Event:
+        """Say, once, why runs were not submitted; ValueError if nothing was before them."""
+        if not self._has_begun:
+            raise ValueError(why)
+        is_news = why not in self._warned
+        self._warned.add(why)
+        again = f" Meanwhile this command tries again every {self._request.poll_s:g} s."
+        text = f"{several(count, 'run')} not submitted. {why}{again if self.is_open else ''}"
+        return Event(said=[text] * is_news)
 
     def _claim(
         self, task: Task, submission: str, index: int | None, known: Mapping[str, Ticket]
@@ -198,7 +229,7 @@ class _Sweep:
 
     def look(self) -> Event:
         """Compare what is followed with the queue, the running attempts and the rows."""
-        jobs = self._jobs()
+        jobs = self._tickets.jobs()
         known = self._tickets.all()
         active = dict(self._ledger.active())
         rows = self._ledger.ended()
@@ -223,17 +254,15 @@ class _Sweep:
     def _hopeless(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
         """Sentences on jobs that the queue keeps without a prospect, each once."""
         found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
-        reasons = {job.reason for job in found} & _HOPELESS - self._warned
+        reasons = {job.reason for job in found} & (_HOPELESS | _HELD) - self._warned
         self._warned |= reasons
         return [
-            f"Jobs wait because of {reason} and cannot start: see `sinfo --Node --long`, scancel "
-            "them, and request what the partition has."
+            f"Jobs are held ({reason}): they start after `scontrol release`, and scancel ends them."
+            if reason in _HELD
+            else f"Jobs wait because of {reason} and cannot start: see `sinfo --Node --long`, "
+            "scancel them, and request what the partition has."
             for reason in sorted(reasons)
         ]
-
-    def _jobs(self) -> Jobs | None:
-        queue = commands.queue()
-        return None if queue is None else Jobs(queue, self._tickets)
 
     def _end(self, run_id: str, number: int) -> Mapping[str, End]:
         del self.followed[run_id]

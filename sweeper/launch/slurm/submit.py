@@ -97,6 +97,19 @@ class Refused(Exception):
     """SLURM did not take a submission; the text says why and what to do."""
 
 
+def shared_path(results: Path) -> Path:
+    """The results folder, as all nodes know it; ValueError if jobs could not write there."""
+    path = results.resolve()
+    if not {"%", "\\"} & {*str(path)}:
+        return path
+    msg = (
+        "results must be a path without % and \\ with hydra/launcher=slurm, as sbatch changes them "
+        f"in the names of the jobs' output files; got {path}. Choose another with "
+        "results=FOLDER."
+    )
+    raise ValueError(msg)
+
+
 def arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Array]:
     """Group tasks into arrays whose jobs need the same, each at most `largest` jobs long."""
     shapes: dict[tuple[Any, ...], list[Task]] = {}
@@ -213,6 +226,10 @@ def _advice(reason: str) -> str:
 
 # private: SLURM error texts (slurm_errno.c), in lower case; the first that fits
 _ADVICE = (
+    (
+        ("unable to contact", "timed out", "connection refused"),
+        "Its controller does not answer: repeat the command later.",
+    ),
     (
         ("maxsubmit", "temporarily unavailable"),
         "The queue is full for now: repeat the command later, or put more runs in a job with "

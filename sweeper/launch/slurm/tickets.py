@@ -13,6 +13,7 @@ that submitted it was killed before it could note the job's number.
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,15 @@ class Tickets:
         name, hours = ticket.account
         return SharedAccount(self.folder / Path(name).name, hours)
 
+    def jobs(self) -> "Jobs | None":
+        """Which tickets have a job, of whichever user; None if SLURM does not respond."""
+        users = {os.getuid()}
+        for path in self._queued.glob("*.json"):
+            with suppress(FileNotFoundError):  # its run has ended meanwhile
+                users.add(path.stat().st_uid)
+        queue = commands.queue(users)
+        return None if queue is None else Jobs(queue, self)
+
     def is_being_submitted(self, name: str) -> bool:
         """Whether a living process is at a submission that has no number yet."""
         folder = self.folder / name
@@ -215,15 +225,16 @@ class Jobs:
 def waiting(ledger: Ledger) -> list[dict[str, Any]]:
     """The runs that were submitted, have not ended and are not running, with SLURM's state.
 
+    Those whose last attempt was abandoned are among them if their job will make another.
+
     `state` is queued, gone (the job left the queue: the same command submits the run again),
     submitted where SLURM cannot be asked, or outdated (the ticket cannot be read, or is of another
     version of this code).
     """
     tickets = Tickets(ledger)
-    active = {run_id for run_id, _ in ledger.active()}
-    known = {run_id: n for run_id, n in tickets.latest().items() if run_id not in active}
-    queue = commands.queue() if known else None
-    jobs = None if queue is None else Jobs(queue, tickets)
+    begun = {run_id: is_held(ledger.attempt_folder(run_id, n)) for run_id, n in ledger.active()}
+    known = {run_id: n for run_id, n in tickets.latest().items() if not begun.get(run_id)}
+    jobs = tickets.jobs() if known else None
     lines: list[dict[str, Any]] = []
     for run_id, number in known.items():
         line: dict[str, Any] = {
@@ -245,7 +256,8 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
             line["state"], line["why"] = _state(ticket, jobs)
         except ValueError as error:
             line["state"], line["why"] = "outdated", str(error)
-        lines.append(line)
+        if line["state"] == "queued" or run_id not in begun:  # else it is abandoned
+            lines.append(line)
     return lines
 
 

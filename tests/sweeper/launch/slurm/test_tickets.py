@@ -1,11 +1,19 @@
 """What waits in SLURM's queue is understood by a later version of the code, or refused in words."""
 
+import json
+import os
+from dataclasses import asdict, replace
+
 import pytest
 
 from sweeper.commands import status
+from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.tickets import Jobs, Ticket, Tickets, waiting
+from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt, End
+from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 
 
@@ -88,3 +96,51 @@ def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read
     assert f"1 outdated: {path} must be a ticket of this version of sweeper; it cannot be" in said
     assert "Remove it and repeat the command to submit its run again." in said
     assert "1 submitted: squeue does not respond here" in said
+
+
+@pytest.mark.parametrize("was_cut_off", [False, True])
+def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
+    default_config, ledger, capsys, monkeypatch, was_cut_off
+):
+    """After a preemption, which has its row, and after the loss of a node, which has none."""
+    ledger.prepare()
+    tickets = Tickets(ledger)
+    tickets.claim(ticket(default_config), instead_of=None)
+    tickets.open_submission("0123")
+    tickets.note_job("0123", "17")
+    attempt = Attempt.begin(run_spec(default_config), ledger, 1)
+    if was_cut_off:
+        (attempt.folder / LEASE).write_text(json.dumps(asdict(replace(this_process(), born="0"))))
+    else:
+        attempt.end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
+    job = Queued(job="17", index=0, state="PD", reason="BeginTime", comment="sweeper 0123")
+    monkeypatch.setattr(commands, "queue", lambda users: [job])
+
+    found = status.overview(ledger)
+    assert status.main([str(ledger.results)]) == 0
+
+    assert (found["counts"], found["running"], found["without_result"]) == ({}, [], [])
+    assert [line["state"] for line in found["waiting"]] == ["queued"]
+    said = capsys.readouterr().out
+    assert said.count("seed=0") == 1
+    assert "1 queued: BeginTime" in said
+    assert "no run has finished yet, 0 running." in said
+    monkeypatch.setattr(commands, "queue", lambda users: [])
+    found = status.overview(ledger)
+    assert [line["state"] for line in found["running"]] == ["abandoned"] * was_cut_off
+    assert found["counts"] == {} if was_cut_off else {"preempted": 1}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_jobs_of_another_user_of_the_folder_are_asked_for_too(default_config, ledger, monkeypatch):
+    tickets = Tickets(ledger)
+    tickets.claim(ticket(default_config), instead_of=None)
+    (path,) = (ledger.results / "slurm/queued").iterdir()
+    os.chown(path, 65534, -1)
+    asked = []
+    monkeypatch.setattr(commands, "ask", lambda *words: asked.extend(words) or "")
+
+    (line,) = waiting(ledger)
+
+    assert "--user=0,65534" in asked
+    assert line["state"] == "gone"

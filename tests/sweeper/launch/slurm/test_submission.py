@@ -1,0 +1,118 @@
+"""What the submitting command does where SLURM does not take its jobs, or not at once."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from omegaconf import OmegaConf
+
+from sweeper import CONFIG_FOLDER
+from sweeper.launch.slurm import commands, launcher
+from sweeper.launch.slurm.commands import Queued
+from sweeper.launch.slurm.launcher import run_on_slurm
+from sweeper.launch.slurm.submit import Refused, in_words, request_of
+from sweeper.launch.slurm.tickets import Tickets
+from sweeper.planning.plan import Task
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
+
+SILENT = "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
+
+
+@pytest.fixture
+def request_():
+    """What the preset requests, looked after without a pause."""
+    known = OmegaConf.to_container(OmegaConf.load(CONFIG_FOLDER / "hydra/launcher/slurm.yaml"))
+    del known["_target_"]
+    return request_of({**known, "poll_s": 0.2})
+
+
+@pytest.fixture
+def busy(monkeypatch):
+    """A cluster whose programs fail as often as is said; the queue that they tell."""
+    fails = {"sbatch": [], "squeue": []}
+    jobs = []
+
+    def submit(*_, **__):
+        if fails["sbatch"] and fails["sbatch"].pop(0):
+            raise Refused(in_words(SILENT))
+        job = str(len(jobs))
+        jobs.append(Queued(job=job, index=0, state="R", reason="", comment=""))
+        return job
+
+    def queue(_users):
+        return None if fails["squeue"] and fails["squeue"].pop(0) else [*jobs]
+
+    monkeypatch.setattr(launcher, "submit", submit)
+    monkeypatch.setattr(commands, "check_submit_host", lambda: None)
+    monkeypatch.setattr(commands, "max_array_size", lambda: 10)
+    monkeypatch.setattr(commands, "queue", queue)
+    return fails, jobs
+
+
+@pytest.fixture
+def tasks(short):
+    """Two runs; the second is there later, as that of a trial that waited for a result."""
+    specs = (run_spec(short(seed=seed)) for seed in range(2))
+    return [Task(spec=spec, number=1) for spec in specs]
+
+
+@pytest.mark.parametrize("program", ["sbatch", "squeue"])
+def test_a_later_submission_is_tried_again_until_slurm_takes_it(
+    request_, busy, tasks, ledger, program
+):
+    """As in a study of days, while the controller is restarted."""
+    fails, jobs = busy
+    fails[program] += [False, *[False] * (program == "squeue"), True, True]
+    source = iter([tasks[0], None, tasks[1], *[None] * 50])
+    said = []
+
+    for event in islice(run_on_slurm(source, ledger, request_), 50):
+        said += event.said
+        if len(jobs) == 2:
+            break
+
+    (told,) = (text for text in said if "not submitted" in text)
+    assert told.startswith("1 run not submitted. ")
+    assert told.endswith(" later. Meanwhile this command tries again every 0.2 s.")
+    tickets = Tickets(ledger)
+    assert tickets.latest().keys() == {task.spec.run_id for task in tasks}
+    folders = {path.name for path in (ledger.results / "slurm").iterdir()}
+    assert folders == {"queued", *(ticket.submission for ticket in tickets.all().values())}
+
+
+def test_a_controller_that_does_not_answer_is_said_to_and_nothing_is_left(
+    request_, busy, tasks, ledger
+):
+    fails, _ = busy
+    fails["sbatch"] += [True]
+
+    with pytest.raises(ValueError, match="Its controller does not answer: repeat the command l"):
+        list(run_on_slurm(tasks, ledger, request_))
+
+    assert not list((ledger.results / "slurm/queued").iterdir())
+    assert {path.name for path in (ledger.results / "slurm").iterdir()} == {"queued"}
+
+
+@pytest.mark.parametrize("name", ["50%", "of %a", "back\\slash"])
+@pytest.mark.usefixtures("busy")
+def test_a_path_that_sbatch_would_change_is_refused(request_, tasks, tmp_path, name):
+    folder = tmp_path / name
+
+    with pytest.raises(ValueError, match="a path without % and"):
+        next(run_on_slurm(tasks, Ledger(folder), request_))
+
+    assert not folder.exists()
+
+
+def test_jobs_that_are_held_are_said_to_be(request_, busy, tasks, ledger):
+    """As after `scontrol hold`, or a failing prolog."""
+    _, jobs = busy
+    said = []
+
+    for event in islice(run_on_slurm(tasks, ledger, request_), 6):
+        said += event.said
+        jobs[:] = [replace(job, state="PD", reason="JobHeldUser") for job in jobs]
+
+    (told,) = (text for text in said if "held" in text)
+    assert told.startswith("Jobs are held (JobHeldUser): they start after `scontrol release`")
