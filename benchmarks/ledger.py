@@ -58,8 +58,8 @@ def fill(words: Sequence[str], results: Path, files: str) -> None:
     import pyarrow as pa
 
     from sweeper.commands.plan import plan_grid
-    from sweeper.store.ledger import COMPACT_PREFIX
     from sweeper.store.parquet import write_table
+    from sweeper.store.row_file import COMPACT_PREFIX
     from sweeper.store.schema import CURVES, RUNS, arrow_schema
 
     planned, ledger = plan_grid(words, config_dir=None)

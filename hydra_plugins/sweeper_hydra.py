@@ -19,7 +19,8 @@ from omegaconf import DictConfig
 if TYPE_CHECKING:
     from sweeper.launch.local.slots import LocalSettings
     from sweeper.launch.slurm.submit import Request
-    from sweeper.planning.plan import Event, Tasks
+    from sweeper.planning.event import Event
+    from sweeper.planning.plan import Tasks
     from sweeper.store.ledger import Ledger
 
 

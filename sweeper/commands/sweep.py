@@ -31,8 +31,9 @@ from sweeper.console.text import of_os_error
 from sweeper.launch.imports import TRAINER_PREFIX
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
+from sweeper.planning.event import Event
 from sweeper.planning.order import by_information
-from sweeper.planning.plan import Event, LazyTasks, Plan, Task, Tasks, plan, tasks
+from sweeper.planning.plan import LazyTasks, Plan, Task, Tasks, plan, tasks
 from sweeper.planning.same_training import of_same
 from sweeper.spec import exit_codes
 from sweeper.spec.sentences import several

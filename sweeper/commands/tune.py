@@ -15,7 +15,8 @@ from sweeper.commands.refusals import check_no_question
 from sweeper.commands.sweep import Launch, guard, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
-from sweeper.planning.plan import Event, plan
+from sweeper.planning.event import Event
+from sweeper.planning.plan import plan
 from sweeper.spec import exit_codes
 from sweeper.spec.config import targets
 from sweeper.spec.identity import scientific_part

@@ -15,7 +15,7 @@ from sweeper.console.differences import Differences
 from sweeper.console.runs import RunLine, counted, duration, rate_text, runs_table
 from sweeper.console.text import text_console
 from sweeper.launch.local.interrupts import undivided
-from sweeper.planning.plan import Event
+from sweeper.planning.event import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import printable

@@ -33,12 +33,12 @@ class Column:
     @property
     def holds_numbers(self) -> bool:
         """Whether a cell makes sense in one piece only."""
-        return all(_NUMBER.fullmatch(cell) for cell in self.cells)
+        return all(_NUMBER.fullmatch(cell) for cell in set(self.cells))
 
     @property
     def width(self) -> int:
         """Of the widest cell [cells]."""
-        return max(map(cell_len, self.cells), default=0)
+        return max(map(cell_len, set(self.cells)), default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,6 @@ def _traced(
 
 def _look(args: tuple[Mapping[str, Any], Path, Path]) -> None:
     """First function of the process."""
-    from lightning_modules.process.memory_trace import look  # imports torch
+    from lightning_modules.memory.trace import look  # imports torch
 
     look(*args)

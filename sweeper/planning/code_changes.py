@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
-from sweeper.store.ledger import Ledger, RowFile
+from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import code_hash, kept_code, noted_code, own_code, own_tops
+from sweeper.store.row_file import RowFile
 from sweeper.store.standing import Open, standing
 
 _MOST_FILES = 5

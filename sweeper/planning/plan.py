@@ -1,4 +1,4 @@
-"""The plan of a grid: every run with its status, the tasks left, the events of making them."""
+"""The plan of a grid: every run with its status, and the tasks left."""
 
 import pickle
 from collections import Counter
@@ -18,10 +18,10 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.warnings import find_warnings
-from sweeper.store.attempt import Attempt, End
 from sweeper.store.damaged import sound_rows
-from sweeper.store.ledger import Ledger, RowFile
+from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.row_file import RowFile
 from sweeper.store.same_runs import note_same
 from sweeper.store.standing import Open, recover, standing, tidy
 
@@ -110,25 +110,6 @@ def known_tasks(tasks: Tasks) -> list[Task]:
     """Those that can be looked at before the first is taken."""
     listed = tasks.known if isinstance(tasks, LazyTasks) else tasks
     return [task for task in listed if task] if isinstance(listed, list | tuple) else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """What happened since the last event.
-
-    `began` are attempts that started here, `elsewhere` those found running in another process;
-    `ended` says by run id how attempts ended, here or there; `queued` are ids of runs that wait
-    in a queue, `said` sentences for the user; `is_detached` if the runs continue without this
-    process; `is_stopping` if runs end because the user stops the command.
-    """
-
-    began: Sequence[Attempt] = ()
-    elsewhere: Sequence[Attempt] = ()
-    ended: Mapping[str, End] = field(default_factory=dict[str, End])
-    queued: Sequence[str] = ()
-    said: Sequence[str] = ()
-    is_detached: bool = False
-    is_stopping: bool = False
 
 
 def plan(

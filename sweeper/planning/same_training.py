@@ -10,7 +10,8 @@ from typing import Any
 
 from sweeper.spec.identity import OF_RATES, id_but_for_rates, with_spans
 from sweeper.spec.run_spec import RunSpec, run_spec
-from sweeper.store.ledger import Ledger, RowFile
+from sweeper.store.ledger import Ledger
+from sweeper.store.row_file import RowFile
 
 _POINTS_SHOWN = 10
 #: Columns that are read to tell which rows are worth a look.

@@ -186,7 +186,8 @@ def _unread(config: Mapping[str, Any]) -> frozenset[str]:
 
 def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     incidental = INCIDENTAL.get(name, frozenset())
-    spelled = group if name == "trainer" else _canonical(group)
+    is_read = name == "optimizer" or (name != "trainer" and _is_read(group))
+    spelled = {key: _canonical(value) if is_read else value for key, value in group.items()}
     kept = {key: value for key, value in spelled.items() if key not in incidental}
     # A class of ours goes by its name, so that its file may move; any other by its import path.
     if is_ours(str(kept.get("_target_", ""))):
@@ -199,9 +200,13 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
     if isinstance(value, dict):
-        is_read = is_ours(str(value.get("_target_", "sweeper.")))
-        return {key: _canonical(item) for key, item in value.items()} if is_read else value
+        return {k: _canonical(item) for k, item in value.items()} if _is_read(value) else value
     return [_canonical(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _is_read(group: Mapping[str, Any]) -> bool:
+    """Whether its settings are read by us, and not passed on to a class of the user's."""
+    return is_ours(str(group.get("_target_", "sweeper.")))
 
 
 @lru_cache(maxsize=10_000)

@@ -76,8 +76,10 @@ class RunSpec:
         """With another value of a key; `plain` is what files have of it."""
         config = self.config.model_copy(update={key: value})
         vars(config)["resolved"] = {**self.config.resolved, key: plain}
-        spec = replace(self, config=config)
-        vars(spec)["kin"] = self.kin
+        spec = object.__new__(RunSpec)  # in a fifth of the time of `replace`: a plan has thousands
+        vars(spec).update(
+            config=config, batch_plan=self.batch_plan, schedule=self.schedule, kin=self.kin
+        )
         return spec
 
     @property

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
-from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 from sweeper.store.parquet import UNREADABLE, open_table, read_rows, read_whole, write_table
+from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 
 _LOCK = ".compacting"
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from sweeper.store.ledger import COMPACT_PREFIX, ROW_FOLDERS, Ledger, RowFile
+from sweeper.store.ledger import Ledger
+from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 
 #: Of more files only the ends are looked at, until they are merged: reading one takes 1.5 ms.
 _FEW = 1000
@@ -39,7 +40,7 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     """
     found = find_damaged(ledger.results)
     for path in found:
-        if path.name.startswith(COMPACT_PREFIX):
+        if is_merged(path):
             msg = (
                 f"A file of many runs must be sound; {path} is damaged. Restore a copy, or, "
                 f"to train its runs again: {_by_hand(path, ledger.results / 'damaged')}"
@@ -51,6 +52,11 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
             folder.mkdir(parents=True, exist_ok=True)
             other.replace(folder / other.name)
     return [f"{path} is damaged: moved to {ledger.results / 'damaged'}." for path in found]
+
+
+def is_merged(path: Path) -> bool:
+    """Whether a file of a table has many runs."""
+    return path.name.startswith(COMPACT_PREFIX)
 
 
 def _by_hand(path: Path, folder: Path) -> str:
@@ -88,7 +94,7 @@ def _is_whole(path: Path) -> bool:
 def _of_same_runs(path: Path) -> Sequence[Path]:
     """A file of a table and what the other tables hold of its attempt, or of its merged runs."""
     stem = path.stem
-    if not stem.startswith(COMPACT_PREFIX):
+    if not is_merged(path):
         stem = "-".join(stem.split("-")[:2])  # run id and attempt
     root = path.parents[1]
     return [other for table in ROW_FOLDERS for other in (root / table).glob(f"{stem}*.parquet")]

@@ -8,7 +8,8 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from sweeper.planning.plan import Event, Task, plan, tasks
+from sweeper.planning.event import Event
+from sweeper.planning.plan import Task, plan, tasks
 from sweeper.planning.same_training import StoredTrainings
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec

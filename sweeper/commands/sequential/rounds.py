@@ -16,7 +16,8 @@ from sweeper.commands.sequential.cost import Budget
 from sweeper.commands.sequential.question import Asked
 from sweeper.commands.sweep import Launch, take_in
 from sweeper.console.live import LiveTable
-from sweeper.planning.plan import Event, Plan, Task, tasks
+from sweeper.planning.event import Event
+from sweeper.planning.plan import Plan, Task, tasks
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec

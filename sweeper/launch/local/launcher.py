@@ -27,7 +27,8 @@ from sweeper.launch.ranks import (
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
-from sweeper.planning.plan import Event, Task, Tasks, known_tasks
+from sweeper.planning.event import Event
+from sweeper.planning.plan import Task, Tasks, known_tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.warnings import slow_split

@@ -30,7 +30,8 @@ from sweeper.launch.ranks import (
 )
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.launch.torchrun.group import Group, Messages, open_messages, torchrun_group
-from sweeper.planning.plan import Event, Tasks
+from sweeper.planning.event import Event
+from sweeper.planning.plan import Tasks
 from sweeper.spec import exit_codes
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.worker_args import WorkerArgs

@@ -249,5 +249,5 @@ def test_a_class_on_the_command_line_gets_no_settings_of_the_default():
 @pytest.mark.parametrize("weights", ["{0:1.0,1:2.0}", "{a:1.0,1:2.0}"])
 def test_names_that_no_file_would_keep_are_refused(fill, weights):
     """In JSON, and so in the run, 1 would have become '1'."""
-    with pytest.raises(ValueError, match=r"^module.weights must have texts as names; got [01]\."):
+    with pytest.raises(ValueError, match=r"^module.weights must have names as keys; got [01]\."):
         fill(*WORDS, f"+module.weights={weights}")

@@ -109,6 +109,13 @@ def test_what_others_read_counts_as_it_was_given(config, group, key):
     assert words(all_of_it)[f"{group}.{key}"][0] == "1.0"
 
 
+def test_numbers_of_an_optimizer_are_one_in_any_format(config):
+    optimizer = config()["optimizer"]
+    ids = {run_id(config(optimizer={**optimizer, "weight_decay": zero})) for zero in (0, 0.0)}
+
+    assert len(ids) == 1
+
+
 def test_the_span_micro_is_the_number_of_examples_it_comes_to(config):
     follows = run_spec(config(bn_span="micro", micro_batch=256))
 

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sweeper.cli import COMMANDS
+from sweeper.commands.status import main as status
 from sweeper.store.compaction import compact
 from sweeper.store.damaged import find_damaged, set_aside_damaged
 from sweeper.store.ledger import Ledger
@@ -115,12 +116,14 @@ def test_of_many_files_only_the_ends_are_looked_at(damaged, monkeypatch):
     assert find_damaged(damaged) == [second]
 
 
-def test_a_damaged_merged_file_stays_until_the_user_moves_it(sweep_here, made, damaged):
+def test_a_damaged_merged_file_stays_until_the_user_moves_it(sweep_here, made, damaged, capsys):
     """A flipped bit must not cost the training of hundreds of runs."""
     assert compact(damaged) == 2
     (merged,) = (damaged / "curves").glob("compact-*.parquet")
     cut(merged)
 
+    assert status([str(damaged)]) == 0
+    assert f"{merged} is damaged: the next sweep says what to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match=rf"^A file of many runs must be .*; {merged} is") as found:
         set_aside_damaged(Ledger(damaged))
     assert not (damaged / "damaged").exists()

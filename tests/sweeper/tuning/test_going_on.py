@@ -10,7 +10,7 @@ import pytest
 from sweeper.commands import tune as tune_module
 from sweeper.commands.overrides import expand
 from sweeper.commands.tuning_overrides import sort_overrides
-from sweeper.planning.plan import Event
+from sweeper.planning.event import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger

@@ -225,19 +225,22 @@ class _Broken:
         raise ValueError(f"invalid literal for int(): {name}")
 
 
+def record_of_rank(folder):
+    """What a rank that ends at once leaves."""
+    args = WorkerArgs(
+        folder=str(folder), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
+        environment={},
+    )  # fmt: skip
+    with pytest.raises(SystemExit):
+        train_rank(args)
+    return json.loads((folder / "record-0.json").read_text())
+
+
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_a_rank_without_torch_says_so(tmp_path, monkeypatch, is_broken):
     worker = _Broken() if is_broken else None
     monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker)
-    args = WorkerArgs(
-        folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
-        environment={},
-    )  # fmt: skip
-
-    with pytest.raises(SystemExit):
-        train_rank(args)
-
-    record = json.loads((tmp_path / "record-0.json").read_text())
+    record = record_of_rank(tmp_path)
     assert record["reason"].startswith("torch must be imported to train; it could not be (")
     assert ("invalid literal" in record["reason"]) == is_broken
 
@@ -247,15 +250,7 @@ def test_a_rank_tells_the_first_error_of_an_import(tmp_path, monkeypatch):
     first = SimpleNamespace(error=OSError("libcudart.so.13: cannot open"))
     monkeypatch.setitem(sys.modules, "sweeper.launch.preload", first)
     monkeypatch.setitem(sys.modules, "lightning_modules.worker", None)
-    args = WorkerArgs(
-        folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
-        environment={},
-    )  # fmt: skip
-
-    with pytest.raises(SystemExit):
-        train_rank(args)
-
-    record = json.loads((tmp_path / "record-0.json").read_text())
+    record = record_of_rank(tmp_path)
     assert "it could not be (OSError('libcudart.so.13: cannot open'))" in record["reason"]
 
 

@@ -16,7 +16,8 @@ from sweeper.launch.local.interrupts import interruptible
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import Running, worker_failure
-from sweeper.planning.plan import Event, Task
+from sweeper.planning.event import Event
+from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 
