@@ -25,13 +25,14 @@ from lightning_modules.callbacks.local_sgd import local_sgd
 from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
+from lightning_modules.callbacks.metric_states import MetricStates
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.own_schedulers import OwnSchedulers
 from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
-from lightning_modules.callbacks.steps import NoProfiler, after_setup, without_idle_hooks
+from lightning_modules.callbacks.steps import NoProfiler, without_idle_hooks
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled
@@ -44,6 +45,7 @@ from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.modules.classifier import Classifier
+from lightning_modules.modules.hooks import after_hook
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.own_project import made, made_module
 from lightning_modules.optimizers.parameter_groups import parameter_groups
@@ -141,13 +143,12 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 
 def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
     """The user's module as it is, or our classifier; with spans, masks and optimizer of the run."""
-    config, is_own, together = spec.config, spec.config.has_own_module, None
+    config, is_own, has_spans = spec.config, spec.config.has_own_module, spec.has_spans
     module = made_module(config.module) if is_own else _classifier(config, data)
-    if spec.has_spans:
-        together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank)
+    together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
 
     def prepare() -> None:
-        if spec.has_spans:
+        if has_spans:
             fix_batchnorm_span(module, span=spec.bn_span, position=position, together=together)
         key_dropout(module, seed=config.seed, position=position, is_strict=not is_own)
         if config.precision == "64-true":
@@ -155,7 +156,7 @@ def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) ->
 
     prepare()
     if is_own:
-        after_setup(module, prepare)  # which may make layers too
+        after_hook(module, "setup", prepare)  # which may make layers too
     if config.keeps_own_optimizer:
         return module
 
@@ -210,9 +211,7 @@ def _callbacks(
     curve = Curve(plan, clock, [*measured, logged])
     mirror = Mirror(spec, context.folder, rank=context.rank)
     report = CurveReport(curve, [context.on_epoch, mirror.rows] if context.rank == 0 else [])
-    steps = None
-    if context.on_steps and context.rank == 0:
-        steps = StepReport(plan, contract, epochs=spec.most_epochs, report=context.on_steps)
+    shown = context.on_steps if context.rank == 0 else None
     users = list(map(made, config.trainer.callbacks))
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
@@ -245,8 +244,9 @@ def _callbacks(
         *users,
         OwnSchedulers() if config.keeps_own_optimizer else None,
         curve,  # a row of all that was measured above
-        steps,
-        MidEpochResume(plan, contract),  # with the batches that have grown
+        shown and StepReport(plan, contract, epochs=spec.most_epochs, report=shown),
+        MetricStates(contract) if config.has_own_module else None,
+        MidEpochResume(plan, contract, users),  # with the batches that have grown
         LaunchersSigterm(),
         RunCheckpoint(  # of all that happened above; Lightning calls it last in any case
             context.checkpoint,

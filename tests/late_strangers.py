@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+import torchmetrics
 from strangers import DataModule, Module, Noisy
 from torch import nn
 from torch.utils.data import DataLoader
@@ -171,3 +172,51 @@ class SavingModule(Module):
         loader = self.trainer.train_dataloader
         assert loader.batch_size * len(loader) == 96
         assert self.trainer.val_dataloaders[0].batch_size == 8
+
+
+class CurriculumModule(Module):
+    """Trains on other examples, and with another weight of its loss, in each epoch."""
+
+    def on_train_epoch_start(self):
+        self.factor = 1.0 + self.current_epoch
+        self.head.bias.data += 1.0
+        data = self.trainer.train_dataloader.dataset
+        data.start, data.stop = 10 * self.current_epoch, 96 + 10 * self.current_epoch
+        self.log("train/started", self.factor)
+
+    def training_step(self, batch, batch_idx):
+        return self.factor * super().training_step(batch, batch_idx)
+
+
+class LoadingDataModule(DataModule):
+    """Loads in a process of its own, which is another in each epoch."""
+
+    def train_dataloader(self):
+        return DataLoader(self.train, batch_size=8, shuffle=True, num_workers=1)
+
+
+class BestModule(Module):
+    """Keeps the best value of its epochs, which is the first one's, in a metric."""
+
+    def __init__(self):
+        super().__init__()
+        self.best, self.examples = torchmetrics.MinMetric(), torchmetrics.SumMetric()
+        self.error = torchmetrics.MeanMetric()
+
+    def on_train_start(self):
+        self.best.reset()
+
+    def training_step(self, batch, batch_idx):
+        self.examples(len(batch["x"]))
+        self.log("train/examples", self.examples, on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        super().validation_step(batch, batch_idx, dataloader_idx)
+        self.error(self.current_epoch + 1.0)
+        if dataloader_idx == 0:
+            self.log("val/error", self.error, add_dataloader_idx=False)
+
+    def on_validation_epoch_end(self):
+        self.best(self.error.compute())
+        self.log("val/best", self.best.compute())

@@ -167,6 +167,15 @@ class IdleModule(Module):
         return None
 
 
+class RatelessModule(Module):
+    """Its optimizer finds its rates itself, as Adafactor may."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        optimizer.param_groups[0]["lr"] = None
+        return optimizer
+
+
 class HalfBareGan(L.LightningModule):
     """Steps one of its two optimizers behind Lightning's back."""
 

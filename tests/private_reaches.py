@@ -76,20 +76,20 @@ NAMES = (
     Reach(
         library="torch",
         name="torch._subclasses.fake_tensor:FakeTensorMode",
-        used_in="lightning_modules/process/memory_trace.py",
+        used_in="lightning_modules/memory/trace.py",
         why="memory is predicted with tensors that have shapes and no values",
     ),
     Reach(
         library="torch",
         name="torch:ops.aten._local_scalar_dense.default",
-        used_in="lightning_modules/process/memory_trace.py",
+        used_in="lightning_modules/memory/trace.py",
         mark="_local_scalar_dense",
         why="a value that is asked of a fake tensor",
     ),
     Reach(
         library="torch",
         name="torch.utils._python_dispatch:TorchDispatchMode",
-        used_in="lightning_modules/process/tensor_memory.py",
+        used_in="lightning_modules/memory/tensors.py",
         why="counts the storages that operations make",
     ),
     Reach(
@@ -144,6 +144,24 @@ ATTRIBUTES = (
         name="torchmetrics:Metric._computed",
         used_in="lightning_modules/callbacks/logged_values.py",
         why="where Lightning looks for the value of an epoch",
+    ),
+    Reach(
+        library="torchmetrics",
+        name="torchmetrics:Metric._update_count",
+        used_in="lightning_modules/callbacks/metric_states.py",
+        why="a metric that goes on after a resume has been updated as often",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._results",
+        used_in="lightning_modules/callbacks/metric_states.py",
+        why="metrics that Lightning resets as an epoch begins",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.evaluation_loop:_EvaluationLoop._results",
+        used_in="lightning_modules/callbacks/metric_states.py",
+        why="metrics that Lightning resets as validation begins",
     ),
 )
 

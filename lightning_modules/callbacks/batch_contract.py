@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 
-from lightning_modules.callbacks.steps import AfterSteps, examples_in, took_step
+from lightning_modules.callbacks.steps import AfterSteps, took_step
+from lightning_modules.data.examples import examples_in
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan

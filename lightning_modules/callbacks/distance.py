@@ -7,7 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import after_setup
+from lightning_modules.modules.hooks import after_hook
 
 
 class DistanceFromStart(Callback):
@@ -35,7 +35,7 @@ class DistanceFromStart(Callback):
             self._start = [p.detach().to("cpu", copy=True) for p in pl_module.parameters()]
 
         if trainer.is_global_zero:
-            after_setup(pl_module, keep)
+            after_hook(pl_module, "setup", keep)
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -8,7 +8,8 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lightning_modules.callbacks.loss_items import LossItems, Share
-from lightning_modules.callbacks.steps import AfterSteps, examples_in
+from lightning_modules.callbacks.steps import AfterSteps
+from lightning_modules.data.examples import examples_in
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 
 

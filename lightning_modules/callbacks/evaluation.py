@@ -8,8 +8,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.epoch_means import EpochSums
-from lightning_modules.callbacks.steps import examples_in
 from lightning_modules.callbacks.weight_average import WeightAverage
+from lightning_modules.data.examples import examples_in
 
 
 class Evaluation(Callback):

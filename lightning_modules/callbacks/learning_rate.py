@@ -46,8 +46,16 @@ class RateFactor(Callback):
         """Look for rates to multiply.
 
         Raises:
-            ValueError: if there are none.
+            ValueError: if there are none, or a group has none.
         """
+        for optimizer in trainer.optimizers:
+            if any(group.get("lr") is None for group in optimizer.param_groups):
+                msg = (
+                    "every group of an optimizer must have a learning rate, which the rule "
+                    f"multiplies; got none of {type(optimizer).__name__}. Give it one that it "
+                    "follows (Adafactor: lr= and relative_step=False), or set optimizer=."
+                )
+                raise ValueError(msg)
         if not any(optimizer.param_groups for optimizer in trainer.optimizers):
             msg = (
                 "configure_optimizers must return the optimizers that train the module, so that "

@@ -12,8 +12,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 
-from lightning_modules.callbacks.steps import AfterSteps, ddp_of, took_step
+from lightning_modules.callbacks.steps import AfterSteps, took_step
 from lightning_modules.gradients.rank_states import gather_states
+from lightning_modules.optimizers.run_strategy import ddp_of
 from sweeper.spec import comm_hooks
 
 

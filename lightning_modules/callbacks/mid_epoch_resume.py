@@ -1,11 +1,17 @@
 """Resuming in the middle of an epoch, on any number of ranks and any micro-batch."""
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.batch_contract import BatchContract
+from lightning_modules.data.generators import seed_draws
+from lightning_modules.modules.comparisons import copied, tensors_of
+from lightning_modules.modules.hooks import after_hook
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -14,22 +20,28 @@ class MidEpochResume(Callback):
 
     Lightning would train the first examples of the epoch again, and never the last: its loop
     counts micro-batches, which another layout counts differently. What a module has frozen, or
-    unfrozen, since the start would be forgotten too. What other callbacks keep of the part of the
-    epoch is their own state.
+    unfrozen, since the start would be forgotten too, and what it, or a callback without a state,
+    has set as the epoch began: that hook is called again. What other callbacks keep of the part of
+    the epoch is their own state.
 
     Args:
         plan: of the run's batches.
         contract: counts the steps of the epoch.
+        users: callbacks of the user's.
     """
 
-    def __init__(self, plan: RankPlan, contract: BatchContract) -> None:
+    def __init__(
+        self, plan: RankPlan, contract: BatchContract, users: Sequence[Callback] = ()
+    ) -> None:
         self._plan, self._contract = plan, contract
+        self._users = [one for one in users if type(one).state_dict is Callback.state_dict]
         self._module: LightningModule | None = None
         self._loaded: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Know what is trained."""
+        """Know what is trained, and have a turn after it has started."""
         self._module = pl_module
+        after_hook(pl_module, "on_train_start", lambda: self._go_on(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
         """What is trained, and optimizer steps of the epoch; 0 between two epochs [steps]."""
@@ -42,15 +54,28 @@ class MidEpochResume(Callback):
         """Keep what was trained for the start."""
         self._loaded = state_dict
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Train the same parameters, with the same layers in evaluation."""
+    def _go_on(self, trainer: Trainer, module: LightningModule) -> None:
+        """Train the same parameters, with the same layers in evaluation, in the same epoch."""
         loaded, self._loaded = self._loaded, {}
+        if loaded.get("steps"):
+            self._begin_epoch(trainer, module)
         if "fixed" in loaded:  # older checkpoints do not say
             fixed, still = set(loaded["fixed"]), set(loaded["in_evaluation"])
-            for name, parameter in pl_module.named_parameters():
+            for name, parameter in module.named_parameters():
                 parameter.requires_grad_(name not in fixed)
-            for name, layer in pl_module.named_modules():
+            for name, layer in module.named_modules():
                 layer.training = name not in still
+
+    def _begin_epoch(self, trainer: Trainer, module: LightningModule) -> None:
+        """Call the hooks of the epoch's start again, for what is in no checkpoint."""
+        hooks = [one.on_train_epoch_start for one in self._users if _acts(one, Callback)]
+        if not hooks and not _acts(module, LightningModule):
+            return
+        with _as_they_are(trainer, module):
+            seed_draws(self._plan.seed, trainer.current_epoch)
+            for hook in hooks:
+                hook(trainer, module)
+            module.on_train_epoch_start()
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -65,3 +90,24 @@ class MidEpochResume(Callback):
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
         # One fewer is completed: Lightning counts the last one when it resumes.
         progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+
+
+def _acts(one: Any, kind: type[Any]) -> bool:
+    return type(one).on_train_epoch_start is not kind.on_train_epoch_start
+
+
+@contextmanager
+def _as_they_are(trainer: Trainer, module: LightningModule) -> Generator[None]:
+    """Keep weights, buffers and rates, which are in the checkpoint, and log nothing meanwhile."""
+    log, kept = module.log, copied(module)
+    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    rates = [group["lr"] for group in groups]
+    module.log = lambda *_, **__: None  # type: ignore[method-assign]
+    yield
+    module.log = log  # type: ignore[method-assign]
+    with torch.no_grad():
+        for name, one in tensors_of(module):
+            if name in kept:
+                one.copy_(kept[name])
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate

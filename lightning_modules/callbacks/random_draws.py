@@ -6,7 +6,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import examples_in
+from lightning_modules.data.examples import examples_in
 from lightning_modules.data.generators import VALIDATION, seed_draws
 from lightning_modules.layers.keyed_dropout import StrayDraws
 from lightning_modules.layers.position import StepPosition

@@ -5,9 +5,10 @@ from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 
-from lightning_modules.callbacks.steps import AfterSteps, after_setup
+from lightning_modules.callbacks.steps import AfterSteps
 from lightning_modules.gradients.rank_states import gather_states, own_state
 from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
+from lightning_modules.modules.hooks import after_hook
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -29,7 +30,7 @@ class RunningStatistics(AfterSteps):
         def find() -> None:
             self._layers = list(ghost_batchnorms(pl_module))
 
-        after_setup(pl_module, find)
+        after_hook(pl_module, "setup", find)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Resume within an epoch; not sooner, because DDP copies rank 0's buffers to all ranks."""

@@ -8,7 +8,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lightning_modules.callbacks.steps import after_setup, took_step
+from lightning_modules.callbacks.steps import took_step
+from lightning_modules.modules.hooks import after_hook
 
 
 class WeightAverage(Callback):
@@ -33,7 +34,7 @@ class WeightAverage(Callback):
         def begin() -> None:
             self._average = [p.detach().clone() for p in pl_module.parameters()]
 
-        after_setup(pl_module, begin)
+        after_hook(pl_module, "setup", begin)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average where the module trains, in each weight's own memory format."""

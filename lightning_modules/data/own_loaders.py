@@ -129,7 +129,7 @@ def rebuilt(
         batch_sampler=batches,  # pyright: ignore[reportArgumentType]
         collate_fn=as_it_is,
         generator=torch.Generator(),  # else torch draws from the default one at each epoch
-        persistent_workers=loader.num_workers > 0,  # as they are asked for each epoch again
+        persistent_workers=loader.persistent_workers,  # new ones see what hooks did to the data
         **process_settings(loader),
     )
 

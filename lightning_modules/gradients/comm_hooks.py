@@ -12,9 +12,9 @@ from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.futures import Future
 
-from lightning_modules.callbacks.steps import ddp_of
 from lightning_modules.gradients import power_sgd
 from lightning_modules.gradients.hierarchical import Hierarchy
+from lightning_modules.optimizers.run_strategy import ddp_of
 from sweeper.spec import comm_hooks
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from lightning_modules.callbacks.steps import ddp_of
 from lightning_modules.gradients.tree_sum import TreeSum, held_nodes, sum_over_ranks
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
+from lightning_modules.optimizers.run_strategy import ddp_of
 from lightning_modules.rank_plan import RankPlan, micro_batch_indices
 from sweeper.spec.batch import BatchSplit
 

@@ -9,8 +9,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
-from lightning_modules.callbacks.steps import ddp_of
 from lightning_modules.gradients.rank_states import gather_states
+from lightning_modules.optimizers.run_strategy import ddp_of
 
 #: DDP rebuilds its buckets after the first step of a process, unless it looks for unused
 #: parameters. Errors and factors are kept by bucket, so a resumed run needs the same ones at once.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_modules.callbacks.steps import parts_of
+from lightning_modules.data.examples import parts_of
 
 
 def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:

@@ -9,10 +9,10 @@ import pytorch_lightning as pl
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from lightning_modules.callbacks.trial_steps import Result, TrialSteps
 from lightning_modules.data.generators import kept_generators, seed_generators
 from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
+from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
 from sweeper.spec.guarantees import (
     ADDITIVE,

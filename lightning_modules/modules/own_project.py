@@ -13,12 +13,12 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from lightning_modules.callbacks.steps import after_setup
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
 from lightning_modules.data.generators import noted_seeds, seed_everything
 from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
+from lightning_modules.modules.hooks import after_hook
 from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten, redirect_output
 from sweeper.spec.config import Component, is_ours
@@ -70,7 +70,7 @@ def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
         raise ValueError(msg)
     module.configure_model()
     module.configure_model = lambda: None  # type: ignore[method-assign]
-    after_setup(module, lambda: _check_sizes(module))
+    after_hook(module, "setup", lambda: _check_sizes(module))
     return module
 
 

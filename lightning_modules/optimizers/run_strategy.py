@@ -215,6 +215,13 @@ class _Rates:
         self._own = []
 
 
+def ddp_of(trainer: Trainer) -> DistributedDataParallel:
+    """The wrapper of the trained module."""
+    wrapped = trainer.strategy.model
+    assert isinstance(wrapped, DistributedDataParallel)
+    return wrapped
+
+
 def _leave_out(module: nn.Module, buffers: Sequence[Tensor]) -> None:
     """Have DDP send none of these buffers from rank 0 to the others."""
     names = [name for name, one in module.named_buffers() if any(one is own for own in buffers)]

@@ -1,1 +1,1 @@
-"""The process that a run trains in: its memory, memory traces, logs and torchrun's store."""
+"""The process that a run trains in: its memory, logs, clock and the other ranks."""

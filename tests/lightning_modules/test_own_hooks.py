@@ -177,3 +177,31 @@ def test_a_module_finds_folders_and_sizes_where_lightning_has_them(run_words, tm
     assert {path.name for path in (tmp_path / "saving" / "files").glob("epoch *")} == {
         *("epoch 0", "epoch 1", "epoch 2")
     }
+
+
+def test_what_is_set_as_an_epoch_begins_holds_in_all_of_it(run_words):
+    """Also in processes that load, and in a run that is resumed in the middle of the epoch."""
+    words = [*IN_PROCESS, "module._target_=late_strangers.CurriculumModule"]
+    whole = run_words(*words, name="whole")
+
+    loaded = run_words(*words, "data._target_=late_strangers.LoadingDataModule", name="loaded")
+    for _ in range(8):
+        run_words(*words, name="stepped", one_step=True)
+    record = run_words(*words, name="stepped")
+
+    assert curve(whole, "train/started") == [1.0, 2.0, 3.0]
+    for name in ("train/started", *METRICS):
+        assert curve(loaded, name) == curve(record, name) == curve(whole, name)
+
+
+@pytest.mark.parametrize("settings", [{"stop_after": 1}, {"one_step": True}])
+def test_metrics_go_on_where_they_were(run_words, settings):
+    words = [*IN_PROCESS, "module._target_=late_strangers.BestModule"]
+
+    for _ in range(4 if "one_step" in settings else 1):
+        run_words(*words, **settings)
+    record = run_words(*words)
+
+    assert curve(record, "val/best") == [1.0, 1.0, 1.0]
+    assert curve(record, "val/error") == [1.0, 2.0, 3.0]
+    assert curve(record, "train/examples") == [96.0, 96.0, 96.0]

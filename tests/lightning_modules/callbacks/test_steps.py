@@ -1,13 +1,11 @@
-"""What callbacks ask of the current micro-batch, and are asked."""
-
-from types import SimpleNamespace
+"""What callbacks ask of the current step."""
 
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import nn
 
-from lightning_modules.callbacks.steps import examples_in, gradient_norm, without_idle_hooks
+from lightning_modules.callbacks.steps import gradient_norm, without_idle_hooks
 
 
 class Ends(Callback):
@@ -25,26 +23,6 @@ def test_hooks_that_a_class_leaves_empty_cannot_be_called_and_its_own_are(fit, l
     assert ends.last == 2
     assert ends.on_train_batch_start is None
     assert ends.on_before_zero_grad is None
-
-
-@pytest.mark.parametrize(
-    ("batch", "examples"),
-    [
-        (torch.zeros(3, 4), 3),  # not 4, however many are expected
-        ((torch.zeros(2, 9), torch.zeros(2)), 2),
-        ({"nodes": torch.zeros(9, 2), "y": torch.zeros(4)}, 4),
-        (SimpleNamespace(name="waves", nodes=torch.zeros(9, 2), y=torch.zeros(4)), 4),
-        (SimpleNamespace(nodes=torch.zeros(4, 2), batch_size=6), 6),
-        (["a", "b"], 2),
-    ],
-)
-def test_examples_are_counted_in_whatever_a_batch_is(batch, examples):
-    assert examples_in(batch, 4) == examples
-
-
-def test_a_batch_that_shows_no_examples_is_told():
-    with pytest.raises(ValueError, match=r"a batch must show .* got a SimpleNamespace with neith"):
-        examples_in(SimpleNamespace(name="waves"), 4)
 
 
 @pytest.mark.parametrize("dtypes", [[], ["float32"] * 3, ["float64", "bfloat16", "float32"]])

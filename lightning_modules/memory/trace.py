@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from lightning_modules.memory.tensors import TensorMemory
 from lightning_modules.process.memory import peak_of_process_gib
 from lightning_modules.process.output import redirect_output
-from lightning_modules.process.tensor_memory import TensorMemory
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.memory_classes import MemoryTrace

@@ -124,7 +124,7 @@ class TrialSteps(Callback):
         self._passes += [Pass(range(size), "plain")]
         self._passes += [Pass(part, "keyed") for part in _parts(0, size)]
         self.saves_itself = type(module).on_save_checkpoint is not _ON_SAVE
-        data.train_dataloader = lambda: _Batches(self._batches)  # type: ignore[method-assign]
+        data.train_dataloader = lambda: _Batches(self._loader, self._batches)  # type: ignore[method-assign]
         with TemporaryDirectory() as folder:
             try:
                 self._trainer(folder).fit(module, datamodule=data)
@@ -255,7 +255,8 @@ class _Once:
 class _Batches:
     """Promises more batches than it has, since the last pass ends it all."""
 
-    def __init__(self, batches: Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, loader: "DataLoader[Any]", batches: Callable[[], Iterator[Any]]) -> None:
+        self.dataset, self.batch_size = loader.dataset, _WINDOW  # a module may ask for them
         self._batches = batches
 
     def __len__(self) -> int:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.process.memory_trace import brief, memory_trace
-from lightning_modules.process.tensor_memory import TensorMemory
+from lightning_modules.memory.tensors import TensorMemory
+from lightning_modules.memory.trace import brief, memory_trace
 from sweeper.spec.config import run_config
 from sweeper.spec.memory import CPU, memory_part
 from sweeper.spec.memory_classes import CLASSES

@@ -1,0 +1,90 @@
+"""Torchmetrics of a module: what they have counted survives a resume."""
+
+# Lightning has no public names for what it keeps of logged metrics.
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lightning_fabric.utilities import move_data_to_device
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
+from torch import Tensor
+from torchmetrics import Metric
+
+from lightning_modules.callbacks.batch_contract import BatchContract
+from lightning_modules.gradients.rank_states import gather_states, own_state
+from lightning_modules.modules.hooks import after_hook
+
+_State = dict[str, dict[str, Any]]  # by a metric's name: its state, and how often it was updated
+
+
+class MetricStates(Callback):
+    """Saves the states of a module's metrics, and puts them back once training has started.
+
+    No metric is in a checkpoint as such, and modules reset theirs in `on_train_start`: the best
+    value so far would begin again, and the mean of an epoch that was resumed be that of its rest.
+
+    On another number of ranks only what all ranks have in common goes on, such as a best value.
+
+    Args:
+        contract: counts the steps of the epoch.
+    """
+
+    def __init__(self, contract: BatchContract) -> None:
+        self._contract = contract
+        self._trainer: Trainer | None = None
+        self._module: LightningModule | None = None
+        self._loaded: _State = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Have a turn after the module's."""
+        self._trainer, self._module = trainer, pl_module
+        after_hook(pl_module, "on_train_start", self._put_back)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every rank's states, but of metrics that Lightning resets before they count again."""
+        assert self._trainer is not None
+        loop = self._trainer.fit_loop.epoch_loop
+        logged = [loop.val_loop._results, *[loop._results] * (not self._contract.steps)]
+        reset = {id(one.value) for results in logged for one in results.values()}
+        states = {
+            name: {"state": metric.metric_state, "updates": metric._update_count}
+            for name, metric in self._metrics()
+            if id(metric) not in reset
+        }
+        return {"ranks": gather_states(states)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep this rank's for the start."""
+        self._loaded = own_state(state_dict["ranks"], lambda states, share: _common(states))
+
+    def _put_back(self) -> None:
+        loaded, self._loaded = self._loaded, {}
+        for name, metric in self._metrics():
+            if name in loaded:
+                metric.reset()
+                metric._update_count = loaded[name]["updates"]
+                for key, value in loaded[name]["state"].items():
+                    setattr(metric, key, move_data_to_device(value, metric.device))
+
+    def _metrics(self) -> Iterator[tuple[str, Metric]]:
+        assert self._module is not None, "it is trained"
+        parts = self._module.named_modules()
+        return ((name, part) for name, part in parts if isinstance(part, Metric))
+
+
+def _common(states: Sequence[_State]) -> _State:
+    """Of metrics that have the same state on all ranks."""
+    first = states[0]
+    return {n: one for n, one in first.items() if all(_same(one, s.get(n)) for s in states)}
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, dict):
+        return isinstance(other, dict) and all(_same(one[key], other.get(key)) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one == other

@@ -1,0 +1,54 @@
+"""How many examples a batch has, in whatever form."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytorch_lightning.utilities.data import extract_batch_size
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+
+def examples_in(batch: Any, expected: int | None = None) -> int:
+    """Examples of a micro-batch: the length of its tensors or lists, or what it says [examples].
+
+    Args:
+        batch: as a loader gives it.
+        expected: taken where one part of the batch is so long: of images of many sizes only the
+            list is as long as there are examples.
+
+    Raises:
+        ValueError: if that cannot be seen.
+    """
+    said = len(batch) if isinstance(batch, Tensor) else getattr(batch, "batch_size", None)
+    if isinstance(said, int):  # of a batch of graphs
+        return said
+    parts = parts_of(batch)
+    with_length = filter(_has_length, parts)
+    if expected is not None and any(len(part) == expected for part in with_length):
+        return expected
+    if isinstance(batch, list) and not any(map(_has_length, parts)):
+        return len(batch)  # of examples that were not collated
+    try:
+        return extract_batch_size(parts)
+    except MisconfigurationException as error:
+        msg = (
+            "a batch must show its examples, by a tensor or list with an entry for each or by its "
+            f'number "batch_size"; got a {type(batch).__name__} with neither. Give it one of them.'
+        )
+        raise ValueError(msg) from error
+
+
+def parts_of(batch: Any) -> list[Any]:
+    """What a batch is made of: its values, its items, or the attributes of an object."""
+    if isinstance(batch, list | tuple):  # most are, and an abstract class is slow to ask
+        return list(batch)
+    if isinstance(batch, Mapping):
+        return list(batch.values())
+    if isinstance(batch, Sequence):
+        return [] if isinstance(batch, str | bytes) else list(batch)
+    return list(getattr(batch, "__dict__", {}).values())
+
+
+def _has_length(part: Any) -> bool:
+    """Whether a part of a batch has an entry for each example."""
+    return part.ndim > 0 if isinstance(part, Tensor) else isinstance(part, list)

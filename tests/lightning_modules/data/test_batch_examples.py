@@ -1,0 +1,28 @@
+"""How many examples a batch has, in whatever form."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lightning_modules.data.examples import examples_in
+
+
+@pytest.mark.parametrize(
+    ("batch", "examples"),
+    [
+        (torch.zeros(3, 4), 3),  # not 4, however many are expected
+        ((torch.zeros(2, 9), torch.zeros(2)), 2),
+        ({"nodes": torch.zeros(9, 2), "y": torch.zeros(4)}, 4),
+        (SimpleNamespace(name="waves", nodes=torch.zeros(9, 2), y=torch.zeros(4)), 4),
+        (SimpleNamespace(nodes=torch.zeros(4, 2), batch_size=6), 6),
+        (["a", "b"], 2),
+    ],
+)
+def test_examples_are_counted_in_whatever_a_batch_is(batch, examples):
+    assert examples_in(batch, 4) == examples
+
+
+def test_a_batch_that_shows_no_examples_is_refused():
+    with pytest.raises(ValueError, match=r"a batch must show .* got a SimpleNamespace with neith"):
+        examples_in(SimpleNamespace(name="waves"), 4)
