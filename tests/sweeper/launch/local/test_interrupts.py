@@ -183,14 +183,15 @@ def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does():
 def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else(tmp_path):
     noted = tmp_path / "noted"
     script = (
-        "import signal, sys\n"
+        "import os, signal, time\n"
         "from pathlib import Path\n"
         "from sweeper.launch.local.interrupts import interruptible\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "try:\n"
         "    with interruptible():\n"
-        "        print('ready', flush=True)\n"
-        "        signal.pause()\n"
+        "        os.write(1, b'ready')\n"  # print() would write the end of the line after it
+        "        while True:\n"
+        "            time.sleep(0.01)\n"  # pause() would miss a signal that comes just before it
         "except KeyboardInterrupt:\n"
         "    print('Stopping', flush=True)\n"
         f"    Path({str(noted)!r}).touch()\n"
