@@ -128,9 +128,8 @@ class LiveTable:
     def add(self, spec: RunSpec, status: str) -> None:
         """A run that was not in the grid: waiting, or with the ledger's outcome of it."""
         if spec.run_id not in self._states:
-            self._states[spec.run_id] = state = RunState(spec)
+            self._states[spec.run_id] = RunState(spec, status)
             self._differences.add(spec.words)
-            state.status = status
             self._to_do += spec.most_epochs if status == "waiting" else 0
 
     def say(self, text: str) -> None:
@@ -143,6 +142,7 @@ class LiveTable:
         for text in event.said:
             self.say(text)
         for run_id in event.queued:
+            self._count_if_again(self._states[run_id])
             self._states[run_id].status = "queued"
         for attempt in event.began:
             self._note_start(attempt, "running", "start")
@@ -155,15 +155,14 @@ class LiveTable:
             self._done += state.spec.most_epochs
             self._made += state.spec.most_epochs - state.resumed_at
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
-            name, metric = self._name(state.spec), state.line.metric_word
-            parts = (f"{end.outcome:<8} {name}", metric, end.reason)
+            name = f"{end.outcome:<8} {self._name(state.spec)}"
+            parts = (name, state.line.metric_word, end.reason)
             self._say_line("  ".join(part for part in parts if part))
         self._refresh()
 
     def print_summary(self) -> None:
         """Print the runs, which failed and why, and where the results are."""
-        states = list(self._states.values())
-        for state in states:
+        for state in (states := list(self._states.values())):
             is_ours = state.attempt is not None and state.attempt.is_ours  # with a full disk
             at_end = {"waiting": "not started"} | ({"running": "stopped"} if is_ours else {})
             state.status = at_end.get(state.status, state.status)
@@ -176,17 +175,19 @@ class LiveTable:
                 self.say(f"failed: {self._name(state.spec)}{reason}")
                 self.say(f"        log: {state.attempt.folder / 'log.txt'}")
         seconds = duration(time.monotonic() - self._started)
-        counts = self._counts() or "no new runs"
-        self.say(f"{counts} in {seconds}. Results: {self._ledger.results}")
+        self.say(f"{self._counts() or 'no new runs'} in {seconds}. Results: {self._ledger.results}")
 
     def _note_start(self, attempt: Attempt, status: str, label: str) -> None:
         state = self._states[attempt.spec.run_id]
-        if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
-            self._to_do += state.spec.most_epochs  # a run tried again
+        self._count_if_again(state)
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
         state.progress = None
         self._running[state.spec.run_id] = state
         self._say_line(f"{label:<8} {self._name(attempt.spec)}")
+
+    def _count_if_again(self, state: RunState) -> None:
+        if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
+            self._to_do += state.spec.most_epochs  # it has ended before
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -235,8 +236,8 @@ class LiveTable:
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        task = bar.add_task("epochs", total=self._to_do, left=self._time_left())
-        bar.update(task, completed=self._epochs())
+        total, completed = self._to_do, self._epochs()
+        bar.add_task("epochs", total=total, completed=completed, left=self._time_left())
         return Group(self._runs(states, title=self._counts()), bar)
 
     def _runs(self, states: Sequence[RunState], *, title: str) -> Group:
@@ -273,8 +274,7 @@ class LiveTable:
         columns = [*names, "epochs_completed", "train_s"]
         for run_id, row in self._ledger.measured(missing, columns).items() if missing else ():
             state = self._states[run_id]
-            state.metric = row[state.spec.config.metric]
-            state.seconds = row["train_s"]
+            state.metric, state.seconds = row[state.spec.config.metric], row["train_s"]
             state.epoch = row["epochs_completed"] or 0
 
 

@@ -233,7 +233,7 @@ class _Sweep:
         known = self._tickets.all()
         active = dict(self._ledger.active())
         rows = self._ledger.ended()
-        began: list[Attempt] = []
+        began, queued = list[Attempt](), list[str]()
         ended: dict[str, End] = {}
         for run_id, run in list(self.followed.items()):
             number = active.get(run_id, 0)
@@ -249,12 +249,15 @@ class _Sweep:
                     ended |= self._end_without_job(run, ticket)
             else:
                 run.looks_without_job = 0
-        return Event(began=began, ended=ended, said=self._hopeless(known, jobs))
+                if run.shown and standing(self._ledger, run_id, run.shown) is not Open.HELD:
+                    queued.append(run_id)
+        return Event(began=began, ended=ended, queued=queued, said=self._hopeless(known, jobs))
 
     def _hopeless(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
         """Sentences on jobs that the queue keeps without a prospect, each once."""
         found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
-        reasons = {job.reason for job in found} & (_HOPELESS | _HELD) - self._warned
+        reasons = {job.reason for job in found if job.state == "PD"}
+        reasons &= (_HOPELESS | _HELD) - self._warned
         self._warned |= reasons
         return [
             f"Jobs are held ({reason}): they start after `scontrol release`, and scancel ends them."

@@ -20,6 +20,8 @@ from sweeper.spec.sentences import checked
 from sweeper.spec.values import Count, Index, Positive, Rule, Switch, Text
 
 _LONGEST_LIST = 3
+#: Options of sbatch with which it starts other jobs than the runs, or does not say which.
+_NOT_PARAMETERS = ("array", "parsable", "quiet", "test_only", "wait")
 _T = TypeVar("_T")
 
 
@@ -62,6 +64,13 @@ def request_of(settings: Mapping[str, Any]) -> Request:
             "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
             f"{grace_s=}, {warning_s=}, time_min={request.time_min} ({limit_s} s). "
             "Give the job more time or shorten these."
+        )
+        raise ValueError(msg)
+    names = {name.replace("-", "_") for name in request.parameters}
+    if known := [name for name in _NOT_PARAMETERS if name in names]:
+        msg = (
+            f"hydra.launcher.parameters must be without {', '.join(_NOT_PARAMETERS)}, as each run "
+            f"needs a job that the command knows; got {', '.join(known)}. Leave it out."
         )
         raise ValueError(msg)
     if request.pulling_jobs and request.runs_per_job > 1:

@@ -231,7 +231,7 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
     submitted where SLURM cannot be asked, or outdated (the ticket cannot be read, or is of another
     version of this code).
     """
-    tickets = Tickets(ledger)
+    tickets, ended = Tickets(ledger), ledger.ended()
     begun = {run_id: is_held(ledger.attempt_folder(run_id, n)) for run_id, n in ledger.active()}
     known = {run_id: n for run_id, n in tickets.latest().items() if not begun.get(run_id)}
     jobs = tickets.jobs() if known else None
@@ -253,15 +253,19 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
             line["job"] = f"{tickets.job_of(ticket.submission)}{index}"
             line |= {"point": ticket.spec.point, "epochs": ticket.spec.epochs}
             line["config"] = dict(ticket.config)
-            line["state"], line["why"] = _state(ticket, jobs)
+            line["state"], line["why"] = _state(ticket, jobs, tickets)
         except ValueError as error:
             line["state"], line["why"] = "outdated", str(error)
+        row = ended.get(run_id)
+        has_ended = row and row.attempt >= line["attempt"] and row.outcome not in MAY_GO_ON
+        if line["state"] == "gone" and has_ended:  # another process had it when its job started
+            continue
         if line["state"] == "queued" or run_id not in begun:  # else it is abandoned
             lines.append(line)
     return lines
 
 
-def _state(ticket: Ticket, jobs: Jobs | None) -> tuple[str, str]:
+def _state(ticket: Ticket, jobs: Jobs | None, tickets: Tickets) -> tuple[str, str]:
     """The state of a ticket's job, and why it is in it."""
     if jobs is None:
         return "submitted", "squeue does not respond here"
@@ -269,4 +273,5 @@ def _state(ticket: Ticket, jobs: Jobs | None) -> tuple[str, str]:
         return "queued", job.reason
     if jobs.has(ticket):
         return "queued", "is just being submitted"
-    return "gone", "its job left the queue; repeat the sweep"
+    output = tickets.folder / ticket.submission
+    return "gone", f"its job left the queue (output in {output}); repeat the sweep"

@@ -182,3 +182,23 @@ def test_a_run_whose_end_could_not_be_written_is_stopped_if_this_command_had_it(
         table.update(Event(began=[attempt]))
 
     assert f"1 {state}, 1 not started in 0s." in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("hurry")
+def test_a_run_tried_again_that_waits_in_a_queue_counts_once(specs, ledger, begin, capsys):
+    """It was preempted before this command, and its job goes back into the queue once more."""
+    ledger.prepare()
+    begin(specs[0]).end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    queued = Event(queued=[specs[0].run_id])
+    table.update(queued)
+    again = Attempt.begin(specs[0], ledger, 2)
+    for event in (Event(began=[again]), queued):
+        table.update(event)
+
+    lines = [line for line in capsys.readouterr().out.splitlines() if "progress" in line]
+    assert lines == [
+        "progress 0/60 epochs; 1 queued, 1 waiting",
+        "progress 0/60 epochs; 1 running, 1 waiting",
+        "progress 0/60 epochs; 1 queued, 1 waiting",
+    ]

@@ -55,6 +55,11 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
             "warning_s=120, time_min=60 (3600 s). Give the job more time or shorten these.",
         ),
         (
+            {"parameters": {"test-only": True, "qos": "x", "wait": True}},
+            "parameters must be without array, parsable, quiet, test_only, wait, as each run needs "
+            "a job that the command knows; got test_only, wait. Leave it out.",
+        ),
+        (
             {"pulling_jobs": 2, "runs_per_job": 3},
             "runs_per_job must be 1 with pulling_jobs, whose jobs take runs until none is left; "
             "got runs_per_job=3, pulling_jobs=2. Leave one of them out.",

@@ -1,6 +1,7 @@
 """What the submitting command does where SLURM does not take its jobs, or not at once."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from itertools import islice
 
 import pytest
@@ -13,7 +14,10 @@ from sweeper.launch.slurm.launcher import run_on_slurm
 from sweeper.launch.slurm.submit import Refused, in_words, request_of
 from sweeper.launch.slurm.tickets import Tickets
 from sweeper.planning.plan import Task
+from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt, End
+from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 
 SILENT = "sbatch: error: Batch job submission failed: Unable to contact slurm controller"
@@ -116,3 +120,37 @@ def test_jobs_that_are_held_are_said_to_be(request_, busy, tasks, ledger):
 
     (told,) = (text for text in said if "held" in text)
     assert told.startswith("Jobs are held (JobHeldUser): they start after `scontrol release`")
+
+
+def test_a_job_that_runs_is_not_said_to_be_held(request_, busy, tasks, ledger):
+    """SLURM notes a hold at once, and heeds it when the job is to start again."""
+    _, jobs = busy
+    said = []
+
+    for event in islice(run_on_slurm(tasks, ledger, request_), 6):
+        said += event.said
+        jobs[:] = [replace(job, reason="JobHeldAdmin") for job in jobs]
+
+    assert not any("held" in text for text in said)
+
+
+@pytest.mark.parametrize("was_cut_off", [False, True])
+@pytest.mark.usefixtures("busy")
+def test_a_run_whose_job_is_back_in_the_queue_is_said_to_be_queued(
+    request_, tasks, ledger, was_cut_off
+):
+    """After a preemption, and after the loss of a node."""
+    ledger.prepare()
+    task, queued = tasks[0], []
+    following = run_on_slurm([task], ledger, request_)
+    next(following)
+    attempt = Attempt.begin(task.spec, ledger, 1)
+    assert any(event.began for event in islice(following, 4))
+    if was_cut_off:
+        (attempt.folder / LEASE).write_text(json.dumps(asdict(replace(this_process(), born="0"))))
+    else:
+        attempt.end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
+    for event in islice(following, 4):
+        queued += event.queued
+
+    assert {*queued} == {task.spec.run_id}

@@ -131,6 +131,22 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     assert found["counts"] == {} if was_cut_off else {"preempted": 1}
 
 
+@pytest.mark.parametrize(
+    ("outcome", "is_shown"), [("finished", False), ("failed", False), ("preempted", True)]
+)
+def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
+    default_config, ledger, monkeypatch, outcome, is_shown
+):
+    """A command on this machine had it when its job started."""
+    ledger.prepare()
+    Tickets(ledger).claim(ticket(default_config), instead_of=None)
+    attempt = Attempt.begin(run_spec(default_config), ledger, 1)
+    attempt.end(End(outcome=Outcome(outcome), reason=""), ledger)
+    monkeypatch.setattr(commands, "queue", lambda users: [])
+
+    assert [line["state"] for line in waiting(ledger)] == ["gone"] * is_shown
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 def test_jobs_of_another_user_of_the_folder_are_asked_for_too(default_config, ledger, monkeypatch):
     tickets = Tickets(ledger)
@@ -144,3 +160,4 @@ def test_jobs_of_another_user_of_the_folder_are_asked_for_too(default_config, le
 
     assert "--user=0,65534" in asked
     assert line["state"] == "gone"
+    assert line["why"].endswith(f"(output in {ledger.results}/slurm/0123); repeat the sweep")
