@@ -1,5 +1,6 @@
 """Parts of a Lightning project that knows nothing of sweeper, with hooks of its own."""
 
+import copy
 from pathlib import Path
 from typing import ClassVar
 
@@ -193,6 +194,23 @@ class LoadingDataModule(DataModule):
 
     def train_dataloader(self):
         return DataLoader(self.train, batch_size=8, shuffle=True, num_workers=1)
+
+
+class TeachingModule(Module):
+    """A slow copy of a layer follows it after each step, in the last hook of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.slow = copy.deepcopy(self.body).requires_grad_(False)
+
+    def training_step(self, batch, batch_idx):
+        taught = self.slow(batch["x"]).tanh() - self.body(batch["x"]).tanh()
+        return super().training_step(batch, batch_idx) + taught.square().mean()
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        for slow, fast in zip(self.slow.parameters(), self.body.parameters(), strict=True):
+            slow.data.lerp_(fast.data, 0.5)
+        self.log("train/slow", self.slow.weight.mean(), on_epoch=True)
 
 
 class BestModule(Module):

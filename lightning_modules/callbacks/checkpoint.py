@@ -14,6 +14,7 @@ from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import took_step
+from lightning_modules.modules.hooks import after_hook
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from sweeper.store.publish import flush_to_disk
@@ -108,21 +109,30 @@ class RunCheckpoint(Checkpoint):
         self._plan, self._contract = plan, contract
         self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
         self._is_over = self._is_saving = False
+        self._batch_idx = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epochs of a run that is resumed; train no more if it had ended early."""
         trainer.should_stop |= self._is_over
         self._on_epoch()
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Have the last turn of a batch, after the module's, which may change its weights."""
+        after_hook(pl_module, "on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        """Know which micro-batch it is."""
+        self._batch_idx = batch_idx
+
+    def _after_batch(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save and stop inside the epoch if that is requested.
 
         Raises:
             Stopped: when the run is saved.
         """
-        if not took_step(trainer, batch_idx):
+        if not took_step(trainer, self._batch_idx):
             return
         epoch, step = trainer.current_epoch, self._contract.steps
         steps = self._plan.steps(epoch)

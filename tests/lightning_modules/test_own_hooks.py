@@ -194,6 +194,17 @@ def test_what_is_set_as_an_epoch_begins_holds_in_all_of_it(run_words):
         assert curve(loaded, name) == curve(record, name) == curve(whole, name)
 
 
+def test_the_last_hook_of_a_batch_is_in_the_checkpoint(run_words):
+    words = [*IN_PROCESS, "module._target_=late_strangers.TeachingModule"]
+    whole = run_words(*words, name="whole")
+
+    for _ in range(9):
+        record = run_words(*words, name="stepped", one_step=True)
+
+    for name in ("train/slow_epoch", *METRICS):
+        assert curve(record, name) == pytest.approx(curve(whole, name), rel=1e-12)
+
+
 @pytest.mark.parametrize("settings", [{"stop_after": 1}, {"one_step": True}])
 def test_metrics_go_on_where_they_were(run_words, settings):
     words = [*IN_PROCESS, "module._target_=late_strangers.BestModule"]
