@@ -53,7 +53,9 @@ _OF_TRAINER = (pl.Trainer, Optimizer, LRScheduler)
 
 
 def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str, bytes | None]:
-    """Fingerprints of what a module and its layers keep beside parameters, buffers and layers.
+    """Fingerprints of what a module and its layers keep that its state_dict does not have.
+
+    What has a graph is made again in each step, such as a weight that a hook has normed.
 
     Args:
         module: the user's.
@@ -61,12 +63,14 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
     """
     inside = [*module.modules(), *module.parameters(), *module.buffers()]
     plain = {*vars(pl.LightningModule())}  # those of Lightning's and torch's own
-    return {
+    saved = module.state_dict()
+    unsaved = {name: fingerprint(one) for name, one in tensors_of(module) if name not in saved}
+    return unsaved | {
         f"{name}.{key}" if name else key: fingerprint(value, inside)
         for name, layer in module.named_modules()
         if not isinstance(layer, skipped)
         for key, value in vars(layer).items()
-        if key not in plain
+        if key not in plain and getattr(value, "grad_fn", None) is None
     }
 
 

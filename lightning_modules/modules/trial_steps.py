@@ -30,6 +30,7 @@ _WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the re
 _STEPS, _EPOCHS = 100, 10  # that schedulers see
 _MANY = 1000  # micro-batches of a step whose end is not seen
 _FURTHER = 1.01  # what is trained, from where it was: copies of it would follow
+_STEP = 1  # that all passes are: what follows `global_step` is the same on every layout
 _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _KNOWN_LAYERS = (
     *_BATCHNORMS,
@@ -173,7 +174,7 @@ class TrialSteps(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the first weights, and which parts are in evaluation."""
-        self._kept = copied(pl_module)
+        self._kept = {name: one for name, one in copied(pl_module).items() if _is_fraction(one)}
         self._modes = {layer: layer.training for layer in pl_module.modules()}
 
     def on_train_batch_start(
@@ -187,9 +188,12 @@ class TrialSteps(Callback):
             self._key(pl_module, now.places)
         is_middle = now.mode == "middle"
         trainer.accumulate_grad_batches = _MANY if is_middle else 1
+        # private: Lightning epoch_loop.automatic_optimization
+        progress: Any = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
+        progress.optimizer.step.total.completed = _STEP
         with torch.no_grad():
             for name, one in tensors_of(pl_module):
-                if name in self._kept:
+                if name in self._kept and one.shape == self._kept[name].shape:  # tables grow
                     one.copy_(self._kept[name])
                 if is_middle and one.requires_grad:
                     one.mul_(_FURTHER)
@@ -214,9 +218,11 @@ class TrialSteps(Callback):
         """Keep the gradient of the pass."""
         if pl_module.automatic_optimization:
             gradients = [
-                torch.zeros_like(p) if p.grad is None else p.grad for p in pl_module.parameters()
+                torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
+                for p in pl_module.parameters()
             ]
-            self._results[-1].gradient = torch.cat([g.flatten().double() for g in gradients])
+            real = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+            self._results[-1].gradient = torch.cat([g.flatten().double() for g in real])
 
     def on_train_batch_end(
         self,
@@ -264,6 +270,11 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         return self._batches()
+
+
+def _is_fraction(one: Tensor) -> bool:
+    """Whether it is no count: those go on through all passes, as attributes of a module do."""
+    return one.is_floating_point() or one.is_complex()
 
 
 def _parts(first: int, size: int) -> list[range]:

@@ -144,6 +144,50 @@ class Tall(Line):
         return self.late(torch.cat([views, views])).square().mean()
 
 
+class Unsaved(Line):
+    """Has buffers that are in no checkpoint: an average of each step, a table that may grow."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("average", torch.tensor(0.0), persistent=False)
+        self.register_buffer("table", torch.arange(1.0), persistent=False)
+
+    def training_step(self, batch):
+        if len(self.table) < len(batch):
+            self.table = torch.arange(float(len(batch)))
+        return super().training_step(batch)
+
+    def on_before_zero_grad(self, *_):
+        self.average += self.layers[0].weight.mean().item()
+
+
+class Counting(Line):
+    """Weighs its loss by how many micro-batches there were."""
+
+    def training_step(self, batch):
+        return super().training_step(batch) * (1 + 0.1 * float(self.steps))
+
+
+class Annealed(Line):
+    """Weighs its loss by how many steps there were, and some of its gradients are sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(3, 2, sparse=True)
+        self.wave = nn.Linear(4, 2, dtype=torch.cfloat)
+        nn.utils.spectral_norm(self.layers[0]).eval()  # whose weight is an attribute of each step
+
+    def training_step(self, batch):
+        waves = self.wave(batch.to(self.wave.weight.dtype)).abs()
+        return (
+            super().training_step(batch) * (1 + 0.1 * self.global_step)
+            + (waves * self.table((batch[:, 0] > 1).long())).mean()
+        )
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
 class Following(Line):
     """A slow copy of a layer, moved after each micro-batch."""
 
@@ -205,7 +249,7 @@ def held(found):
     return {name: finding["holds"] for name, finding in found.items()}
 
 
-@pytest.mark.parametrize("module", [Line, Stepping, Frozen])
+@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed])
 def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
     assert held(look(module)) == ALL
 
@@ -218,6 +262,8 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
         (Assigned, "additive loss", False, "(the gradient or a later digit differs)"),
         (Drawing, "keyed draws", False, "draws at random outside of dropout layers, or in"),
         (Forgetful, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
+        (Unsaved, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
+        (Counting, "additive loss", False, "it is no mean over them"),
         (Saving, "whole checkpoint", None, "on_save_checkpoint may keep it"),
         (Backwards, "keyed draws", False, "in one whose rows are not those of the examples:"),
         (Tall, "keyed draws", False, "rows that a dropout layer gets are not those of the ex"),
