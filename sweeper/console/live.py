@@ -236,8 +236,8 @@ class LiveTable:
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        total, completed = self._to_do, self._epochs()
-        bar.add_task("epochs", total=total, completed=completed, left=self._time_left())
+        task = bar.add_task("epochs", total=self._to_do, left=self._time_left())
+        bar.update(task, completed=self._epochs())
         return Group(self._runs(states, title=self._counts()), bar)
 
     def _runs(self, states: Sequence[RunState], *, title: str) -> Group:
