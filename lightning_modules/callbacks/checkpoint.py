@@ -181,6 +181,8 @@ class RunCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         self._is_saving = True
+        if trainer.is_global_zero:
+            self._partial.touch()  # Lightning would make its folder, also where results were moved
         trainer.save_checkpoint(self._partial)
         self._is_saving = False
         if trainer.is_global_zero:

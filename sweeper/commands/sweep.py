@@ -165,7 +165,7 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
             "Existing results are kept; free some space or restore the permission, and repeat the "
             "command."
         )
-        if not ledger.results.is_dir():
+        if not (ledger.results / "runs").is_dir():
             remedy = (
                 f"{ledger.results} was moved or removed while the sweep ran: put it back, and "
                 "repeat the command; without it all runs are trained again."

@@ -62,8 +62,9 @@ def this_process() -> Holder:
 
 def claim(folder: Path) -> bool:
     """Make a folder and hold it; False if it is there already."""
+    folder.parent.mkdir(exist_ok=True)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir()
     except FileExistsError:
         return False
     _hold(folder)

@@ -79,6 +79,16 @@ def test_a_save_that_dies_leaves_the_checkpoint_as_it_was(saving):
     assert path.read_text() == "whole"
 
 
+def test_where_the_folder_was_moved_none_is_made_in_its_place(saving, fit, line, batches):
+    """Lightning makes the folders of a file that it saves."""
+    callbacks, path = saving(on_epoch=lambda: path.parent.rename(path.parent.with_name("moved")))
+
+    with pytest.raises(FileNotFoundError, match=str(path.parent)):
+        fit(line(), callbacks, batches(4), epochs=1)
+
+    assert not path.parent.exists()
+
+
 def test_other_ranks_leave_the_checkpoint_to_the_first(saving):
     (_, checkpoint), path = saving()
 

@@ -87,6 +87,7 @@ def test_results_that_were_removed_are_not_said_to_be_kept(tmp_path, capsys, is_
         yield Event()
         if not is_there:
             ledger.results.rename(tmp_path / "moved")
+            (ledger.results / "attempts").mkdir(parents=True)  # by a program that makes all folders
         raise FileNotFoundError(2, "No such file or directory", str(ledger.results / "runs/a"))
 
     configs = [spec.config.resolved for spec in planned.specs]

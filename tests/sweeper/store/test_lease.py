@@ -221,3 +221,11 @@ def test_processes_with_one_id_on_two_machines_disturb_each_other_nowhere(held_b
             second.write_text("second")
         assert (folder / "note").read_text() == "second"
     assert (folder / "note").read_text() == "first"
+
+
+def test_a_folder_whose_place_was_moved_is_not_claimed(tmp_path):
+    """What is begun in a results folder that is gone would look as if it were one."""
+    with pytest.raises(FileNotFoundError):
+        claim(tmp_path / "moved/attempts/0123456789ab/001")
+
+    assert not (tmp_path / "moved").exists()

@@ -47,6 +47,7 @@ def test_status_shows_a_ticket_that_it_does_not_understand(default_config, resul
 def test_a_ticket_for_any_job_has_one_as_long_as_one_of_the_array_is_in_the_queue(
     default_config, results
 ):
+    results.mkdir()
     tickets = Tickets(Ledger(results))
     tickets.open_submission("0123")
     tickets.note_job("0123", "17")
