@@ -90,8 +90,10 @@ def hint(key: str) -> str:
     keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
     groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
     known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *OF_PLUGINS]
-    like = "" if "." in key else did_you_mean(key, known)
-    return _of_others(key) or meant_by(key) or like or "See them all with --cfg job."
+    group, _, word = key.rpartition(".")
+    like = did_you_mean(word, [name for name in keys if name == word] if group else known)
+    of_what = "hydra" if key.startswith("hydra.") else "job"
+    return _of_others(key) or meant_by(key) or like or f"See them all with --cfg {of_what}."
 
 
 def no_such_option(group: str, option: str, text: str) -> str:

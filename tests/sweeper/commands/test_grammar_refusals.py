@@ -49,6 +49,12 @@ def test_a_word_that_hydra_cannot_read_comes_with_one_that_it_can(word, remedy):
          "+callbacks@trainer.callbacks=default, which gives them to the Trainer."),
         (["recipes=goyal2017"],
          "recipes must be a config key; got recipes=goyal2017. Did you mean +recipe?"),
+        (["hydra.sweeper.n_trials=3"],
+         "hydra.sweeper.n_trials must be a config key; got hydra.sweeper.n_trials=3. Did you mean "
+         "n_trials?"),
+        (["hydra.launcher.time=3"],
+         "hydra.launcher.time must be a config key; got hydra.launcher.time=3. See them all with "
+         "--cfg hydra."),
         (["+recipe=goyal2017", "+recipe=lamb2019"],
          "recipe must be chosen once; got +recipe=goyal2017 +recipe=lamb2019. For a run with "
          "each: +recipe=A,B."),
