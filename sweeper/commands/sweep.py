@@ -49,7 +49,7 @@ _COMPACT_FROM = 500
 
 def run_command_line() -> None:
     """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # so that errors come to us, not to the screen
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors come to us, not to the screen
     words = with_own_classes(sys.argv[1:])
     flags = {word.partition("=")[0] for word in words}
     if {"--cfg", "-c"} & flags:  # of the command without its grid
@@ -74,10 +74,14 @@ def _run_hydra() -> None:
         check_dashes([word for word in sys.argv[1:] if word.startswith("-")])
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()
-    except NOT_COMPOSED as error:
-        sys.exit(refuse(error))
-    except OSError as error:
-        sys.exit(refuse(ValueError(of_os_error(error)), "The command ended early."))
+    except (*NOT_COMPOSED, OSError) as error:
+        sys.exit(_refused(error))
+
+
+def _refused(error: Exception) -> int:
+    if isinstance(error, OSError):
+        return refuse(ValueError(of_os_error(error)), "The command ended early.")
+    return refuse(error)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
@@ -88,10 +92,10 @@ def _run_one(config: DictConfig) -> None:
     settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         code = run_sweep([settings], settings, _launcher())
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         if is_job:
             raise
-        sys.exit(refuse(error))  # here: Hydra would say more than that
+        sys.exit(_refused(error))  # here: Hydra would say more than that
     if not is_job:
         sys.exit(code)
     if code:  # leaving would take the jobs after it down

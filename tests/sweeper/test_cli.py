@@ -67,6 +67,25 @@ def test_every_command_has_a_help_of_its_own(command, name):
     assert said.stdout.startswith("usage: ")
 
 
+@pytest.mark.parametrize("mode", [[], ["-m"]])
+def test_what_the_file_system_refuses_is_a_sentence_whatever_hydra_is_set_to(results, mode):
+    path = results / "runs/x.parquet"
+    path.mkdir(parents=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "sweeper", *mode, "batch=3840", f"results={results}"],
+        env={**os.environ, "HYDRA_FULL_ERROR": "0"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert done.stdout + done.stderr == (
+        f"The command ended early.\n{path} must be readable and writable; got: Is a directory. "
+        "Name another.\n"
+    )
+
+
 def test_the_help_waits_for_neither_hydra_nor_torch():
     script = (
         "import sys\nfrom sweeper.cli import main\nsys.argv = ['sweeper', '--help']\n"
