@@ -43,14 +43,14 @@ def compact(results: Path) -> int:
 
 
 def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
-    """The rows of the merged files, but for those of ignored names."""
+    """The rows of the merged files that are understood, but for those of ignored names."""
     rows: list[RowFile] = []
     for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
         if path.name in ignored:
             continue
-        for row in read_rows(path, ["run_id", "attempt", "outcome"]):
-            run_id, attempt, outcome = row.values()
-            rows.append(RowFile(run_id=run_id, attempt=attempt, outcome=Outcome(outcome)))
+        stated = read_rows(path, ["run_id", "attempt", "outcome"])
+        found = (RowFile.from_name("-".join(map(str, row.values()))) for row in stated)
+        rows += [row for row in found if row]
     return rows
 
 

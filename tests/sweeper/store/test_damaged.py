@@ -106,6 +106,28 @@ def test_a_flipped_bit_is_not_merged_under_a_new_checksum(damaged, table):
     )
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"run_id": ["0123456789ab"], "attempt": [1], "outcome": ["paused"]},
+        {"run_id": [1], "attempt": ["first"], "outcome": ["finished"]},
+        {"notes": ["mine"]},
+    ],
+)
+def test_rows_of_a_merged_file_that_are_not_understood_are_left_alone(
+    damaged, capsys, sweep_here, rows
+):
+    """Of a newer version, or another program's."""
+    foreign = damaged / "runs/compact-0123456789ab.parquet"
+    pd.DataFrame(rows).to_parquet(foreign)
+
+    assert status([str(damaged)]) == 0
+    assert "2 finished, 0 running" in capsys.readouterr().out
+    assert sweep_here(damaged, *WORDS) == 0
+    assert compact(damaged) == 2
+    assert foreign.exists()
+
+
 def test_of_many_files_only_the_ends_are_looked_at(damaged, monkeypatch):
     """Reading them would take minutes; they are read when they are merged."""
     first, second = sorted((damaged / "runs").glob("*.parquet"))
