@@ -67,7 +67,7 @@ clean: ## remove the environment
 		"($$(python3 --version 2>&1 || true))."\
 		"Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c '$(SUPPORTED)' || { \
-		echo "sweeper needs Python 3.11, 3.12 or 3.13; got $$($(PYTHON) --version)."\
+		echo "sweeper needs Python 3.11, 3.12 or 3.13; got $(PYTHON), $$($(PYTHON) --version 2>/dev/null || echo "which does not run")."\
 		"Name another: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -m venv .venv || { \
 		echo "Python's venv module must work; got the error above. Install it (Debian: python3-venv)."; exit 1; }
