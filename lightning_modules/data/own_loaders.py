@@ -7,6 +7,7 @@ leaves them there in a state of no meaning.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    get_worker_info,
 )
 
 from lightning_modules.data.generators import VALIDATION, KeyedMaking
@@ -124,14 +126,25 @@ def rebuilt(
     loader: "DataLoader[Any]", batches: "Iterable[list[_Key]]", *, seed: int
 ) -> "DataLoader[Any]":
     """A loader with the same data set, collate function and workers, and other batches."""
+    settings = process_settings(loader)
+    if loader.num_workers:
+        settings["worker_init_fn"] = partial(_begin_worker, loader.worker_init_fn)
     return DataLoader(
         _Keyed(loader.dataset, loader.collate_fn, seed),
         batch_sampler=batches,  # pyright: ignore[reportArgumentType]
         collate_fn=as_it_is,
         generator=torch.Generator(),  # else torch draws from the default one at each epoch
         persistent_workers=loader.persistent_workers,  # new ones see what hooks did to the data
-        **process_settings(loader),
+        **settings,
     )
+
+
+def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
+    """Have `get_worker_info` of a loading process give the user's data set, as it would."""
+    info: Any = get_worker_info()
+    object.__setattr__(info, "dataset", info.dataset.own)  # it is frozen
+    if then is not None:
+        then(worker_id)
 
 
 def batch_of(dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key]) -> Any:
@@ -207,13 +220,13 @@ class _Keyed(Dataset[Any]):
     """Batches of a data set, with the draws of each example by its key."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
-        self._dataset, self._collate, self._seed = dataset, collate, seed
+        self.own, self._collate, self._seed = dataset, collate, seed
         self._keyed: KeyedMaking | None = None
 
     def __getitems__(self, keys: Sequence[_Key]) -> Any:
         def example(seed: Callable[..., None], epoch: int, index: int) -> Any:
             seed(self._seed, epoch, index)
-            return self._dataset[index]
+            return self.own[index]
 
         if self._keyed is None:  # what draws is found out with one example, not with a batch
             self._keyed = KeyedMaking()
@@ -222,7 +235,7 @@ class _Keyed(Dataset[Any]):
 
         def batch(seed: Callable[..., None]) -> Any:
             if not keyed.has_effect:  # two calls for each example take as long as many data sets
-                return self._collate([self._dataset[index] for _, index in keys])
+                return self._collate([self.own[index] for _, index in keys])
             examples = [example(seed, *key) for key in keys]
             seed(self._seed, *keys[0], _COLLATE)
             return self._collate(examples)
@@ -230,7 +243,7 @@ class _Keyed(Dataset[Any]):
         return keyed(batch)
 
     def __getitem__(self, index: int) -> Any:
-        return self._dataset[index]
+        return self.own[index]
 
 
 class _Asked:

@@ -14,6 +14,7 @@ from torch.utils.data import (
     Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 from lightning_modules.data.own_loaders import OwnExamples, ValLoader
@@ -33,6 +34,20 @@ class Drawing(Dataset):
             raise IndexError(index)
         draws = torch.rand(()), random.random(), np.random.rand()  # noqa: NPY002
         return {"index": index, "draws": torch.tensor([float(d) for d in draws])}
+
+
+class Opened(Drawing):
+    """Reads from what each loading process opens for itself."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) | {
+            "opened": self.opened,
+            "of": get_worker_info().dataset.num,
+        }
+
+
+def open_own(worker_id):
+    get_worker_info().dataset.opened = worker_id
 
 
 class Endless(IterableDataset):
@@ -68,6 +83,15 @@ def test_draws_belong_to_the_example_whatever_the_micro_batch(num_workers):
     assert torch.equal(index, again)
     assert torch.equal(draws, same)
     assert len(draws.unique(dim=0)) == 12
+
+
+def test_a_loading_process_finds_the_users_data_set():
+    loader = DataLoader(Opened(), shuffle=True, num_workers=2, worker_init_fn=open_own)
+
+    batches = [*OwnExamples(loader, seed=0).train_stream(iter(torch.arange(12).split(3)))]
+
+    assert {int(n) for batch in batches for n in batch["opened"]} == {0, 1}
+    assert {int(n) for batch in batches for n in batch["of"]} == {12}
 
 
 def test_draws_differ_between_epochs_and_seeds():
