@@ -133,6 +133,37 @@ class CentredModule(Module):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class LangevinModule(Module):
+    """Adds noise to the gradient of each step, then again as it steps."""
+
+    def on_before_optimizer_step(self, optimizer):
+        self.head.weight.grad += 0.1 * torch.randn_like(self.head.weight)
+
+    def configure_optimizers(self):
+        return Langevin(self.parameters(), lr=0.05)
+
+
+class Langevin(torch.optim.SGD):
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data += 0.01 * torch.randn_like(p)
+        return loss
+
+
+class CodebookModule(Module):
+    """What is not trained by gradients follows the examples of its own rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.code = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def training_step(self, batch, batch_idx):
+        self.code.data.lerp_(batch["x"].mean(0).to(self.code), 0.1)
+        return super().training_step(batch, batch_idx)
+
+
 class UnfreezingModule(Module):
     """Trains one layer from the second epoch on."""
 

@@ -110,6 +110,12 @@ class BatchContract(AfterSteps):
             )
             raise BatchContractBroken(msg)
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """See that all ranks have trained the same weights, when all callbacks had their turns."""
+        super().on_train_epoch_end(trainer, pl_module)
+        if self._plan.has_own_module and isinstance(trainer.strategy, RunStrategy):
+            trainer.strategy.check_agreement()
+
     def state_dict(self) -> dict[str, Any]:
         """The range so far and, inside an epoch, every rank's counts."""
         return {

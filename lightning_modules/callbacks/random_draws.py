@@ -6,8 +6,9 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from lightning_modules.callbacks.steps import took_step
 from lightning_modules.data.examples import examples_in
-from lightning_modules.data.generators import VALIDATION, seed_draws
+from lightning_modules.data.generators import OF_STEP, VALIDATION, seed_draws
 from lightning_modules.layers.keyed_dropout import StrayDraws
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import RankPlan
@@ -43,7 +44,7 @@ class Position(Callback):
 
 
 class KeyedDraws(Callback):
-    """Seeds the generators before each epoch and each batch of validation.
+    """Seeds the generators before each epoch, each optimizer step and each batch of validation.
 
     For a user's module, which may draw as it likes. Those of training steps are seeded by the
     loader, before anything is done with a batch.
@@ -54,10 +55,26 @@ class KeyedDraws(Callback):
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
+        self._batch_idx = 0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Seed by (seed, epoch)."""
         seed_draws(self._plan.seed, trainer.current_epoch)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Know which micro-batch it is."""
+        self._batch_idx = batch_idx
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Seed by (seed, step), the same on all ranks, when they have the step's gradient.
+
+        What is added to it, or drawn by an optimizer, would otherwise give each other weights.
+        """
+        if pl_module.automatic_optimization and took_step(trainer, self._batch_idx):
+            step = self._plan.step(trainer.current_epoch, self._batch_idx)
+            seed_draws(self._plan.seed, OF_STEP, step)
 
     def on_validation_batch_start(
         self,

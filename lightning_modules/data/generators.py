@@ -15,6 +15,7 @@ import torch
 from lightning_modules.data.randomness import stream_of
 
 VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
+OF_STEP = -2 % 2**63  # in place of an epoch: draws for the gradient of an optimizer step
 _STILL = 1  # the seed of a generator that is only watched
 
 

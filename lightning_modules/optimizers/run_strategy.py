@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from lightning_fabric.utilities.seed import reset_seed
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
@@ -21,6 +23,7 @@ _SYNC_BUFFERS = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers"  # before torch 2.15
 )
+_ROUNDING = 1e-3  # relative: ranks may round otherwise, where an optimizer multiplies matrices
 
 
 class RunStrategy(DDPStrategy):
@@ -129,6 +132,37 @@ class RunStrategy(DDPStrategy):
             )
             raise ValueError(msg)
 
+    @torch.no_grad()
+    def check_agreement(self) -> None:
+        """Refuse weights that differ between ranks, by their norms and sums; all ranks take part.
+
+        Raises:
+            ValueError: if there are any.
+        """
+        if self._exchanged is None or self.world_size == 1:
+            return
+        assert self.lightning_module is not None, "it is trained"
+        named = {
+            n: p
+            for n, p in self.lightning_module.named_parameters()
+            if p.is_floating_point() or p.is_complex()
+        }
+        own = torch.stack([_norm_and_sum(p.detach()) for p in named.values()])
+        largest = torch.stack([own, -own])
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        apart = largest.sum(0).amax(1) > _ROUNDING * largest[0, :, 0]
+        if differing := [
+            name for name, is_apart in zip(named, apart.tolist(), strict=True) if is_apart
+        ]:
+            more = f" and {len(differing) - 1} more" * (len(differing) > 1)
+            msg = (
+                f"all ranks must have the same weights; {differing[0]}{more} differ between them. "
+                "Each changes them by itself: by its own examples, as max_norm of an Embedding or "
+                "a codebook does, or by draws of its own. Make them buffers, which are rank 0's, "
+                "average over ranks what changes them, or use devices=1."
+            )
+            raise ValueError(msg)
+
     def block_backward_sync(self) -> AbstractContextManager[None]:  # type: ignore[override]
         """Nothing is exchanged within; there is nothing to block if the module is not wrapped."""
         return super().block_backward_sync() if self._exchanges else nullcontext()
@@ -220,6 +254,12 @@ def ddp_of(trainer: Trainer) -> DistributedDataParallel:
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, DistributedDataParallel)
     return wrapped
+
+
+def _norm_and_sum(weight: Tensor) -> Tensor:
+    real = torch.view_as_real(weight) if weight.is_complex() else weight
+    norm = torch.linalg.vector_norm(real, dtype=torch.float64)
+    return torch.stack([norm, real.sum(dtype=torch.float64)])
 
 
 def _leave_out(module: nn.Module, buffers: Sequence[Tensor]) -> None:

@@ -151,3 +151,26 @@ def test_nothing_is_unfrozen_on_several_ranks(grid, tmp_path):
     said = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
 
     assert all("got requires_grad=True of body.weight and 1 more since" in text for text in said)
+
+
+@pytest.mark.slow
+def test_what_each_rank_changes_by_itself_is_refused(grid, tmp_path):
+    (config,) = grid(*words_of("CodebookModule", "devices=2"))
+
+    said = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
+
+    assert all("must have the same weights; code differ between them." in text for text in said)
+
+
+@pytest.mark.slow
+def test_noise_on_the_gradient_is_the_same_on_every_layout(run_words, grid, tmp_path):
+    words = words_of("LangevinModule")
+    (config,) = grid(*words, "devices=2")
+
+    train = partial(train_each, {"ranks": config})
+    records = ask_ranks(train, tmp_path / "meeting", world_size=2)
+
+    name = "val/mse/dataloader_idx_0"
+    whole = curve(run_words(*words, name="whole"), name)
+    assert curve(run_words(*words, "micro_batch=8", name="parts"), name) == pytest.approx(whole)
+    assert curve(records[0]["ranks"], name) == pytest.approx(whole)

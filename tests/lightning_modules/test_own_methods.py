@@ -75,7 +75,7 @@ def test_two_ranks_train_by_every_method_what_one_does(run_words, grid, tmp_path
     cases["noise"] = [*COMMON, "noise_span=8"]
     cases["reproducible"] = [*COMMON, "reproducible=true", "micro_batch=4"]
     configs = {name: grid(*words, "devices=2")[0] for name, words in cases.items()}
-    records, _ = ask_ranks(partial(train_each, configs), tmp_path / "rendezvous", world_size=2)
+    records, _ = ask_ranks(partial(train_each, configs), tmp_path / "meeting", world_size=2)
 
     for name, words in cases.items():
         alone = run_words(*words, name=f"{name} alone")
