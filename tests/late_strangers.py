@@ -72,6 +72,9 @@ class SteppedModule(Module):
 
     called: ClassVar[set] = set()
 
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx)[None]
+
     def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
         self.called.add("optimizer_step")
         optimizer.step(closure=optimizer_closure)

@@ -81,7 +81,7 @@ class TrainingMetrics(AfterSteps):
         if isinstance(outputs, Mapping) and "sums" in outputs:
             self._sums.add(outputs["sums"], examples_in(batch))
         elif isinstance(outputs, Mapping) and "loss" in outputs:  # divided for accumulation
-            loss = outputs["loss"].detach()
+            loss = outputs["loss"].detach().reshape(())  # it may be of shape (1,)
             # All micro-batches have as many examples; a loss weighed by its items has their mean.
             share = Share(1, 1) if self._items is None else self._items.share
             for factor in (trainer.accumulate_grad_batches, share.mean):
