@@ -8,6 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -55,7 +56,7 @@ _OF_TRAINER = (pl.Trainer, Optimizer, LRScheduler)
 def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str, bytes | None]:
     """Fingerprints of what a module and its layers keep that its state_dict does not have.
 
-    What has a graph is made again in each step, such as a weight that a hook has normed.
+    A weight that a hook makes of parameters, as `weight` of `weight_orig`, is made again each time.
 
     Args:
         module: the user's.
@@ -70,8 +71,13 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
         for name, layer in module.named_modules()
         if not isinstance(layer, skipped)
         for key, value in vars(layer).items()
-        if key not in plain and getattr(value, "grad_fn", None) is None
+        if key not in plain and not _is_derived(layer, key, value)
     }
+
+
+def _is_derived(layer: nn.Module, key: str, value: Any) -> bool:
+    names = (name for name, _ in layer.named_parameters(recurse=False))
+    return isinstance(value, Tensor) and any(name.startswith(f"{key}_") for name in names)
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -116,6 +122,8 @@ def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool | None
         index: of the example in the larger batch.
         size: examples of the larger batch [examples].
     """
+    if isinstance(many, PackedSequence) and isinstance(alone, PackedSequence):
+        many, alone = (pad_packed_sequence(one, batch_first=True) for one in (many, alone))
     if _has_entries(many, size) and _has_entries(alone, 1):
         return _same(many[index], alone[0])
     if isinstance(many, Mapping) and isinstance(alone, Mapping):

@@ -151,7 +151,8 @@ def _compared(results: Sequence[Result], tolerance: float) -> Finding:
         for pair in (parts[:2], parts[2:]):
             if finding := _of_two(whole, pair, tolerance):
                 return finding
-    return _ADDITIVE
+    has_slope = any(one.gradient is not None and one.gradient.any() for one in results)
+    return _ADDITIVE if has_slope else _FLAT
 
 
 def _of_two(whole: Result, pair: Sequence[Result], tolerance: float) -> Finding | None:
@@ -241,6 +242,9 @@ def _text(error: Exception) -> str:
 
 _ADDITIVE = Finding(
     holds=True, said="the loss of a micro-batch is the mean of its parts', and so is its gradient"
+)
+_FLAT = Finding(
+    holds=None, said="not found out: the gradient of so few examples is 0, as of a triplet loss"
 )
 _TAKE_MEANS = (
     "Take the mean over examples; for a mean over tokens or boxes, say so with loss_items=. Else "

@@ -215,7 +215,8 @@ class TrialSteps(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Keep the gradient of the pass."""
+        """Keep the gradient, and whether it drew; what is drawn on top of it is of the step."""
+        self._results[-1].drew = self._drawn_from != _generators()
         if pl_module.automatic_optimization:
             gradients = [
                 torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
@@ -232,13 +233,15 @@ class TrialSteps(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Keep the loss, and whether anything was drawn at random.
+        """Keep the loss; in manual optimization, see what was drawn in all of the step.
 
         Raises:
             _Done: after the last pass.
         """
         result = self._results[-1]
-        result.is_made, result.drew = True, self._drawn_from != _generators()
+        result.is_made = True
+        if not pl_module.automatic_optimization:
+            result.drew = self._drawn_from != _generators()
         if outputs and "loss" in outputs:
             result.loss = float(outputs["loss"])
         if batch_idx == len(self._passes) - 1:

@@ -11,9 +11,11 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_modules.data.generators import noted_seeds, seed_everything
+from lightning_modules.modules.comparisons import example_in_both
 from lightning_modules.modules.guarantees import findings, seeds_apply
 from lightning_modules.modules.own_project import facts
 
@@ -76,6 +78,14 @@ class Contrastive(Line):
     def training_step(self, batch):
         views = self.layers[0](batch)
         return functional.cross_entropy(views @ views.T, torch.arange(len(views)))
+
+
+class Mined(Line):
+    """Only examples that are far apart, of which there are none among a few, have a loss."""
+
+    def training_step(self, batch):
+        views = self.layers[0](batch)
+        return functional.relu(torch.cdist(views, views) - 1e6).mean()
 
 
 class Drawing(Line):
@@ -209,6 +219,10 @@ class Stepping(Following):
     def on_before_zero_grad(self, *_):
         super().on_train_batch_end()
 
+    def on_before_optimizer_step(self, _):
+        """Noise on the gradient, which has draws of the step."""
+        self.layers[0].weight.grad += 0.01 * torch.randn(6, 4)
+
 
 class Frozen(Line):
     """A part that is not trained, and in evaluation."""
@@ -260,6 +274,7 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
         (Summed, "additive loss", False, "it is a sum over them"),
         (Contrastive, "additive loss", False, "it is no mean over them"),
         (Assigned, "additive loss", False, "(the gradient or a later digit differs)"),
+        (Mined, "additive loss", None, "not found out: the gradient of so few examples is 0"),
         (Drawing, "keyed draws", False, "draws at random outside of dropout layers, or in"),
         (Forgetful, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
         (Unsaved, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
@@ -306,6 +321,18 @@ def test_generators_of_the_data_sets_own_are_found_out():
     found = look(items=Items(random.Random(0)))
 
     assert held(found) == {**ALL, "keyed items": False, "separate items": None}
+
+
+def packed(examples):
+    rows = [torch.as_tensor(example)[: 1 + i % 3] for i, example in enumerate(examples)]
+    return pack_sequence([row[:, None] for row in rows], enforce_sorted=False)
+
+
+def test_sequences_are_compared_as_they_were_before_they_were_packed():
+    many, alone = packed(torch.eye(3)), packed(torch.eye(3)[:1])
+
+    assert example_in_both(many, alone, 0, 3)
+    assert not example_in_both(many, alone, 1, 3)
 
 
 def test_neighbours_may_pad_an_example_but_not_change_it():
