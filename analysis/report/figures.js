@@ -26,7 +26,7 @@ function axis(column, values, isLog) {
   if (!column.number) return { type: "point", label: column.name, domain: d3.sort(new Set(values)) };
   const scale = { label: column.name + (column.unit ? ` [${column.unit}]` : ""), percent: column.unit === "%" };
   const lowest = d3.min(values), above = d3.min(values, (value) => (value > 0 ? value : undefined)) ?? 1;
-  return isLog ? { ...scale, ...(lowest > 0 ? { type: "log" } : { type: "symlog", constant: above }) } : scale;
+  return isLog ? { ...scale, ...(lowest > 0 ? { type: "log", tickFormat: "~g" } : { type: "symlog", constant: above }) } : scale;
 }
 
 // Labels where the runs are, if that is at few places, slanted if they are close.
@@ -88,8 +88,11 @@ function means(view) {
   const across = runs.map((run) => run[x.name]).filter((value) => value !== null);
   const up = runs.filter((run) => run.outcome !== "diverged" && run[y.name] !== null).map((run) => run[y.name]);
   const xs = axis(x, across, view.xlog), domain = heights(up, drawn.flatMap((group) => (Number.isNaN(group.low) ? [] : [group.low, group.high])));
-  const ys = { ...axis(y, [], view.ylog && domain[0] > 0), domain: domain.map((v) => (y.unit === "%" ? 100 * v : v)), grid: true, nice: false };
-  if (view.isZoomed && range.length) {
+  const isZoomed = view.isZoomed && range.length, isLog = view.ylog && d3.min(isZoomed ? [...up, range[2]] : up) > 0;
+  if (isLog && domain[0] <= 0) domain[0] = d3.min(up) / 1.5; // bars that end below 0 are cut
+  const foot = isLog ? (isZoomed ? range[2] : domain[0]) : -Infinity;
+  const ys = { ...axis(y, up, isLog), domain: domain.map((v) => (y.unit === "%" ? 100 * v : v)), grid: true, nice: false };
+  if (isZoomed) {
     if (range[0] !== null) xs.domain = range.slice(0, 2);
     ys.domain = range.slice(2).map((v) => (y.unit === "%" ? 100 * v : v));
   }
@@ -105,7 +108,7 @@ function means(view) {
       Plot.dot(seeds.filter(finished), { ...one, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: (run) => (faint(run) ? 0.6 : 0.12) }),
       Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...one, y: y.name, r: 3, stroke: color }),
       Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...one, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
-      Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: "low", y2: "high", stroke: color, strokeWidth: 1.6 }),
+      Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: (group) => Math.max(group.low, foot), y2: "high", stroke: color, strokeWidth: 1.6 }),
       Plot.line(means, { ...of, y: "mean", stroke: color, strokeOpacity: 0.45, sort: "x" }),
       Plot.dot(means, { ...of, y: "mean", r: 4, fill: color, stroke: "var(--paper)" }),
     ];
@@ -152,7 +155,7 @@ function heatMap(view) {
   const groups = groupsOf(view), { x, y, theme } = view, panels = panelsOf(view);
   const ink = d3.scaleSequential(d3.extent(groups, (group) => group.mean), theme === "light" ? d3.interpolateViridis : d3.interpolateCividis);
   const at = { x: "x", y: "level", ...panels.of((group) => group.facet) };
-  const text = (group) => (group.count ? d3.format(".3~s")(y.unit === "%" ? 100 * group.mean : group.mean) : group.diverged ? "\u00d7" : "");
+  const text = (group) => (group.count ? d3.format(".3~g")(y.unit === "%" ? 100 * group.mean : group.mean) : group.diverged ? "\u00d7" : "");
   const svg = plotted(view, panels, {
     x: { type: "band", label: x.name, tickFormat: (v) => words(v) }, y: { type: "band", label: view.colors.name, tickFormat: (v) => words(v), reverse: true },
     marks: [

@@ -154,6 +154,7 @@ def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
     for axes, batch in zip(sheet.panels, batches, strict=True):
         here = frame[frame["global_batch"] == batch]
         done, bad = here[here["outcome"] == "finished"], here[here["outcome"] == "diverged"]
+        done = done.sort_values("place", ascending=False)
         shown = axes.scatter(
             done["peak_lr"], done[other], c=done["place"], s=10, cmap="viridis", vmin=0, vmax=1
         )
@@ -167,5 +168,8 @@ def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
     if isinstance(tuned.numbers()[other], IntDistribution):
         sheet.panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
     sheet.label("peak learning rate", other)
-    note = "Rings: best of its study; crosses: diverged. A ring at an edge suggests a wider range."
+    note = (
+        "Rings: best of its study; crosses: diverged. A ring at an edge suggests a wider range. "
+        "Of studies that tried the same, the one in which it ranks best is on top."
+    )
     return sheet.finish(frame, "Trials in the search space", [note])

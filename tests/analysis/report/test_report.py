@@ -258,6 +258,21 @@ def test_figures_have_panels_and_a_heat_map_with_values(opened):
     assert sorted(texts) == sorted(f"{100 * mean:.3g}" for mean in expected)
 
 
+def test_losses_stand_on_a_logarithm_if_asked_and_are_plain_numbers(opened):
+    """`200m` is no loss that a paper would print, and a bar below 0 makes no axis linear."""
+    choose(opened, y="val_loss")
+    find(opened, "#tick-ylog").click()
+    kind = opened.execute_script("return figures.explore.svg.scale('y').type")
+    labels = [text.text for text in all_of(opened, "#explore svg text")]
+    choose(opened, kind="heat map")
+    cells = [text.text for text in all_of(opened, "#explore g[aria-label=text] text")]
+
+    assert kind == "log"
+    assert "0.2" in labels
+    assert len(cells) == 6
+    assert all(0 < float(text) < 1 for text in cells)
+
+
 def test_a_legend_entry_hides_what_it_names(opened):
     press(opened, "#legend button", " ")
 
