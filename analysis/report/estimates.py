@@ -99,8 +99,8 @@ def _which(largest: ComparableRuns, count: int, one_rule: pd.DataFrame) -> Estim
         ]
     if len(one_rule) < num:
         parts.append(
-            f"Warmups, breaking batch, critical batch and distances are of one lr_rule alone, the "
-            f"most frequent: {one_rule['lr_rule'].iloc[0]}, {len(one_rule)} of {num}."
+            "Warmups, breaking batch, critical batch and distances are of one lr_rule alone; no "
+            f"other has more runs: {one_rule['lr_rule'].iloc[0]}, {len(one_rule)} of {num}."
         )
     return Estimated("Which runs are these estimates of?", " ".join(parts))
 
@@ -266,6 +266,6 @@ def _distance(
 
 def _of_distance(row: dict[str, Any]) -> str:
     words = f"batch {row['global_batch']:,}: {row['verdict']}, exponent {row['exponent']:.3g}"
-    if row["num_seeds"] < 2:
-        return f"{words} (one seed)"
+    if np.isnan(row["low"]):
+        return f"{words} ({'one seed' if row['num_seeds'] < 2 else 'every seed went as far'})"
     return f"{words} (95 %: {row['low']:.3g} to {row['high']:.3g})"

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from analysis.papers.validity import same_arms
 from analysis.stats.contrasts import holm
 from analysis.stats.equivalence import Comparison, compare
 from analysis.stats.shares import validation_size
@@ -13,6 +14,9 @@ from analysis.tables.metric import Metric
 
 #: Of the tests of all pairs together: the chance that any is found to differ where none does.
 LEVEL = 0.05
+
+#: Of two rules that came to the same learning rate at every step.
+SAME_TRAINING = "the same training"
 
 _PAIR = ["global_batch", "warmup_epochs", "first", "second"]
 
@@ -24,7 +28,8 @@ def compare_rules_in_pairs(
 
     The p values of all pairs are corrected for each other by Holm's method, those of either test:
     among twenty pairs of which none differ, one would often be found to by itself. Intervals are
-    those of a pair alone.
+    those of a pair alone. Rules that came to the same rates at every step are one training, of
+    which there is nothing to test.
 
     Args:
         runs: that finished with the metric, or diverged.
@@ -45,25 +50,26 @@ def compare_rules_in_pairs(
         for batch, warmup, rules in arms
         for first, second in combinations(rules, 2)
     ]
-    found = [_compared(arms, margin, metric, size, LEVEL) for *_, arms in pairs]
-    equivalent = holm(np.array([one.p_equivalent for one in found])) < LEVEL
-    different = holm(np.array([one.p_different for one in found])) < LEVEL
+    is_one = np.array([bool(same_arms(pd.concat(two))) for *_, two in pairs], dtype=bool)
+    found = [_compared(two, margin, metric, size, LEVEL) for *_, two in pairs]
+    equivalent, different = (
+        holm(np.where(is_one, np.nan, p)) < LEVEL
+        for p in ([one.p_equivalent for one in found], [one.p_different for one in found])
+    )
+    level = LEVEL / max(1, int((~is_one).sum()))
     rows: list[Mapping[str, object]] = []
-    for (*names, two), one, is_same, is_other in zip(
-        pairs, found, equivalent, different, strict=True
-    ):
-        verdict, needed = "equivalent" if is_same else "different", 0
-        if not (is_same or is_other):  # nor at an equal share of the level
-            among = _compared(two, margin, metric, size, LEVEL / len(pairs))
-            verdict, needed = among.verdict, among.seeds_needed
-        d = one.difference
-        rows.append(
-            dict(zip(_PAIR, names, strict=True))
-            | {
-                "difference": d.value, "low": d.low, "high": d.high, "verdict": verdict,
-                "seeds_needed": needed, "note": d.note,
-            }
-        )  # fmt: skip
+    for i, (*names, two) in enumerate(pairs):
+        d = found[i].difference
+        row = {"difference": d.value, "low": d.low, "high": d.high, "verdict": "equivalent",
+               "seeds_needed": 0, "note": d.note}  # fmt: skip
+        if is_one[i]:
+            row |= {"low": np.nan, "high": np.nan, "verdict": SAME_TRAINING}
+        elif different[i] and not equivalent[i]:
+            row |= {"verdict": "different"}
+        elif not equivalent[i]:  # nor at an equal share of the level
+            among = _compared(two, margin, metric, size, level)
+            row |= {"verdict": among.verdict, "seeds_needed": among.seeds_needed}
+        rows.append(dict(zip(_PAIR, names, strict=True)) | row)
     return pd.DataFrame(rows)
 
 

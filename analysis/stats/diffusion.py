@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.stats.model_selection import aicc, lowest
-from analysis.stats.replicates import DRAWS, Array, Estimate, stretch
+from analysis.stats.replicates import DRAWS, NO_SPREAD, Array, Estimate, stretch
 
 #: Steps that the third law, of three parameters and a variance, needs for its AICc.
 FEWEST_STEPS = 6
@@ -18,6 +18,8 @@ _FARTHEST = 0.025
 _LAW_OF = {"power law": "power", "ultra-slow": "logarithm"}
 _POWERS = np.linspace(0.02, 1.2, 119)
 _NUM_STEPS = 60
+#: Distances that differ by less of their size are equal.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +94,14 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     t, distances = steps[picks], np.asarray(wide, dtype=float)[:, picks]
     count = len(distances)
     mean = distances.mean(axis=0, keepdims=True)
-    resampled = _resampled(distances, rng, draws) if count > 1 else mean
+    is_alike = bool((np.ptp(distances, axis=0) <= _ROUNDING * mean).all())
+    note = "one seed" if count < 2 else NO_SPREAD * is_alike
+    resampled = mean if note else _resampled(distances, rng, draws)
     table = _table(t, mean, resampled)
     _, p = _fit(t, mean, LAWS["power"])
-    p_drawn = _fit(t, resampled, LAWS["power"])[1] if count > 1 else None
+    p_drawn = None if note else _fit(t, resampled, LAWS["power"])[1]
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
-    power = Estimate.of(p[0], p_drawn, count, method, "" if count > 1 else "one seed")
+    power = Estimate.of(p[0], p_drawn, count, method, note)
     verdict = _verdict(table, power)
     if verdict in _LAW_OF and _distance(t, mean, _LAW_OF[verdict]) > _FARTHEST:
         verdict = "neither fits"

@@ -58,14 +58,16 @@ def compare_rules(optima: Optima) -> RuleComparison:
 
     Each is fitted to log best by least squares over batches, and scored by `aicc`.
 
-    Rules of two parameters need five batches or more.
+    Rules of two parameters need five batches or more, the others four. No rule is fitted if a
+    best rate is beyond the grid.
 
     Source:
         Burnham & Anderson 2002, Model Selection, section 6.6 (frequencies).
     """
     batches = optima.batches
-    value = np.log(optima.best)[None, :]
-    fits = _fit_all(batches, value)
+    if not (np.isfinite(optima.best) & (optima.best > 0)).all():
+        return _unfitted(optima)
+    fits = _fit_all(batches, np.log(optima.best)[None, :])
     scores = _scores(fits, len(batches))
     usable = {rule: float(score[0]) for rule, score in scores.items()}
     drawn, unbounded = _finite_logs(optima.draws)
@@ -74,17 +76,22 @@ def compare_rules(optima: Optima) -> RuleComparison:
         (rule, _PARAMETERS[rule], float(fits[rule][0][0]), usable[rule], frequencies.get(rule))
         for rule in sorted(usable, key=lambda rule: usable[rule])
     ]
-    columns = ["rule", "num_parameters", "rss", "aicc", "frequency"]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=_COLUMNS)
     table.insert(4, "delta", table["aicc"] - table["aicc"].min())
     notes = [unbounded] if unbounded else []
-    if not np.isfinite(value).all():
-        notes.append("a best rate is beyond the grid; extend it")
     if len(batches) < 5:
-        notes.append("rules of two parameters need five batches or more")
+        notes.append("rules of two parameters need five batches or more, the others four")
     return RuleComparison(table=table, bends=bends, note="; ".join(notes))
 
 
+def _unfitted(optima: Optima) -> RuleComparison:
+    note = "a best rate is beyond the grid; extend it"
+    bend = Estimate.of(np.nan, None, optima.num_seeds, "", note)
+    table = pd.DataFrame(columns=[*_COLUMNS, "delta"])
+    return RuleComparison(table=table, bends=dict.fromkeys(BENT, bend), note=note)
+
+
+_COLUMNS = ["rule", "num_parameters", "rss", "aicc", "frequency"]
 _PARAMETERS = {"none": 1, "sqrt": 1, "linear": 1, "power": 2, "saturating": 2, "surge": 2}
 
 

@@ -64,12 +64,13 @@ def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
     optima = tuned_optima(tuned, "peak_lr", rng)
     if len(optima.batches) < FEWEST_BATCHES:
         return
-    if optima.is_rejected:
-        yield f"No rule can be fitted to the tuned rates: {optima.note}."
+    compared = compare_rules(optima)
+    bend = compared.bends["saturating"]
+    if optima.is_rejected or not len(compared.table):
+        yield f"No rule can be fitted to the tuned rates: {optima.note or compared.note}."
     else:
-        compared = compare_rules(optima)
         yield _table(f"Rules fitted to the tuned rates. {compared.note}".strip(), compared.table)
-        bend = compared.bends["saturating"]
+    if not (optima.is_rejected or np.isnan(bend.value)):
         yield f"If the saturating rule holds, it bends at batch {_estimate(bend)}."
     yield _table("Regret of each rule's rate against the tuned one", regret(tuned, rng))
 

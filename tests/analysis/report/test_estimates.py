@@ -116,6 +116,18 @@ def test_of_many_pairs_that_are_equal_none_differs_because_one_would_alone():
     assert found.words == "Of 16 pairs of arms, judged together: inconclusive in 16."
 
 
+def test_rules_that_came_to_one_rate_are_one_training_and_need_no_seeds():
+    runs = study()
+    at_base = runs["global_batch"] == 256
+    runs["lr_series_hash"] = runs["lr_series_hash"].mask(at_base, "the same")
+
+    found = estimated(runs, simulated_curves(runs, 3), RULES)
+
+    assert found.table["verdict"].tolist() == ["the same training", "equivalent"]
+    assert found.table["seeds_needed"].tolist() == [0, 0]
+    assert found.table["low"].isna().tolist() == [True, False]
+
+
 def test_rules_that_ran_with_other_norm_spans_are_not_compared():
     runs = study()
     runs = runs.assign(bn_span=runs["bn_span"].mask(runs["lr_rule"] == "none", 32))
@@ -178,8 +190,8 @@ def test_estimates_of_one_rule_among_others_say_which():
     (first, *_) = estimate_all(Measured(some, simulated_curves(some, 3)), draws=50)
 
     assert first.words == (
-        "Warmups, breaking batch, critical batch and distances are of one lr_rule alone, the most "
-        "frequent: none, 8 of 14."
+        "Warmups, breaking batch, critical batch and distances are of one lr_rule alone; no other "
+        "has more runs: none, 8 of 14."
     )
 
 
