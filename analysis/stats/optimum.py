@@ -34,6 +34,8 @@ class Optima:
         note: points and runs that were left out, and whether the data reject the parabola.
         is_rejected: whether they do; then there are no draws.
         no_interval: why the seeds give none; empty if they do.
+        draws_apart: as `draws`, for the interval of each batch by itself, whose error comes from
+            fewer points; those if None.
     """
 
     batches: Array
@@ -45,6 +47,7 @@ class Optima:
     note: str
     is_rejected: bool = False
     no_interval: str = ""
+    draws_apart: Array | None = None
 
     def table(self) -> pd.DataFrame:
         """One row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
@@ -61,7 +64,8 @@ class Optima:
         )
         if np.isnan(self.best[i]):
             at_edge = "no setting is best: the metric is the same at all of them"
-        drawn = None if self.draws is None else self.draws[:, i]
+        draws = self.draws if self.draws_apart is None else self.draws_apart
+        drawn = None if draws is None else draws[:, i]
         notes = [
             "" if is_interior else at_edge,
             self.no_interval,
@@ -146,10 +150,14 @@ def optima_of(
         with np.errstate(over="ignore"):  # a vertex far beyond the grid is at infinity
             return np.maximum(np.exp(np.stack(columns, axis=1)) - offset, 0.0)
 
-    drawn, note = None, ""
+    drawn, apart, note = None, None, ""
     if not cells.no_interval:
         note = _misfit(cells, u, places)
-        drawn = None if note else vertices(cells.resampled_means(rng, draws, blocks=places))
+        if not note and places:
+            drawn, apart = (
+                vertices(cells.resampled_means(rng, draws, freedom, blocks=places))
+                for freedom in _freedom(cells, u, np.log(batches), places)
+            )
     return Optima(
         batches=batches,
         best=vertices(cells.means[None, :])[0],
@@ -160,7 +168,28 @@ def optima_of(
         note=note,
         is_rejected=bool(note),
         no_interval=cells.no_interval,
+        draws_apart=apart,
     )
+
+
+def _freedom(
+    cells: Replicates, u: Array, x: Array, places: list[NDArray[np.intp]]
+) -> tuple[float, Array]:
+    """Degrees of freedom of the vertices' slope in x, and at each point of its batch's vertex."""
+    gradients = np.zeros((len(places), len(u)))
+    for row, place in zip(gradients, places, strict=True):
+        weights = cells.counts[place].astype(float)
+        design, _ = _design(u[place], weights)
+        root = np.sqrt(weights)
+        solve = np.linalg.pinv(design * root[:, None]) * root
+        _, slope, curvature = solve @ cells.means[place]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            row[place] = (slope * solve[2] - curvature * solve[1]) / (2 * curvature**2)
+    together = cells.freedom((x - x.mean()) @ gradients, places)
+    apart = np.full(len(u), together)
+    for place, gradient in zip(places, gradients, strict=True):
+        apart[place] = cells.freedom(gradient, places)
+    return together, apart
 
 
 def _misfit(cells: Replicates, u: Array, places: list[NDArray[np.intp]]) -> str:

@@ -134,18 +134,24 @@ class Replicates:
         """Mean of each point."""
         return np.array([v.mean() for v in self.values])
 
-    def freedom(self, gradient: Array) -> float:
+    def freedom(self, gradient: Array, blocks: Sequence[NDArray[np.intp]] = ()) -> float:
         """Degrees of freedom of the error of an estimate, from its gradient in the means.
 
         Few where the error comes from few points.
 
+        Args:
+            gradient: of the estimate.
+            blocks: as for `deviations`.
+
         Source:
             Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
         """
-        parts = gradient**2 * np.array([v.var(ddof=1) for v in self.values]) / self.counts
+        deviations, of_all = self.deviations(blocks)
+        parts = gradient**2 * np.array([(d**2).mean() for d in deviations]) / self.counts
         if not parts.sum() > 0:
-            return float((self.counts - 1).sum())
-        return float(parts.sum() ** 2 / (parts**2 / (self.counts - 1)).sum())
+            return of_all
+        own = (self.counts - 1) * of_all / (self.counts - 1).sum()
+        return float(parts.sum() ** 2 / (parts**2 / own).sum())
 
     def deviations(self, blocks: Sequence[NDArray[np.intp]]) -> tuple[list[Array], float]:
         """Deviations from each point's mean, of the variance that the values have.
@@ -176,7 +182,7 @@ class Replicates:
         self,
         rng: np.random.Generator,
         draws: int = DRAWS,
-        freedom: float | None = None,
+        freedom: float | Array | None = None,
         blocks: Sequence[NDArray[np.intp]] = (),
     ) -> Array:
         """Bootstrap of the means: replicates drawn with replacement inside each point.
@@ -187,7 +193,8 @@ class Replicates:
         Args:
             rng: source of the draws.
             draws: how many.
-            freedom: degrees of freedom of the estimate's error; those of all points if None.
+            freedom: degrees of freedom of the estimate's error, or of each point's estimate; those
+                of all points if None.
             blocks: as for `deviations`.
 
         Returns:
@@ -203,10 +210,10 @@ class Replicates:
             msg = "every point must have two or more seeds for an interval; got one."
             raise ValueError(msg)
         deviations, of_all = self.deviations(blocks)
-        factor = student_factor(freedom or of_all)
+        free = np.broadcast_to(of_all if freedom is None else freedom, len(deviations))
         columns = [
-            mean + factor * rng.choice(one, size=(draws, len(one))).mean(axis=1)
-            for mean, one in zip(self.means, deviations, strict=True)
+            mean + student_factor(own) * rng.choice(one, size=(draws, len(one))).mean(axis=1)
+            for mean, one, own in zip(self.means, deviations, free, strict=True)
         ]
         return np.stack(columns, axis=1)
 

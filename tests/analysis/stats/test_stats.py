@@ -180,7 +180,20 @@ def test_rules_of_two_parameters_are_not_judged_on_four_batches():
     comparison = compare_rules(best_lrs(runs[runs["global_batch"] > 3840], rng, 200))
 
     assert set(comparison.table["rule"]) == {"none", "sqrt", "linear"}
-    assert comparison.note == "rules of two parameters need five batches or more"
+    assert comparison.note == "rules of two parameters need five batches or more, the others four"
+
+
+@pytest.mark.parametrize("beyond", [np.inf, 0.0])
+def test_no_rule_is_fitted_to_a_best_rate_beyond_the_grid(beyond):
+    rng = np.random.default_rng(3)
+    optima = best_lrs(lr_runs(rng, lambda b: b / 3840, noise=1e-3), rng, 50)
+    optima.best[1] = beyond
+
+    comparison = compare_rules(optima)
+
+    assert not len(comparison.table)
+    assert np.isnan(comparison.bends["surge"].value)
+    assert comparison.note == "a best rate is beyond the grid; extend it"
 
 
 def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
@@ -276,6 +289,18 @@ def test_a_logarithmic_distance_is_ultra_slow_and_a_power_is_not():
     assert slow.verdict == "ultra-slow"
     assert fast.verdict == "power law"
     assert fast.local_exponent == pytest.approx((0.5, 0.5), abs=0.05)
+
+
+def test_seeds_that_all_went_as_far_decide_nothing_of_the_distance():
+    """They do not show how far another would go."""
+    rng = np.random.default_rng(5)
+    one = walk(rng, lambda t: 1 + np.log(t), seeds=1)
+
+    found = diffusion(pd.concat([one, one.assign(seed=1)]), rng, 50)
+
+    assert found.verdict == "inconclusive"
+    assert np.isnan(found.power.low)
+    assert found.power.note == "every seed measured the same: no interval"
 
 
 @pytest.mark.parametrize(
