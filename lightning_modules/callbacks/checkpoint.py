@@ -17,7 +17,7 @@ from lightning_modules.callbacks.steps import took_step
 from lightning_modules.modules.hooks import after_hook
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
-from sweeper.store.publish import flush_to_disk
+from sweeper.store.publish import flush_to_disk, naming
 from sweeper.store.seal import seal
 
 _SECONDS_BETWEEN_POLLS = 1.0
@@ -181,10 +181,14 @@ class RunCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         self._is_saving = True
+        with naming(self._path):
+            self._write(trainer)
+        self._is_saving = False
+
+    def _write(self, trainer: Trainer) -> None:
         if trainer.is_global_zero:
             self._partial.touch()  # Lightning would make its folder, also where results were moved
         trainer.save_checkpoint(self._partial)
-        self._is_saving = False
         if trainer.is_global_zero:
             seal(self._partial)
             flush_to_disk(self._partial)

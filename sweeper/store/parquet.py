@@ -1,8 +1,7 @@
 """Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
 
-import os
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def write_table(table: pa.Table, path: Path) -> None:
     """Publish a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with publishing(path) as partial, _naming(path):
+    with publishing(path) as partial:
         # Statistics and dictionaries would be most of a one-row file.
         pq.write_table(
             table,
@@ -35,17 +34,6 @@ def write_table(table: pa.Table, path: Path) -> None:
             use_dictionary=len(table) > 1,
             write_page_checksum=True,
         )
-
-
-@contextmanager
-def _naming(path: Path) -> Generator[None]:
-    """Give pyarrow's errors of the file system the name of the file, as Python's have it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def open_table(path: Path) -> pq.ParquetFile:

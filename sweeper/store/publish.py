@@ -21,11 +21,23 @@ def publishing(path: Path) -> Generator[Path]:
     """
     partial = path.with_name(f".{path.name}.{unique_suffix()}.tmp")
     try:
-        yield partial
-        flush_to_disk(partial)
-        partial.replace(path)
+        with naming(path):
+            yield partial
+            flush_to_disk(partial)
+            partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Have the errors of writing a file name it: those of a full disk do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 @contextmanager

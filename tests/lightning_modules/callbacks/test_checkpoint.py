@@ -79,6 +79,24 @@ def test_a_save_that_dies_leaves_the_checkpoint_as_it_was(saving):
     assert path.read_text() == "whole"
 
 
+class Full:
+    """A Trainer on a full disk, which the operating system says without a name."""
+
+    should_stop = False
+    is_global_zero = True
+
+    def save_checkpoint(self, path):
+        del path
+        raise OSError(28, "No space left on device")
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named(saving):
+    (_, checkpoint), path = saving()
+
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'$"):
+        checkpoint.on_train_epoch_end(Full(), None)
+
+
 def test_where_the_folder_was_moved_none_is_made_in_its_place(saving, fit, line, batches):
     """Lightning makes the folders of a file that it saves."""
     callbacks, path = saving(on_epoch=lambda: path.parent.rename(path.parent.with_name("moved")))
