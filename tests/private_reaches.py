@@ -146,12 +146,6 @@ ATTRIBUTES = (
         why="where Lightning looks for the value of an epoch",
     ),
     Reach(
-        library="torchmetrics",
-        name="torchmetrics:Metric._update_count",
-        used_in="lightning_modules/callbacks/metric_states.py",
-        why="a metric that goes on after a resume has been updated as often",
-    ),
-    Reach(
         library="Lightning",
         name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._results",
         used_in="lightning_modules/callbacks/metric_states.py",

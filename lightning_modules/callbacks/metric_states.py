@@ -10,7 +10,7 @@ from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
-from torchmetrics import Metric
+from torchmetrics import Metric, MetricTracker
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.gradients.rank_states import gather_states, own_state
@@ -49,7 +49,7 @@ class MetricStates(Callback):
         logged = [loop.val_loop._results, *[loop._results] * (not self._contract.steps)]
         reset = {id(one.value) for results in logged for one in results.values()}
         states = {
-            name: {"state": metric.metric_state, "updates": metric._update_count}
+            name: {"state": metric.metric_state, "counts": _counts(metric)}
             for name, metric in self._metrics()
             if id(metric) not in reset
         }
@@ -60,11 +60,16 @@ class MetricStates(Callback):
         self._loaded = own_state(state_dict["ranks"], lambda states, share: _common(states))
 
     def _put_back(self) -> None:
+        assert self._module is not None, "it is trained"
         loaded, self._loaded = self._loaded, {}
+        for name, tracker in [*self._module.named_modules()]:
+            if isinstance(tracker, MetricTracker):  # which has a metric more for each epoch
+                while any(f"{key}.".startswith(f"{name}.{len(tracker)}.") for key in loaded):
+                    tracker.increment()
         for name, metric in self._metrics():
             if name in loaded:
                 metric.reset()
-                metric._update_count = loaded[name]["updates"]
+                vars(metric).update(loaded[name]["counts"])
                 for key, value in loaded[name]["state"].items():
                     setattr(metric, key, move_data_to_device(value, metric.device))
 
@@ -72,6 +77,11 @@ class MetricStates(Callback):
         assert self._module is not None, "it is trained"
         parts = self._module.named_modules()
         return ((name, part) for name, part in parts if isinstance(part, Metric))
+
+
+def _counts(metric: Metric) -> dict[str, int]:
+    """Of updates, and of what else a metric counts beside its state, as one of a window does."""
+    return {name: value for name, value in vars(metric).items() if type(value) is int}
 
 
 def _common(states: Sequence[_State]) -> _State:
