@@ -1,6 +1,8 @@
 """The logger of a user's module: it keeps nothing but files."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pytorch_lightning.loggers.logger import DummyLogger
 
@@ -17,7 +19,12 @@ class OwnLogger(DummyLogger):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder, self._experiment = folder, _Nothing()
+
+    @property
+    def experiment(self) -> Any:
+        """Takes anything, as `experiment.config.update(...)` and `experiment["a"].append(...)`."""
+        return self._experiment
 
     @property
     def save_dir(self) -> str:
@@ -34,3 +41,30 @@ class OwnLogger(DummyLogger):
     def root_dir(self) -> str:
         """The same."""
         return self.save_dir
+
+
+class _Nothing:
+    """Whatever is asked of it gives it again."""
+
+    def __getattr__(self, name: str) -> "_Nothing":
+        if name.startswith("__"):  # it is no container, and no number
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> "_Nothing":
+        return self
+
+    def __getitem__(self, _: Any) -> "_Nothing":
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __setitem__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> "_Nothing":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
