@@ -173,6 +173,9 @@ class SavingModule(Module):
     def on_validation_end(self):
         for folder in (self.logger.log_dir, self.logger.save_dir, self.trainer.log_dir):
             (Path(folder) / f"epoch {self.current_epoch}").touch()
+        self.logger.experiment.config.update({"epochs": self.current_epoch})
+        with self.logger.experiment["images"] as images:
+            images["last"] = images.append(1.0)
         loader = self.trainer.train_dataloader
         assert loader.batch_size * len(loader) == 96
         assert self.trainer.val_dataloaders[0].batch_size == 8
@@ -223,11 +226,18 @@ class BestModule(Module):
         super().__init__()
         self.best, self.examples = torchmetrics.MinMetric(), torchmetrics.SumMetric()
         self.error = torchmetrics.MeanMetric()
+        self.window = torchmetrics.aggregation.RunningMean(window=4)
+        self.tracker = torchmetrics.MetricTracker(torchmetrics.MeanMetric(), maximize=False)
 
     def on_train_start(self):
         self.best.reset()
 
+    def on_validation_epoch_start(self):
+        self.tracker.increment()
+
     def training_step(self, batch, batch_idx):
+        self.window.update(float(batch_idx))
+        self.log("train/window", self.window.compute(), on_step=False, on_epoch=True)
         self.examples(len(batch["x"]))
         self.log("train/examples", self.examples, on_step=False, on_epoch=True)
         return super().training_step(batch, batch_idx)
@@ -239,5 +249,7 @@ class BestModule(Module):
             self.log("val/error", self.error, add_dataloader_idx=False)
 
     def on_validation_epoch_end(self):
+        self.tracker.update(self.current_epoch + 1.0)
+        self.log("val/tracked", self.tracker.best_metric())
         self.best(self.error.compute())
         self.log("val/best", self.best.compute())

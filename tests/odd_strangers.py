@@ -187,6 +187,17 @@ class RestingModule(UnfreezingModule):
         self.head.eval()
 
 
+class Averaging(L.pytorch.callbacks.StochasticWeightAveraging):
+    pass
+
+
+class AveragingModule(Module):
+    """Brings a callback of its own."""
+
+    def configure_callbacks(self):
+        return [Averaging(swa_lrs=0.01)]
+
+
 class LazyModule(Module):
     def __init__(self):
         super().__init__()

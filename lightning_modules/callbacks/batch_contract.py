@@ -11,6 +11,7 @@ from lightning_modules.data.examples import examples_in
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.trainer_settings import refused_callback
 
 
 class BatchContractBroken(Exception):
@@ -41,6 +42,17 @@ class BatchContract(AfterSteps):
     def steps(self) -> int:
         """Optimizer steps of the epoch so far [steps]."""
         return len(self._examples_of_steps)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse callbacks that change it, of a class of the user's or of `configure_callbacks`.
+
+        Raises:
+            ValueError: names what to use instead.
+        """
+        for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
+            kinds = [kind.__name__ for kind in type(callback).__mro__]
+            if (msg := refused_callback(kinds, type(callback).__name__)) is not None:
+                raise ValueError(msg)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

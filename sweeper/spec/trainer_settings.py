@@ -1,6 +1,6 @@
 """Settings of Lightning's Trainer that pass through, and those that are the run's own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -116,10 +116,23 @@ def check_trainer(given: TrainerSettings) -> None:
         for key, value in given.flags.items()
         if key not in _OWNED and key not in _PASSED
     ]
-    for callback in given.callbacks:
-        target = str(callback.get("_target_"))
-        if (refused := _REFUSED_CALLBACKS.get(target.rpartition(".")[2])) is not None:
-            rule, instead = refused
-            lines.append(f"trainer.callbacks must {rule}; got _target_={target}. Use {instead}.")
-    if lines:
+    targets = [str(callback.get("_target_")) for callback in given.callbacks]
+    said = [
+        refused_callback([target.rpartition(".")[2]], f"_target_={target}") for target in targets
+    ]
+    if lines := [*lines, *filter(None, said)]:
         raise ValueError("\n".join(lines))
+
+
+def refused_callback(kinds: Iterable[str], given: str) -> str | None:
+    """Why a callback is refused; None if it is not.
+
+    Args:
+        kinds: names of its class and of what that is derived from.
+        given: what names it.
+    """
+    for kind in kinds:
+        if (refused := _REFUSED_CALLBACKS.get(kind)) is not None:
+            rule, instead = refused
+            return f"trainer.callbacks must {rule}; got {given}. Use {instead}."
+    return None

@@ -213,6 +213,7 @@ def test_metrics_go_on_where_they_were(run_words, settings):
         run_words(*words, **settings)
     record = run_words(*words)
 
-    assert curve(record, "val/best") == [1.0, 1.0, 1.0]
+    assert curve(record, "val/best") == curve(record, "val/tracked") == [1.0, 1.0, 1.0]
+    assert curve(record, "train/window") == pytest.approx([0.5, 1.0, 1.0])
     assert curve(record, "val/error") == [1.0, 2.0, 3.0]
     assert curve(record, "train/examples") == [96.0, 96.0, 96.0]

@@ -80,6 +80,7 @@ def test_a_scheduler_counts_optimizer_steps(run_words):
 @pytest.mark.parametrize(
     ("kind", "error", "sentence"),
     [
+        ("AveragingModule", ValueError, "trainer.callbacks must be evaluated .*; got Averaging."),
         ("LazyModule", ValueError, r"got body\.weight of a lazy layer, which has seen no batch"),
         ("IdleModule", ValueError, "configure_optimizers must return the optimizers that train"),
         ("RatelessModule", ValueError, "every group of an optimizer must have a learning rate"),
