@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from math import isnan
@@ -202,10 +202,8 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
         console.print(f"... and {several(more, 'run')} more: pandas.read_parquet lists all")
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
-    for row in found["without_result"][: at_most // 3]:
-        log = ledger.results / row["log_path"]
-        console.print(printable(f"{row['outcome']}: {row['run_id']} {row['reason']}"))
-        console.print(printable(f"    log: {log}"))
+    for line in _failures(found["without_result"][: at_most // 3], ledger):
+        console.print(printable(line))
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
@@ -218,6 +216,15 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     left = f", {states[Open.ABANDONED]} abandoned" if states[Open.ABANDONED] else ""
     left += f", {len(found['pending'])} waiting" if found["pending"] else ""
     console.print(f"{counts}, {states[Open.HELD]} running{left}. Results: {ledger.results}")
+
+
+def _failures(rows: Iterable[Mapping[str, Any]], ledger: Ledger) -> Iterator[str]:
+    """Why runs have no result, and their logs; a job cancelled while it waited has none."""
+    for row in rows:
+        yield f"{row['outcome']}: {row['run_id']} {row['reason']}"
+        log = ledger.results / row["log_path"]
+        if log.exists():
+            yield f"    log: {log}"
 
 
 def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:

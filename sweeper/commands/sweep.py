@@ -50,7 +50,7 @@ _COMPACT_FROM = 500
 def run_command_line() -> None:
     """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors come to us, not to the screen
-    words = with_own_classes(sys.argv[1:])
+    words = with_own_classes(_flags_first(sys.argv[1:]))
     flags = {word.partition("=")[0] for word in words}
     if {"--cfg", "-c"} & flags:  # of the command without its grid
         words = [word for word in words if word not in {"-m", "--multirun"}]
@@ -64,6 +64,18 @@ def run_command_line() -> None:
     except ValueError as error:
         sys.exit(refuse(error))
     return lead_or_follow(_run_hydra)
+
+
+def _flags_first(words: Sequence[str]) -> list[str]:
+    """The words with the overrides in one piece: Hydra takes none after a flag among them."""
+    alone = {"-m", "--multirun", "-r", "--run", "--resolve"}
+    before = ["", *words][:-1]
+    flags = [
+        word.startswith("-") or (last.startswith("-") and "=" not in last and last not in alone)
+        for last, word in zip(before, words, strict=True)
+    ]
+    by_flag = sorted(zip(flags, words, strict=True), key=lambda pair: not pair[0])
+    return [word for _, word in by_flag]
 
 
 def _run_hydra() -> None:

@@ -67,6 +67,28 @@ def test_every_command_has_a_help_of_its_own(command, name):
     assert said.stdout.startswith("usage: ")
 
 
+@pytest.mark.parametrize(
+    ("typed", "understood"),
+    [
+        (["batch=1", "--config-dir", "mine", "epochs=2"],
+         ["--config-dir", "mine", "batch=1", "epochs=2"]),
+        (["-m", "batch=1,2", "-cd=mine", "~tags", "--resolve", "epochs=2"],
+         ["-m", "-cd=mine", "--resolve", "batch=1,2", "~tags", "epochs=2"]),
+        (["-sc", "install=bash"], ["-sc", "install=bash"]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_flags_may_stand_among_the_overrides(typed, understood, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["sweeper", *typed])
+    monkeypatch.setattr(sweep, "_run_hydra", lambda: None)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+
+    sweep.run_command_line()
+
+    assert sys.argv[1:] == understood
+
+
 @pytest.mark.parametrize("mode", [[], ["-m"]])
 def test_what_the_file_system_refuses_is_a_sentence_whatever_hydra_is_set_to(results, mode):
     path = results / "runs/x.parquet"

@@ -148,6 +148,19 @@ def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
     assert [line["state"] for line in waiting(ledger)] == ["gone"] * is_shown
 
 
+def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledger, capsys):
+    """Its job was cancelled while it waited."""
+    ledger.prepare()
+    attempt = Attempt.begin(run_spec(default_config), ledger, 1)
+    attempt.end(End(outcome=Outcome.PREEMPTED, reason="its job left the queue"), ledger)
+
+    assert status.main([str(ledger.results)]) == 0
+
+    said = capsys.readouterr().out
+    assert "its job left the queue" in said
+    assert "log:" not in said
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 def test_jobs_of_another_user_of_the_folder_are_asked_for_too(default_config, ledger, monkeypatch):
     tickets = Tickets(ledger)
