@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from lightning_modules.data.generators import kept_generators, seed_generators
 from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
-from lightning_modules.modules.trial_steps import Result, TrialSteps
+from lightning_modules.modules.trial_steps import Result, TrialSteps, generator_states
 from lightning_modules.process.output import quieten
 from sweeper.spec.guarantees import (
     ADDITIVE,
@@ -101,18 +101,21 @@ _TOO_LARGE = Finding(holds=None, said="not looked at: the module is too large to
 
 
 def _of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
-    def one(index: int) -> bytes | None:
+    def one(index: int) -> tuple[bytes | None, bool]:
         seed_generators(0, 0, index)
-        return fingerprint(loader.dataset[index])
+        before = generator_states()
+        return fingerprint(loader.dataset[index]), generator_states() != before
 
     try:
         with kept_generators():
             twice = [[one(index) for index in order] for _ in range(2)]
-        if any(item is None for item in twice[0]):
+        (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
+        if None in first:
             nothing = Finding(holds=None, said="not found out: the items cannot be compared")
             return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), nothing)
-        if twice[0] != twice[1]:
+        if first != second:
             return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
+        keyed = _KEPT if all(drew) and not any(drew_again) else _KEYED
         keys = [(0, index) for index in order]
         many = batch_of(loader.dataset, loader.collate_fn, keys)
         alone = [batch_of(loader.dataset, loader.collate_fn, [key]) for key in keys]
@@ -120,7 +123,7 @@ def _of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Find
         return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), _raised("an example", error))
     same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
     separate = _NOT_COMPARED if None in same else _MIXED if False in same else _SEPARATE
-    return {KEYED_ITEMS: _KEYED, SEPARATE_ITEMS: separate}
+    return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
 
 
 def _additive(steps: TrialSteps) -> Finding:
@@ -278,6 +281,12 @@ _OWN_GENERATORS = Finding(
     holds=False,
     said="an item that is asked for twice under one key differs, so no two runs see the same data",
     do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
+)
+_KEPT = Finding(
+    holds=False,
+    said="an item draws at random only when it is asked for first: resumed runs and other ranks, "
+    "which have not kept it, draw another",
+    do="Keep what is the same each time, or draw all of it in setup.",
 )
 _ITEMS_DIFFER = Finding(holds=None, said="not found out: the items differ anyway")
 _NOT_COMPARED = Finding(

@@ -169,7 +169,9 @@ class TrialSteps(Callback):
             weight = len(keys) if self._weigh is None else self._weigh(batch)
             self._results.append(Result(weight=weight))
             seed_generators(0)
-            self._drawn_from = _generators()  # before hooks of the transfer, which may draw too
+            self._drawn_from = (
+                generator_states()
+            )  # before hooks of the transfer, which may draw too
             yield batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -188,7 +190,6 @@ class TrialSteps(Callback):
             self._key(pl_module, now.places)
         is_middle = now.mode == "middle"
         trainer.accumulate_grad_batches = _MANY if is_middle else 1
-        # private: Lightning epoch_loop.automatic_optimization
         progress: Any = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
         progress.optimizer.step.total.completed = _STEP
         with torch.no_grad():
@@ -216,13 +217,12 @@ class TrialSteps(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         """Keep the gradient, and whether it drew; what is drawn on top of it is of the step."""
-        self._results[-1].drew = self._drawn_from != _generators()
+        self._results[-1].drew = self._drawn_from != generator_states()
         if pl_module.automatic_optimization:
-            gradients = [
-                torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
-                for p in pl_module.parameters()
-            ]
-            real = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+            parameters = [*pl_module.parameters()]
+            given = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            dense = [g.to_dense() for g in given]
+            real = [torch.view_as_real(g) if g.is_complex() else g for g in dense]
             self._results[-1].gradient = torch.cat([g.flatten().double() for g in real])
 
     def on_train_batch_end(
@@ -241,7 +241,7 @@ class TrialSteps(Callback):
         result = self._results[-1]
         result.is_made = True
         if not pl_module.automatic_optimization:
-            result.drew = self._drawn_from != _generators()
+            result.drew = self._drawn_from != generator_states()
         if outputs and "loss" in outputs:
             result.loss = float(outputs["loss"])
         if batch_idx == len(self._passes) - 1:
@@ -294,7 +294,7 @@ def _is_put_aside(layer: nn.Module, mode: str) -> bool:
     return mode == "eval" or (mode == "keyed" and isinstance(layer, _BATCHNORMS))
 
 
-def _generators() -> list[bytes]:
+def generator_states() -> list[bytes]:
     """The states of torch's, Python's and NumPy's generators."""
     others = pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
     return [torch.get_rng_state().numpy().tobytes(), others]

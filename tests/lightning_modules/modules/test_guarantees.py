@@ -328,6 +328,26 @@ def packed(examples):
     return pack_sequence([row[:, None] for row in rows], enforce_sorted=False)
 
 
+class Kept(Items):
+    """Draws an item once."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def __getitem__(self, index):
+        if index not in self.kept:
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index]
+
+
+def test_items_that_are_drawn_once_are_found_out():
+    found = look(items=Kept())["keyed items"]
+
+    assert not found["holds"]
+    assert "only when it is asked for first" in found["said"]
+
+
 def test_sequences_are_compared_as_they_were_before_they_were_packed():
     many, alone = packed(torch.eye(3)), packed(torch.eye(3)[:1])
 
