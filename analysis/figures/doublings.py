@@ -91,7 +91,8 @@ def draw_lost_per_doubling(
         )
     style.value_axis(axes, metric)
     unit = {"%": "[points]", "": ""}.get(metric.unit, f"[{metric.unit}]")
-    sheet.label(WARMUP, f"{metric.word} lost per doubling {unit}".strip())
+    verb = "lost" if metric.mode == "max" else "gained"
+    sheet.label(WARMUP, f"{metric.word} {verb} per doubling {unit}".strip())
     first = frame.iloc[0]
     spans = f"batches from {first['smallest_batch']:,} to {first['largest_batch']:,}"
     note = (
@@ -101,6 +102,6 @@ def draw_lost_per_doubling(
     left_out = diverged_in_words(compared.runs)
     notes = [note, f"{left_out[:1].upper()}{left_out[1:]}." if left_out else ""]
     if frame["low"].isna().any():
-        notes.append("Without a bar: a batch with one seed.")
-    title = f"{style.title_word(metric)} lost per doubling of the batch: {compared.title}"
+        notes.append("Without a bar: a batch has one seed, or all seeds measured the same.")
+    title = f"{style.title_word(metric)} {verb} per doubling of the batch: {compared.title}"
     return sheet.finish(frame, title, [compared.about, " ".join(filter(None, notes))])

@@ -127,11 +127,14 @@ def _draw(
     sheet.label(of.label, style.value_label(metric))
     found = pd.concat(fits, ignore_index=True)
     title = f"Parabolas behind the best {of.word}: {compared.title}"
-    words = [compared.about, _note(found, of, notes) + (CUT if any(cut) else "")]
+    words = [compared.about, _note(frame, found, of, notes) + (CUT if any(cut) else "")]
     table = frame.merge(
         found, how="left", on=["lr_rule", "global_batch"], suffixes=("", "_of_best")
     )
     return sheet.finish(table, title, words, "global batch [examples]")
+
+
+_THICK = "; thick bars: its 95 % interval, within the grid"
 
 
 def _draw_parabola(
@@ -154,11 +157,12 @@ def _draw_parabola(
         axes.hlines(top, *ends, color=color, linewidth=2.2, alpha=0.45)
 
 
-def _note(found: pd.DataFrame, of: _Setting, notes: list[str]) -> str:
+def _note(frame: pd.DataFrame, found: pd.DataFrame, of: _Setting, notes: list[str]) -> str:
+    bars = " with 95 % t intervals" if frame["low"].notna().any() else ""
+    has_bars = found["low"].notna().any()
     note = (
-        "Marks: means over finished seeds with 95 % t intervals; curves: parabolas by least "
-        f"squares on the axis' scale; rings: best {of.word}; thick bars: its 95 % interval, within "
-        "the grid."
+        f"Marks: means over finished seeds{bars}; curves: parabolas by least squares on the axis' "
+        f"scale; rings: best {of.word}{_THICK if has_bars else '; it has no interval'}."
     )
     edge = found[~found["is_interior"]]
     if len(edge):

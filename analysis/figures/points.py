@@ -94,7 +94,9 @@ def has_dots(frame: pd.DataFrame) -> bool:
 def reading_note(frame: pd.DataFrame) -> str:
     """How marks are to be read, with the number of seeds, what diverged and what is not drawn."""
     dots = "; small dots: seeds" if has_dots(frame) else ""
-    bars = f"Marks: means over finished seeds ({{}} per point); bars: 95 % t intervals{dots}."
+    is_alike = ((frame["num_finished"] > 1) & frame["low"].isna()).any()
+    bare = ", none where all seeds measured the same" * bool(is_alike)
+    bars = f"Marks: means over finished seeds ({{}} per point); bars: 95 % t intervals{bare}{dots}."
     return " ".join([_of_seeds(frame, bars), *_of_others(frame)])
 
 

@@ -86,7 +86,8 @@ def draw_steps_to_target(
     missed = reached[~reached["reached_target"]]
     named = ", ".join(f"{batch:,}" for batch in sorted(missed["global_batch"].unique()))
     unmet = f"{several(len(missed), 'replicate')} never reached it (batch {named})."
-    note = "Marks: means, with 95 % t intervals; small dots: replicates."
+    bars = ", with 95 % t intervals" if frame["low"].notna().any() else ""
+    note = f"Marks: means{bars}; small dots: replicates."
     note += CUT if (frame["low"] < axes.get_ylim()[0]).any() else ""
     sheet.label(BATCH, f"steps to {goal}")
     title = f"Steps to {goal} against batch"
@@ -103,4 +104,6 @@ def _fit(reached: pd.DataFrame) -> tuple[CriticalBatch | None, str]:
     if np.isnan(found.value):
         return None, f"No hyperbola: {found.note}."
     ends = f" (95 %: {found.low:,.0f} to {found.high:,.0f})" if found.has_interval else ""
+    if np.isinf([found.low, found.high]).all():
+        ends = " (95 %: anything)"
     return fit, f"Critical batch {found.value:,.0f}{ends}."

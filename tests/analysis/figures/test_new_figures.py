@@ -42,6 +42,14 @@ def test_of_a_loss_what_is_lost_is_a_rise():
     assert analysis.lost_per_doubling(runs, LOSS)["lost"].tolist() == pytest.approx([0.02])
 
 
+def test_a_loss_is_gained_where_an_accuracy_is_lost():
+    (compared,) = analysis.group_comparable(runs_of([256, 512], [0]))
+
+    caption = analysis.draw_lost_per_doubling(compared, analysis.LOSS).caption
+
+    assert caption.startswith("Loss gained per doubling of the batch")
+
+
 def test_the_interval_of_one_doubling_is_welchs():
     runs = runs_of([256, 512], [0], law=falling)
     runs.loc[runs["global_batch"] == 512, "val_accuracy"] *= [1.1, 0.9, 1.2, 1.0]
@@ -80,7 +88,20 @@ def test_what_the_slope_leaves_out_is_said():
 
     assert "over 2 batches from 256 to 512" in caption
     assert "Runs that diverged are not in the fit: 8 of 18 (25 to 66 %)." in caption
-    assert "Without a bar: a batch with one seed." in caption
+    assert "Without a bar: a batch has one seed, or all seeds measured the same." in caption
+
+
+def test_captions_promise_no_intervals_that_are_not_drawn():
+    one = runs_of([256, 512, 1024], [0, 7, 30], seeds=1, law=parabola)
+    alike = runs_of([256, 512, 1024], [0, 7, 30], law=parabola, noise=0)
+    (of_one,), (of_alike,) = analysis.group_comparable(one), analysis.group_comparable(alike)
+
+    warmups = analysis.draw_best_warmups(of_one).caption
+    batches = analysis.draw_against_batch(of_alike).caption
+
+    assert "95 %" not in warmups
+    assert "rings: best warmup; it has no interval." in warmups
+    assert "bars: 95 % t intervals, none where all seeds measured the same;" in batches
 
 
 def test_one_batch_has_no_doubling():
@@ -173,6 +194,24 @@ def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
     assert drawing.frame["perfect_scaling"].tolist() == pytest.approx(
         [(100.5 + 200) * 256 / b for b in batches]
     )
+
+
+def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_anything():
+    """Two seeds that scatter by a factor of three show no bend."""
+    rows = [
+        {"global_batch": b, "seed": s, "reached_target": True,
+         "steps_to_target": 51200 / b * 3 ** (s * (-1) ** i),
+         "examples_to_target": 51200 * (1 + i / 100) * 3 ** (s * (-1) ** i)}
+        for i, b in enumerate([256, 512, 1024, 2048]) for s in (0, 1)
+    ]  # fmt: skip
+    two = pd.DataFrame(rows)
+
+    of_one = analysis.draw_steps_to_target(two[two["seed"] == 0], "accuracy 90 %")
+    of_two = analysis.draw_steps_to_target(two, "accuracy 90 %")
+
+    assert "Marks: means; small dots: replicates." in of_one.caption
+    assert "Marks: means, with 95 % t intervals; small dots: replicates." in of_two.caption
+    assert "inf" not in of_two.caption
 
 
 def test_batches_that_miss_the_target_are_named():
