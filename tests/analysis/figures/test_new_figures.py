@@ -200,8 +200,8 @@ def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_an
     """Two seeds that scatter by a factor of three show no bend."""
     rows = [
         {"global_batch": b, "seed": s, "reached_target": True,
-         "steps_to_target": 51200 / b * 3 ** (s * (-1) ** i),
-         "examples_to_target": 51200 * (1 + i / 100) * 3 ** (s * (-1) ** i)}
+         "steps_to_target": (1 + i) * 51200 / b * 3**s,
+         "examples_to_target": 51200 * (1 + i) * 3**s}
         for i, b in enumerate([256, 512, 1024, 2048]) for s in (0, 1)
     ]  # fmt: skip
     two = pd.DataFrame(rows)
@@ -211,7 +211,7 @@ def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_an
 
     assert "Marks: means; small dots: replicates." in of_one.caption
     assert "Marks: means, with 95 % t intervals; small dots: replicates." in of_two.caption
-    assert "inf" not in of_two.caption
+    assert "(95 %: anything)." in of_two.caption
 
 
 def test_batches_that_miss_the_target_are_named():
