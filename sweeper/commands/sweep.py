@@ -91,9 +91,10 @@ def _run_hydra() -> None:
 
 
 def _refused(error: Exception) -> int:
-    if isinstance(error, OSError):
-        return refuse(ValueError(of_os_error(error)), "The command ended early.")
-    return refuse(error)
+    if isinstance(error, NOT_COMPOSED):  # some of Hydra's are of OSError too
+        return refuse(error)
+    assert isinstance(error, OSError)
+    return refuse(ValueError(of_os_error(error)), "The command ended early.")
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
