@@ -68,7 +68,10 @@ def id_but_for_rates(config: Mapping[str, Any]) -> str:
     Args:
         config: as of `run_id`.
     """
-    return _digest(_text_of([_but_for_rates(config), None]))
+    return _digest(_text_of([_but_for_rates(scientific_part(config)), None]))
+
+
+_SEED = "\0seed"  # stands for it; nobody types this
 
 
 class Kin:
@@ -105,8 +108,12 @@ class Kin:
         return tuple(targets(self._config))
 
     @cached_property
+    def _kept(self) -> dict[str, Any]:
+        return scientific_part(self._config)
+
+    @cached_property
     def _identity(self) -> tuple[str, str]:
-        return _around_seed(scientific_part(self._config))
+        return _around_seed(self._kept)
 
     @cached_property
     def _training(self) -> tuple[str, str] | None:
@@ -117,32 +124,29 @@ class Kin:
 
     @cached_property
     def _rest(self) -> tuple[str, str]:
-        before, after = _around_seed(_but_for_rates(self._config))
+        before, after = _around_seed(_but_for_rates(self._kept))
         return f"[{before}", after
 
     @cached_property
     def _words(self) -> Words:
-        return words(self._config)
+        return _words_of(self._config, self._kept)
 
 
 def _around_seed(content: Mapping[str, Any]) -> tuple[str, str]:
     """The text of a content that is hashed, before and after its seed."""
-    texts = {key: f"{_text_of(key)}: {_text_of(content[key])}" for key in sorted(content)}
-    before = "".join(f"{text}, " for key, text in texts.items() if key < "seed")
-    after = "".join(f", {text}" for key, text in texts.items() if key > "seed")
-    return f'{{{before}"seed": ', f"{after}}}"
+    before, after = _text_of({**content, "seed": _SEED}).split(_text_of(_SEED))
+    return before, after
 
 
-def _text_of(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, allow_nan=False)
+_text_of = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _but_for_rates(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in scientific_part(config).items() if key not in OF_RATES}
+def _but_for_rates(kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kept.items() if key not in OF_RATES}
 
 
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +174,10 @@ def words(config: Mapping[str, Any]) -> Words:
     Args:
         config: as of `run_id`.
     """
-    kept = scientific_part(config)
+    return _words_of(config, scientific_part(config))
+
+
+def _words_of(config: Mapping[str, Any], kept: Mapping[str, Any]) -> Words:
     off = {k: v for k, v in config.items() if k not in kept and k in _SCIENTIFIC}
     switched_off = {key: (_text(v), ()) for key, v in off.items() if v is None or v is False}
     leaves = (leaf for key, value in kept.items() for leaf in _leaves_of(key, json.dumps(value)))
