@@ -76,9 +76,9 @@ def test_a_later_submission_is_tried_again_until_slurm_takes_it(
         if len(jobs) == 2:
             break
 
-    (told,) = (text for text in said if "not submitted" in text)
-    assert told.startswith("1 run not submitted. ")
-    assert told.endswith(" later. Meanwhile this command tries again every 0.2 s.")
+    (sentence,) = (text for text in said if "not submitted" in text)
+    assert sentence.startswith("1 run not submitted. ")
+    assert sentence.endswith(" later. Meanwhile this command tries again every 0.2 s.")
     tickets = Tickets(ledger)
     assert tickets.latest().keys() == {task.spec.run_id for task in tasks}
     folders = {path.name for path in (ledger.results / "slurm").iterdir()}
@@ -118,8 +118,8 @@ def test_jobs_that_are_held_are_said_to_be(request_, busy, tasks, ledger):
         said += event.said
         jobs[:] = [replace(job, state="PD", reason="JobHeldUser") for job in jobs]
 
-    (told,) = (text for text in said if "held" in text)
-    assert told.startswith("Jobs are held (JobHeldUser): they start after `scontrol release`")
+    (sentence,) = (text for text in said if "held" in text)
+    assert sentence.startswith("Jobs are held (JobHeldUser): they start after `scontrol release`")
 
 
 def test_a_job_that_runs_is_not_said_to_be_held(request_, busy, tasks, ledger):
