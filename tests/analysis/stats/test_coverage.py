@@ -33,12 +33,12 @@ def test_the_median_of_40_studies_is_the_truth_and_intervals_hold_it(kind):
 
 
 def test_the_interval_of_one_best_warmup_holds_it_where_one_point_spreads_more():
-    """Its error comes from that point's two seeds, not from all points of the study."""
+    """Its error comes from that point's seeds, not from all points of the study or its batches."""
     _, held, _ = coverage(
-        "best warmup of a batch, one spread 10 times", studies=60, draws=200, seeds=2
+        "best warmup of a batch, one spread 10 times", studies=200, draws=200, seeds=3
     )
 
-    assert held >= 0.87
+    assert held >= 0.9
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSED))
