@@ -122,13 +122,17 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
         if runs.empty:
             msg = "--parameters must be given with --steps: how many the model has; got none."
             raise ValueError(msg)
-        parameters = int(runs["num_parameters"].iloc[0])
+        known = runs["num_parameters"].dropna()
+        if known.empty:
+            msg = "--parameters must be given, as no run came as far as its model; got none."
+            raise ValueError(msg)
+        parameters = int(known.iloc[0])
     if num_bytes is None:
         num_bytes = 4 if runs.empty else _BYTES.get(str(runs["precision"].iloc[0]), 4)
     share = options.evaluation_share
     if share is None:
         share = 0.0 if runs.empty else evaluation_share(runs)
-    if not 0 <= share < 1:
+    elif not 0 <= share < 1:
         msg = f"--evaluation-share must be from 0 to below 1; got --evaluation-share {share:g}."
         raise ValueError(msg)
     return Work(

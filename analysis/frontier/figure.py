@@ -42,7 +42,8 @@ def draw_frontier(
         axis.set_minor_locator(NullLocator())
     everything = found.everything
     batches = sorted(everything["global_batch"].unique())
-    unit = next(u for u, length in _UNITS.items() if found.frontier["time_s"].median() > length)
+    middle = found.frontier["time_s"].median()
+    unit = next((u for u, length in _UNITS.items() if middle > length), "s")
     length = _UNITS[unit]
     changes = found.frontier["global_batch"].diff().ne(0).cumsum()
     for number, part in found.frontier.groupby(changes):  # between batches nothing can be chosen

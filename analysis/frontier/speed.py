@@ -100,7 +100,7 @@ def measured_speeds(runs: pd.DataFrame) -> Speeds | None:
     fewest = int(seen["world_size"].min())
     seen = seen[seen["world_size"] == fewest]
     micro_s = seen["train_s"] / seen["steps"] / seen["accumulation_steps"]
-    medians = micro_s.groupby(seen["micro_batch"]).median()
+    medians = micro_s.groupby(seen["micro_batch"].astype("int64")).median()
     source = f"measured on {kind}"
     if fewest > 1:
         source += f", on {fewest} ranks with their exchange"

@@ -147,7 +147,8 @@ def _plain(values: tuple[float, ...]) -> list[float | None]:
 
 
 def _place(row: pd.Series) -> str:
-    return f"{int(row['devices']):,} devices at batch {int(row['global_batch']):,}"
+    devices = int(row["devices"])
+    return f"{devices:,} device{'s' * (devices != 1)} at batch {int(row['global_batch']):,}"
 
 
 def _bill(row: pd.Series, cluster: Cluster) -> str:

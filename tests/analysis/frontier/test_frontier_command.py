@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.cli import main
@@ -25,19 +26,23 @@ def ask(capsys, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def runs() -> pd.DataFrame:
     """Three batches with three seeds, trained for 90 epochs; the largest falls short of 0.72."""
-    folder = tmp_path_factory.mktemp("frontier") / "results"
     rng = np.random.default_rng(0)
     runs = simulated_runs(
         [256, 1024, 4096], [5], 3, accuracy=lambda b, _: 0.76 - 1e-5 * b, noise=0.002, rng=rng
     )
     steps_s = runs["steps"] * runs["global_batch"] / 367
-    runs = runs.assign(
+    return runs.assign(
         train_s=steps_s, start_s=1.0, wall_s=1.05 * steps_s + 1, micro_batch=128, world_size=1,
         accumulation_steps=runs["global_batch"] // 128, device_kind="V100", precision="32-true",
         num_parameters=25_000_000,
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(runs, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frontier") / "results"
     write_results(folder, runs, simulated_curves(runs, 90))
     return folder
 
@@ -68,6 +73,41 @@ def test_a_batch_that_falls_short_is_left_out_and_all_of_them_are_refused(ask, r
         "Error: every run of a batch must reach the target; got no such batch among 256, 1,024, "
         "4,096. Choose a lower --target, or train longer.\n"
     )
+
+
+def test_a_run_that_failed_before_its_model_was_made_says_nothing_of_the_others(
+    ask, runs, tmp_path
+):
+    first = runs["run_id"] == runs["run_id"].iloc[0]
+    unknown = ["micro_batch", "world_size", "accumulation_steps", "num_parameters", "train_s"]
+    runs = runs.assign(outcome=runs["outcome"].mask(first, "failed"))
+    runs[unknown] = runs[unknown].mask(first)
+    write_results(tmp_path, runs, simulated_curves(runs[~first], 90))
+
+    code, said = ask(str(tmp_path), *SUMMIT, "--target", "0.7")
+
+    assert code == 0
+    assert "One device: examples/s 367 at micro-batch 128 (measured on V100); " in said
+    assert "100 MB of gradients" in said
+
+    write_results(tmp_path / "all", runs.assign(num_parameters=None), simulated_curves(runs, 90))
+
+    code, said = ask(str(tmp_path / "all"), *SUMMIT, "--target", "0.7")
+
+    assert code == 2
+    assert said == (
+        "Error: --parameters must be given, as no run came as far as its model; got none.\n"
+    )
+
+
+def test_runs_of_less_than_a_second_and_long_evaluations_have_a_frontier_too(ask, runs, tmp_path):
+    fast = runs.assign(train_s=runs["train_s"] / 1e7, start_s=0.0)
+    write_results(tmp_path, fast.assign(wall_s=4 * fast["train_s"]), simulated_curves(runs, 90))
+
+    code, said = ask(str(tmp_path), *SUMMIT, "--target", "0.7")
+
+    assert code == 0
+    assert "evaluations and checkpoints take 300.0% of the time of training." in said
 
 
 def test_json_has_the_rows_the_knee_and_the_closed_form(ask, tmp_path):
