@@ -25,8 +25,8 @@ from analysis.decide.expected import (
 )
 from analysis.decide.proposal import Proposal, joined
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Verdict
-from analysis.papers.grid import ended
+from analysis.papers.claim import LACKING, UNDECIDED, Verdict, runs_about
+from analysis.papers.grid import Point, ended
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
 from analysis.papers.validity import ARM, same_arms
@@ -78,9 +78,12 @@ def _of_paper(judged: Judged) -> Iterator[OpenClaim]:
     for claim, verdict in zip(paper.claims, judged.verdicts, strict=True):
         if verdict.verdict == UNDECIDED:
             only_there = claim.only_there and not paper.is_protocol_of(runs)
+            about = ended(runs_about(claim, placed))
+            seen_at = zip(about["paper_batch"], about["paper_warmup"], about["lr_rule"], strict=True)
+            points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen_at)])
             yield OpenClaim(
                 verdict=verdict,
-                arms=paper_arms(claim.points, placed, runs, paper),
+                arms=paper_arms([*points], placed, runs, paper),
                 contrasts=claim.contrasts,
                 metric=claim.metric,
                 num_claims=len(paper.claims),

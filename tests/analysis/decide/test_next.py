@@ -50,9 +50,12 @@ def study(tmp_path, monkeypatch):
     """Simulated runs of a law in a folder, as if this code had made them."""
     monkeypatch.setattr(proposal, "git_commit", lambda: None)
 
-    def write(law, seeds=3, noise=0.004, batches=(7680, 30720), change=lambda runs: runs) -> Path:
+    def write(
+        law, seeds=3, noise=0.004, batches=(7680, 30720), warmups=(0, 5, 10, 20),
+        change=lambda runs: runs,
+    ) -> Path:  # fmt: skip
         rng = np.random.default_rng(5)
-        runs = simulated_runs(batches, (0, 5, 10, 20), seeds, accuracy=law, noise=noise, rng=rng)
+        runs = simulated_runs(batches, warmups, seeds, accuracy=law, noise=noise, rng=rng)
         runs = change(runs.assign(num_train_examples=61440))
         write_results(tmp_path / "study", runs, simulated_curves(runs, 3))
         return tmp_path / "study"
@@ -158,6 +161,22 @@ def test_a_study_that_decides_all_that_it_asks_has_nothing_left(study, capsys):
     found = proposals(capsys, study(law, seeds=5, noise=0.0005))
 
     assert not any("best warmup is at" in p["question"] for p in found)
+
+
+def test_what_lies_beyond_a_papers_grid_is_not_asked_for_once_it_was_run(study, capsys):
+    def law(batch, warmup):  # best at 30 epochs at the larger batch
+        return 0.9 - 0.02 * np.log((warmup + 1) / (6 if batch == 7680 else 31)) ** 2
+
+    warmups, question = (0, 5, 10, 20, 40, 80), "The best warmup grows with the batch"
+    folder = study(law, noise=0.0002, seeds=2, warmups=warmups)
+
+    assert not any(p["question"].startswith(question) for p in proposals(capsys, folder))
+
+    folder = study(law, noise=0.02, seeds=2, warmups=warmups)
+    ran = set(load_runs(folder)["run_id"])
+    found = asks(proposals(capsys, folder), question)
+    assert "beyond the grid" not in found["why"]
+    assert not ran & set(found["run_ids"])
 
 
 def test_a_point_that_was_not_run_is_added_with_the_seeds_of_the_others(study, capsys):
