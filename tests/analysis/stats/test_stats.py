@@ -402,6 +402,22 @@ def test_a_hyperbola_that_does_not_fit_has_a_wider_interval():
     assert "the hyperbola does not fit: interval widened" in fit.critical_batch.note
 
 
+def test_where_the_hyperbola_does_not_fit_its_ratio_is_not_said_to_be_where_examples_double():
+    """Examples stay the same up to batch 5,000 and double at 10,000; the ratio is 5,000."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (512 * 2**i, max(2e7, 4000 * 512 * 2**i) * np.exp(0.03 * rng.normal()), True)
+        for i in range(7)
+        for _ in range(3)
+    ]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    found = critical_batch(pd.DataFrame(rows, columns=columns), rng).critical_batch
+
+    assert found.low < 5000 < found.high < 10_000
+    assert found.note.endswith("examples may double at another batch")
+
+
 def test_a_parabola_that_the_data_reject_gives_no_exponent():
     """Beyond the best warmup accuracy falls four times more slowly."""
 
