@@ -79,7 +79,9 @@ def _of_paper(judged: Judged) -> Iterator[OpenClaim]:
         if verdict.verdict == UNDECIDED:
             only_there = claim.only_there and not paper.is_protocol_of(runs)
             about = ended(runs_about(claim, placed))
-            seen_at = zip(about["paper_batch"], about["paper_warmup"], about["lr_rule"], strict=True)
+            seen_at = zip(
+                about["paper_batch"], about["paper_warmup"], about["lr_rule"], strict=True
+            )
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen_at)])
             yield OpenClaim(
                 verdict=verdict,

@@ -71,7 +71,9 @@ def _draw(
         lane = Lane(places, x.scale, i, len(levels))
         for j, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
             line = frame[(frame[by.column] == level) & (frame["lr_rule"] == rule)]
-            draw_points(axes, line, x.column, mark=mark, lane=lane, label=f"{level:,.12g}")
+            draw_points(
+                axes, line, x.column, mark=mark, lane=lane, label=f"{round(level, 6):,.12g}"
+            )
             if j in sheet.strips:
                 draw_diverged(sheet.strips[j], line, x.column, mark=mark, lane=lane)
     seen = [value for values in frame["values"] for value in values]

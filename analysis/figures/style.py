@@ -152,7 +152,7 @@ def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
 
 def epoch_axis(axes: Axes) -> None:
     """An axis of whole epochs."""
-    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=2))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True, min_n_ticks=1))
 
 
 def value_axis(axes: Axes, metric: Metric) -> None:

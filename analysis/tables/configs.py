@@ -40,7 +40,13 @@ def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float)
 
 
 def _parse(text: str) -> StoredConfig:
-    config: dict[str, Any] = json.loads(text)
+    try:
+        config: Any = json.loads(text)
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        msg = f"config_json of a row must be a JSON object; got {text[:60]}. Restore its table."
+        raise ValueError(msg)
     leaves = _leaves(scientific_part(config))
     scientific = {name: value for name, value in leaves if value is not None}
     settings = dict(_leaves(config))

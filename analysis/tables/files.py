@@ -24,6 +24,9 @@ _SLICE, _MOST_THREADS = 64, 8
 #: A file without these columns is not one of ours.
 KEYS = ("run_id", "attempt")
 
+#: What every row has, of a run or of an epoch.
+NEVER_NULL = (*KEYS, "outcome", "global_batch", "warmup_epochs", "lr_rule", "seed", "epoch")
+
 #: Columns that hold fractions: a value outside 0 to 1 means that the file is something else.
 FRACTIONS = ("val_accuracy", "best_val_accuracy", "train_accuracy")
 
@@ -127,8 +130,9 @@ def _is_sound(tables: Sequence[pa.Table]) -> bool:
 
 
 def _check_rows(table: pa.Table) -> None:
-    if any(table.column(key).null_count for key in KEYS):
-        msg = "it has rows without run_id or attempt"
+    there = [name for name in NEVER_NULL if name in table.column_names]
+    if lacking := [name for name in there if table.column(name).null_count]:
+        msg = f"it has rows without {', '.join(lacking)}"
         raise ValueError(msg)
     for name in FRACTIONS:
         if name in table.column_names and _exceeds_fractions(table.column(name)):

@@ -17,6 +17,7 @@ from simulated_studies import (
 )
 
 import analysis
+from analysis.tables.configs import stored_configs
 from analysis.tables.load import read_curves, read_runs
 from sweeper.store.compaction import compact
 from sweeper.store.schema import LATER, RUNS, SCHEMA_VERSION, TABLES
@@ -198,6 +199,23 @@ def test_accuracies_in_percent_are_refused(results):
         "val_accuracy must be a fraction from 0 to 1; the file holds others"
     )
     assert len(loaded.frame) == 3
+
+
+def test_rows_without_what_every_run_has_are_refused(results):
+    rewrite(one_file(results), lr_rule=None, seed=None)
+
+    loaded = read_runs(results)
+
+    assert [unread.why for unread in loaded.unread] == ["it has rows without lr_rule, seed"]
+    assert len(loaded.frame) == 3
+
+
+@pytest.mark.parametrize("text", ["{oops", "[1]"])
+def test_a_config_that_is_none_is_said(runs, text):
+    broken = runs.assign(config_json=text)
+
+    with pytest.raises(ValueError, match="config_json of a row must be a JSON object; got"):
+        stored_configs(broken)
 
 
 def test_a_curve_without_accuracies_is_read(results, runs):
