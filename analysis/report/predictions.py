@@ -56,5 +56,5 @@ def _errors(runs: pd.DataFrame) -> dict[str, float]:
         "median_signed_error": error.median(),
         "error_of_sum": timed.wall_s.sum() / predicted_s - 1 if predicted_s else math.nan,
         "within_bounds": is_within.mean(),
-        "median_memory_error": (memory - 1).abs().median(),
+        "median_memory_error": (memory - 1).abs().dropna().median(),
     }

@@ -183,7 +183,8 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     ).to_pandas()
     for name in frame.columns:
         if pa.types.is_string(table.schema.field(name).type) and name != "results":
-            frame[name] = frame[name].astype("str")
+            texts = frame[name]  # of which pandas 2 makes "None" where there is none
+            frame[name] = texts.astype("str").where(texts.notna())
     return frame
 
 

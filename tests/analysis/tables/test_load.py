@@ -175,6 +175,15 @@ def test_a_column_that_came_later_is_null_in_earlier_files(results):
     pd.testing.assert_frame_equal(rows(), whole)
 
 
+@pytest.mark.filterwarnings("ignore:The 'future.infer_string' option")
+def test_a_text_that_is_null_is_null_in_pandas_2_too(results):
+    with pd.option_context("future.infer_string", False):
+        runs = analysis.load_runs(results)
+
+    assert runs["resumed_code"].isna().all()
+    assert runs["outcome"].notna().all()
+
+
 def test_integers_where_reals_belong_are_read_as_reals(results):
     rewrite(one_file(results), val_accuracy=1, warmup_epochs=5)
 
