@@ -18,6 +18,8 @@ from sweeper.store.publish import publish_json, publish_text
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
 _NO_USERS = _OURS | sys.stdlib_module_names
 _NO_IMPORT = "module.configure_optimizers"
+#: Folders of packages, also of other environments: a cluster's modules put those on the path.
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 _INSTALLED = frozenset({"purelib", "platlib", "stdlib", "platstdlib"})
 _NOTE = "code.txt"
 
@@ -157,8 +159,11 @@ def _is_own(top: str) -> bool:
     if (spec := _spec(top)) is None:
         return False
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    paths = [Path(place).resolve() for place in places]
     folders = {Path(sysconfig.get_path(name)).resolve() for name in _INSTALLED}
-    return all(folders.isdisjoint(Path(place).resolve().parents) for place in places)
+    return all(
+        folders.isdisjoint(path.parents) and _PACKAGES.isdisjoint(path.parts) for path in paths
+    )
 
 
 def _hash(path: Path) -> str:

@@ -81,6 +81,19 @@ def test_installed_packages_and_ours_do_not_count():
     assert code_hash({}) is None
 
 
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("name", ["site-packages", "dist-packages"])
+def test_packages_of_another_environment_on_the_path_do_not_count(name, tmp_path, monkeypatch):
+    """As the environment modules of a cluster put them there."""
+    folder = tmp_path / "apps" / name
+    (folder / "theirs").mkdir(parents=True)
+    (folder / "theirs" / "__init__.py").touch()
+    (folder / "single.py").touch()
+    monkeypatch.syspath_prepend(str(folder))
+
+    assert own_code.own_code(["theirs.Net", "single.Net"]) == {}
+
+
 def test_any_change_of_a_source_changes_the_hash(project, tmp_path):
     hashes = [code_hash(code())]
     (project / "nets" / "net.py").write_text("WIDTH = 2\n")
