@@ -98,11 +98,13 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         raise ValueError(msg)
     unit = world_size * bn_span
     if global_batch % unit:
+        of, others = f"the number of ranks, {unit}", "other devices"
+        if bn_span > 1:
+            of = f"ranks x bn_span = {world_size} x {bn_span} = {unit}"
+            others = "another bn_span (1 for a model without BatchNorm) or devices"
         msg = (
-            f"batch must be a multiple of ranks x bn_span = {world_size} x {bn_span} = {unit}; "
-            f"got batch={global_batch}. "
-            f"{_nearest_batches(global_batch, unit)}, or use another bn_span (1 for a "
-            "model without BatchNorm) or devices."
+            f"batch must be a multiple of {of}; got batch={global_batch}. "
+            f"{_nearest_batches(global_batch, unit)}, or use {others}."
         )
         raise ValueError(msg)
     share = global_batch // world_size

@@ -138,6 +138,18 @@ def test_ranks_that_cannot_make_a_span_are_refused_with_the_nearest_micro_batch(
         )
 
 
+@pytest.mark.parametrize(
+    ("bn_span", "said"),
+    [
+        (1, r"the number of ranks, 7; got batch=3840\. .*3843, or use other devices\.$"),
+        (2, r"ranks x bn_span = 7 x 2 = 14; got batch=3840\. .*, or use another bn_span "),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_is_refused_with_what_helps(bn_span, said):
+    with pytest.raises(ValueError, match=rf"^batch must be a multiple of {said}"):
+        choose_micro_batch(3840, world_size=7, limit=768, bn_span=bn_span)
+
+
 def test_a_batch_that_the_parts_cannot_make_is_refused_with_the_nearest():
     with pytest.raises(
         ValueError,
