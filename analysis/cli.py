@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
     ) -> argparse.ArgumentParser:
         name = command.__name__.removeprefix("_")
-        added = commands.add_parser(name, help=about, parents=[*parents])
+        added = commands.add_parser(name, help=about, description=about, parents=[*parents])
         added.set_defaults(command=command)
         return added
 
@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument("--target", type=float, help="metric that counts as trained")
     paper = add(_paper, "redraw a paper's figures", metric, out)
     paper.add_argument("name", choices=_PAPERS)
-    paper.add_argument("results", nargs="*", default=["results"], help="results folders")
+    paper.add_argument(
+        "results", nargs="*", default=["results"], help="results folders (default: results)"
+    )
     claims = add(_claims, "test papers' claims on the runs", results, metric)
     claims.add_argument("--paper", choices=_PAPERS, help="one paper; default: all that have runs")
     claims.add_argument("--out", type=Path, help="write the table to this CSV file")
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     table = add(
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
     )
-    table.add_argument("--out", type=Path, default=Path("tables"), help="output folder")
+    table.add_argument("--out", type=Path, default=Path("tables"), help="output folder (tables)")
     further = add(
         _next, "the runs that would decide what is open, most useful first", results, metric
     )
@@ -87,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     further.add_argument("--json", action="store_true", help="print JSON, for scripts")
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
-        "results", nargs="?", default="results", help="results folder of the studies"
+        "results", nargs="?", default="results", help="results folder of the studies (results)"
     )
     tuning.add_argument(
         "--storage", help="storage of the studies, if not the journal in that folder"
@@ -97,11 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     add_options(frontier)
     add(_predictions, "how well time and memory of runs were predicted", results)
     report = add(_report, "one interactive page that works offline", results, metric)
-    report.add_argument("-o", "--out", type=Path, default=Path("report.html"), help="the page")
+    report.add_argument(
+        "-o", "--out", type=Path, default=Path("report.html"), help="the page (report.html)"
+    )
     watch = add(_watch, "serve the page while a sweep runs", results, metric)
-    watch.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    watch.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     watch.add_argument(
-        "--port", type=whole_number(0, 2**16 - 1), default=8765, help="port to listen on"
+        "--port", type=whole_number(0, 2**16 - 1), default=8765, help="port to listen on (8765)"
     )
     return parser
 
@@ -118,11 +122,11 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
         "--metric-mode", choices=("max", "min"), help="which is better, if the runs do not say"
     )
     out = argparse.ArgumentParser(add_help=False)
-    out.add_argument("--out", type=Path, default=Path("figures"), help="output folder")
+    out.add_argument("--out", type=Path, default=Path("figures"), help="output folder (figures)")
     out.add_argument(
         "--width", choices=("screen", "column", "text"), default="screen",
-        help="for a screen, or the column (3.35 in) or text (6.9 in) of a paper: the caption is "
-        "then a text file alone",
+        help="for a screen (default), or the column (3.35 in) or text (6.9 in) of a paper: the "
+        "caption is then a text file alone",
     )  # fmt: skip
     return results, metric, out
 

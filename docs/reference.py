@@ -97,17 +97,18 @@ def columns() -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """What every subcommand says of itself."""
+    """What every command says of itself."""
     yield "# Commands\n"
-    for words in ((), *((command,) for command in COMMANDS)):
-        said = subprocess.run(
-            [sys.executable, "-m", "sweeper", *words, "--help"],
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        yield f"## {' '.join(('sweeper', *words))}\n\n```text\n{said.rstrip()}\n```\n"
+    of_analysis = re.findall(r"^    (\w+)  ", _help("analysis"), re.MULTILINE)
+    for words in [(), *((one,) for one in COMMANDS), *(("analysis", one) for one in of_analysis)]:
+        said = _help(*words).rstrip()
+        yield f"## {' '.join(('sweeper', *words))}\n\n```text\n{said}\n```\n"
+
+
+def _help(*words: str) -> str:
+    command = [sys.executable, "-m", "sweeper", *words, "--help"]
+    folder = Path(__file__).parents[1]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def api() -> Iterator[str]:

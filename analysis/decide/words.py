@@ -10,11 +10,14 @@ from analysis.decide.proposals import Proposal
 from sweeper.spec.sentences import several
 from sweeper.spec.tariff import taken
 
+_NOTHING = "Nothing to propose"
+_WHY = "no claim about these runs is open, and no best setting is at an end of the grid"
+
 
 def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
     """A paragraph for each, in their order."""
     if not proposals:
-        yield "Nothing is open: no claim and no edge of the grid asks for more runs."
+        yield f"{_NOTHING}: {_WHY}."
     some = [proposal for proposal in proposals if proposal.commands]
     for number, proposal in enumerate(some, 1):
         yield "\n".join([f"{number}. {proposal.question}", *_lines(proposal)])
@@ -31,7 +34,7 @@ def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
 def as_pairs(proposals: Sequence[Proposal]) -> list[list[str]]:
     """Of each the question, and the rest in words; if there are none, that nothing is open."""
     if not proposals:
-        return [["Nothing is open", "No claim and no edge of the grid asks for more runs."]]
+        return [[_NOTHING, f"{_WHY.capitalize()}."]]
     return [[one.question, "\n".join(line.strip() for line in _lines(one))] for one in proposals]
 
 

@@ -18,7 +18,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--target", type=float, help="metric that counts as trained; an accuracy from 0 to 1"
     )
     parser.add_argument(
-        "--devices", type=whole_number(1, 2**31), help="on so many; default: all that can share it"
+        "--devices",
+        type=whole_number(1, 2**31),
+        help="on so many; default: for each batch the fastest",
     )
     parser.add_argument(
         "--examples-per-s",

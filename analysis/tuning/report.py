@@ -31,8 +31,8 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
     for key in keys:
         optima = tuned_optima(tuned, key, rng)
         if len(optima.batches):
-            title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once."
-            title = f"{title} {optima.note}".strip()
+            title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once"
+            title = "; ".join(filter(None, [title, optima.note]))
             yield _table(title, _within(optima, joint_table(optima, log=tuned.is_log(key))))
     compared = tuned.trials.reindex(columns=[*tuned.trials.columns.union([*ALIKE])])
     if found := confounds(compared[compared["run_id"].notna()], ["global_batch"]):

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     parser.add_argument(
-        "--devices", type=whole_number(1, 1024), default=1, help="ranks on each node"
+        "--devices", type=whole_number(1, 1024), default=1, help="ranks on each node (1)"
     )
     parser.add_argument("--json", action="store_true", help="for scripts")
     return parser

@@ -272,7 +272,11 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = overrides_parser("equivalence", __doc__)
     parser.add_argument(
-        "--layouts", default=LAYOUTS, help="ranks x accumulation steps, comma-separated"
+        "--layouts",
+        default=LAYOUTS,
+        help="ranks x accumulation steps, comma-separated (default: %(default)s)",
     )
-    parser.add_argument("--precision", default="64-true,32-true", help="by commas")
+    parser.add_argument(
+        "--precision", default="64-true,32-true", help="comma-separated (default: %(default)s)"
+    )
     return parser

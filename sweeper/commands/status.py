@@ -275,7 +275,9 @@ def _epoch_in_words(row: Mapping[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="sweeper status", description=__doc__)
-    parser.add_argument("what", nargs="?", default="results", help="results folder, or a run id")
+    parser.add_argument(
+        "what", nargs="?", default="results", help="results folder, or a run id (results)"
+    )
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
     parser.add_argument("--json", action="store_true", help="for scripts")
     parser.add_argument(

@@ -307,7 +307,7 @@ def test_runs_without_a_result_leave_nothing_to_propose(study, capsys):
     )
 
     assert main(["next", str(folder)]) == 0
-    assert "Nothing is open" in capsys.readouterr().out
+    assert "Nothing to propose: no claim about these runs" in capsys.readouterr().out
 
 
 def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
