@@ -102,6 +102,7 @@ class TrialSteps(Callback):
         self.precision = precision
         self._passes: list[Pass] = []
         self._results: list[Result] = []
+        self._fetched = Result(weight=0)
         self._kept: dict[str, Tensor] = {}
         self._before: dict[str, bytes | None] = {}
         self._at_start: dict[str, Tensor] = {}
@@ -167,11 +168,9 @@ class TrialSteps(Callback):
             keys = [(0, self._order[place]) for place in one.places]
             batch = batch_of(self._items, self._loader.collate_fn, keys)
             weight = len(keys) if self._weigh is None else self._weigh(batch)
-            self._results.append(Result(weight=weight))
+            self._fetched = Result(weight=weight)
             seed_generators(0)
-            self._drawn_from = (
-                generator_states()
-            )  # before hooks of the transfer, which may draw too
+            self._drawn_from = generator_states()  # before the transfer's hooks, which may draw
             yield batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -184,6 +183,7 @@ class TrialSteps(Callback):
     ) -> None:
         """Make the module ready for the pass; after the plain one, see what it has changed."""
         now = self._passes[batch_idx]
+        self._results.append(self._fetched)  # only now: hooks may pass over batches too
         if self._at_start:
             self.stirred = stirred(pl_module, self._at_start, besides=_BATCHNORMS)
         if now.mode == "keyed":

@@ -224,6 +224,16 @@ class Stepping(Following):
         self.layers[0].weight.grad += 0.01 * torch.randn(6, 4)
 
 
+class Looking(Line):
+    """Passes over training data in hooks of its own, as for a first look or a bank of features."""
+
+    def on_fit_start(self):
+        next(iter(self.trainer.datamodule.train_dataloader()))
+
+    def on_train_epoch_start(self):
+        assert len([*self.trainer.train_dataloader]) > 1
+
+
 class Frozen(Line):
     """A part that is not trained, and in evaluation."""
 
@@ -263,7 +273,7 @@ def held(found):
     return {name: finding["holds"] for name, finding in found.items()}
 
 
-@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed])
+@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed, Looking])
 def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
     assert held(look(module)) == ALL
 
