@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torchmetrics
-from strangers import DataModule, Module, Noisy
+from strangers import DataModule, MaskedModule, Module, Noisy
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -253,3 +253,29 @@ class BestModule(Module):
         self.log("val/tracked", self.tracker.best_metric())
         self.best(self.error.compute())
         self.log("val/best", self.best.compute())
+
+
+class LookingModule(MaskedModule):
+    """Looks at training data in hooks: at a batch, for a mean of all, and for a bank of them."""
+
+    def _all(self, loader):
+        return torch.cat([batch["x"] for batch in loader])
+
+    def on_fit_start(self):
+        next(iter(self.trainer.datamodule.train_dataloader()))
+
+    def on_train_start(self):
+        next(iter(self.trainer.train_dataloader))
+        self.mean = self._all(self.trainer.train_dataloader).mean()
+
+    def on_train_epoch_start(self):
+        next(iter(self.trainer.train_dataloader))
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        next(iter(self.trainer.train_dataloader))
+
+    def on_validation_epoch_start(self):
+        data, loader = self.trainer.datamodule, self.trainer.train_dataloader
+        bank, kept = self._all(data.train_dataloader()), self._all(loader)
+        self.log("val/known", float(bank.unique().numel() + kept.unique().numel()))
+        self.log("val/mean", self.mean)

@@ -171,8 +171,8 @@ class _ShortMicroBatches(MicroBatches):
     def __len__(self) -> int:
         return super().__len__() - 3
 
-    def positions(self) -> Iterator[Tensor]:
-        return islice(super().positions(), len(self))
+    def positions(self, first_step: int = 0) -> Iterator[Tensor]:
+        return islice(super().positions(first_step), len(self))
 
 
 class ShortWindow(Digits):

@@ -1,6 +1,5 @@
 """A loss that is a mean over items, such as tokens or boxes: over those of a whole step."""
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -46,8 +45,7 @@ class LossItems(Callback):
 
     def __init__(self, given: str, plan: RankPlan) -> None:
         self._count, self._plan = item_count(given), plan
-        self._ahead: deque[Share] = deque()
-        self.share = Share(1, 1)
+        self.share = self._fetched = Share(1, 1)
         # NCCL would count on the device, for which the CPU would have to wait.
         on_device = dist.is_initialized() and dist.get_backend() != "gloo"
         self._group: Any = dist.new_group(backend="gloo") if on_device else None
@@ -70,8 +68,9 @@ class LossItems(Callback):
                 )
                 raise ValueError(msg)
             mean = total / (len(window) * split.world_size)
-            self._ahead += [Share(one, mean) for one in items]
-            yield from window
+            for batch, one in zip(window, items, strict=True):
+                self._fetched = Share(one, mean)
+                yield batch
 
     def _over_ranks(self, items: float) -> float:
         total = torch.tensor(items, dtype=torch.float64)
@@ -101,5 +100,5 @@ class LossItems(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Go on to the next micro-batch."""
-        self.share = self._ahead.popleft()
+        """Go on to what was fetched last; a hook may have passed over training data before that."""
+        self.share = self._fetched

@@ -1,7 +1,7 @@
 """Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,58 @@ class ValBatches:
         return (self._data.val_examples(start, stop) for start, stop in self._bounds)
 
 
-class MicroBatches:
+class TrainingPasses:
+    """Passes over the micro-batches of a rank, by Lightning's Trainer and by hooks of a module.
+
+    A hook may look at training data too, for a mean of them or a bank of features. Only the pass
+    that is trained on, the first after `set_epoch`, leaves out the steps that a resumed epoch has
+    behind it. A loader that no epoch was set of is made by a hook, and gives the first epoch.
+
+    Args:
+        plan: of the run's batches, and of this rank's part in them.
+        windows: looks ahead at the micro-batches of each step of a 0-based epoch.
+    """
+
+    def __init__(self, plan: RankPlan, windows: Windows | None = None) -> None:
+        self._plan, self._windows = plan, windows
+        self._epoch: int | None = None
+        self._is_trained_on = False
+
+    @property
+    def sampler(self) -> Self:
+        """Where Lightning looks for `set_epoch`."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a micro-batch, for a user's module [examples]."""
+        return self._plan.split(self._epoch or 0).micro_batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to a 0-based epoch; Lightning calls it before iterating."""
+        self._epoch, self._is_trained_on = epoch, True
+
+    def __len__(self) -> int:
+        epoch = self._epoch or 0
+        return self._plan.steps(epoch) * self._plan.split(epoch).accumulation_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
+        # the iterator first and calls `set_epoch` later.
+        epoch = self._epoch or 0
+        is_trained_on, self._is_trained_on = self._is_trained_on, False
+        first_step = self._plan.first_step(epoch) if is_trained_on else 0
+        batches = self._from_step(first_step, epoch)
+        if self._windows and self._epoch is not None:
+            batches = self._windows(batches, epoch)
+        yield from keyed_draws(batches, self._plan, epoch, first_step)
+
+    def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
+        """The micro-batches of an epoch from a 0-based step on."""
+        raise NotImplementedError
+
+
+class MicroBatches(TrainingPasses):
     """An epoch of micro-batches for one rank, for Lightning's Trainer.
 
     Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order, in micro-batches
@@ -121,54 +172,32 @@ class MicroBatches:
 
     Args:
         data: the data set.
-        plan: of the run's batches, and of this rank's part in them.
+        plan: as of `TrainingPasses`.
         seed: the run's seed.
-        windows: looks ahead at the micro-batches of each step of a 0-based epoch.
+        windows: as of `TrainingPasses`.
     """
 
     def __init__(
         self, data: Data, plan: RankPlan, *, seed: int, windows: Windows | None = None
     ) -> None:
-        self._data, self._plan, self._seed, self._windows = data, plan, seed, windows
-        self._epoch = 0
-
-    @property
-    def sampler(self) -> "MicroBatches":
-        """Where Lightning looks for `set_epoch`."""
-        return self
+        super().__init__(plan, windows)
+        self._data, self._seed = data, seed
 
     @property
     def dataset(self) -> Any:
         """Where a user's module looks for its data set."""
         return getattr(self._data, "dataset", self._data)
 
-    @property
-    def batch_size(self) -> int:
-        """Examples of a micro-batch, for a user's module [examples]."""
-        return self._plan.split(self._epoch).micro_batch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to a 0-based epoch; Lightning calls it before iterating."""
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return self._plan.steps(self._epoch) * self._plan.split(self._epoch).accumulation_steps
-
-    def __iter__(self) -> Iterator[Any]:
-        # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
-        # the iterator first and calls `set_epoch` later.
-        self._data.set_epoch(self._seed, self._epoch)
+    def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
+        self._data.set_epoch(self._seed, epoch)
+        positions = self.positions(first_step)
         if isinstance(self._data, Streamed):
-            batches = self._data.train_stream(self.positions())
-        else:
-            batches = map(self._data.train_examples, self.positions())
-        if self._windows:
-            batches = self._windows(batches, self._epoch)
-        yield from keyed_draws(batches, self._plan, self._epoch)
+            return self._data.train_stream(positions)
+        return map(self._data.train_examples, positions)
 
-    def positions(self) -> Iterator[Tensor]:
-        """Positions of the examples of each micro-batch that is left, shape (micro_batch,)."""
-        plan, epoch = self._plan, self._epoch
+    def positions(self, first_step: int = 0) -> Iterator[Tensor]:
+        """Positions of the examples of each micro-batch from a step on, shape (micro_batch,)."""
+        plan, epoch = self._plan, self._epoch or 0
         split, steps = plan.split(epoch), plan.steps(epoch)
         if isinstance(self._data, Ordered):
             order = self._data.order(epoch)
@@ -176,11 +205,13 @@ class MicroBatches:
             order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
-        return iter(mine[plan.first_step(epoch) :].reshape(-1, split.micro_batch))
+        return iter(mine[first_step:].reshape(-1, split.micro_batch))
 
 
-def keyed_draws(batches: Iterator[Any], plan: RankPlan, epoch: int) -> Iterator[Any]:
-    """The micro-batches that are left of a 0-based epoch, with all later draws by their places.
+def keyed_draws(
+    batches: Iterator[Any], plan: RankPlan, epoch: int, first_step: int
+) -> Iterator[Any]:
+    """The micro-batches of a 0-based epoch from a step on, with all later draws by their places.
 
     A user's module may draw as it likes, from its hooks before the transfer to the device on: the
     same draws on every layout with this micro-batch, and after every resume. Ours draws by example.
@@ -188,7 +219,7 @@ def keyed_draws(batches: Iterator[Any], plan: RankPlan, epoch: int) -> Iterator[
     if not plan.has_own_module:
         yield from batches
         return
-    behind = plan.first_step(epoch) * plan.split(epoch).accumulation_steps
+    behind = first_step * plan.split(epoch).accumulation_steps
     for micro_step, batch in enumerate(batches, behind):
         seed_draws(plan.seed, epoch, plan.first_example(epoch, micro_step))
         yield batch

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_modules.data.batches import Windows, keyed_draws
+from lightning_modules.data.batches import TrainingPasses, Windows
 from lightning_modules.data.generators import VALIDATION, kept_generators, seed_generators
 from lightning_modules.data.own_loaders import as_it_is, check_batched, process_settings
 from lightning_modules.data.randomness import stream_of
@@ -52,13 +52,13 @@ def examples_of(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> 
     return num
 
 
-class CountedBatches:
+class CountedBatches(TrainingPasses):
     """An epoch of micro-batches of an iterable data set, for Lightning's Trainer; on one rank.
 
     Args:
         loader: of the user's; its data set, collate function and workers stay.
         plan: of the run's batches.
-        windows: as of `MicroBatches`.
+        windows: as of `TrainingPasses`.
 
     Raises:
         ValueError: if the loader gives batches that cannot be counted, or there are several ranks.
@@ -76,47 +76,22 @@ class CountedBatches:
                 "a length and indices."
             )
             raise ValueError(msg)
-        self._loader, self._plan, self._windows = loader, plan, windows
-        self._epoch = 0
-
-    @property
-    def sampler(self) -> "CountedBatches":
-        """Where Lightning looks for `set_epoch`."""
-        return self
+        super().__init__(plan, windows)
+        self._loader = loader
 
     @property
     def dataset(self) -> Any:
         """Where a user's module looks for its data set."""
         return self._loader.dataset
 
-    @property
-    def batch_size(self) -> int:
-        """Examples of a micro-batch, for a user's module [examples]."""
-        return self._plan.split(self._epoch).micro_batch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to a 0-based epoch; Lightning calls it before iterating."""
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return self._plan.steps(self._epoch) * self._plan.split(self._epoch).accumulation_steps
-
-    def __iter__(self) -> Iterator[Any]:
-        # A generator, for the reason of `MicroBatches`.
-        epoch = self._epoch
-        batches = self._whole_batches(epoch)
-        if self._windows:
-            batches = self._windows(batches, epoch)
-        yield from keyed_draws(batches, self._plan, epoch)
-
-    def _whole_batches(self, epoch: int) -> Iterator[Any]:
-        """The micro-batches that are left.
+    def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
+        """The whole micro-batches that are left.
 
         Raises:
             ValueError: if the data set ends before the epoch does.
         """
         split, num = self._plan.split(epoch), len(self)
-        behind = self._plan.first_step(epoch) * split.accumulation_steps
+        behind = first_step * split.accumulation_steps
         if hasattr(self._loader.dataset, "set_epoch"):
             self._loader.dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
         found = -1

@@ -128,6 +128,22 @@ def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not_been(run_words, t
     assert distance(tmp_path / "stepped", tmp_path / "whole") == 0
 
 
+def test_hooks_that_pass_over_training_data_change_nothing(run_words, tmp_path):
+    """All of an epoch is there for them, also where a resumed one has a part behind it."""
+    words = [*PADDED, "batch=6", "base_batch=6", "micro_batch=2", "epochs=2"]
+    looking = [*words, "module._target_=late_strangers.LookingModule"]
+    plain, whole = run_words(*words, name="plain"), run_words(*looking, name="whole")
+
+    for _ in range(2):
+        run_words(*looking, name="stepped", one_step=True)
+    record = run_words(*looking, name="stepped")
+
+    assert losses(record) == losses(whole) == losses(plain)
+    assert distance(tmp_path / "stepped", tmp_path / "plain") == 0
+    assert [row["metrics"] for row in record["curve"]] == [row["metrics"] for row in whole["curve"]]
+    assert whole["curve"][0]["metrics"]["val/known"] == 2 * 78
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
