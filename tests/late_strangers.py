@@ -279,3 +279,23 @@ class LookingModule(MaskedModule):
         bank, kept = self._all(data.train_dataloader()), self._all(loader)
         self.log("val/known", float(bank.unique().numel() + kept.unique().numel()))
         self.log("val/mean", self.mean)
+
+
+class KeepingModule(Module):
+    """Keeps the state of a generator of its own, and what it was made with."""
+
+    def __init__(self, width=8, lr=0.05):
+        super().__init__(width, lr)
+        self.own = np.random.RandomState(3)
+
+    def training_step(self, batch, batch_idx):
+        self.log("train/own", self.own.random_sample(), on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["own"] = self.own.get_state()
+        checkpoint["hyper_parameters"]["path"] = Path()
+
+    def on_load_checkpoint(self, checkpoint):
+        assert checkpoint["hyper_parameters"]["width"] == 8
+        self.own.set_state(checkpoint["own"])

@@ -22,8 +22,8 @@ from sweeper.store.seal import seal
 
 _SECONDS_BETWEEN_POLLS = 1.0
 
-# Numbers and arrays of NumPy, such as the rate of a schedule by np.cos, are plain values too.
-_KINDS = ("?", "u1", "i4", "i8", "f2", "f4", "f8")
+# Numbers and arrays of NumPy, as the state of its generators has them, are plain values too.
+_KINDS = "?bhilBHILefdFD"
 _MADE_BY: Any = np.float64(0).__reduce__()[0]
 _NUMPYS: Any = [np.zeros(0).__reduce__()[0], np.ndarray, np.dtype]
 add_safe_globals([_MADE_BY, *_NUMPYS, *(type(np.dtype(kind)) for kind in _KINDS)])
@@ -109,6 +109,7 @@ class RunCheckpoint(Checkpoint):
         self._plan, self._contract = plan, contract
         self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
         self._is_over = self._is_saving = False
+        self._saved: dict[str, Any] = {}
         self._batch_idx = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -117,8 +118,9 @@ class RunCheckpoint(Checkpoint):
         self._on_epoch()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have the last turn of a batch, after the module's, which may change its weights."""
+        """Have the last turn of a batch and of a checkpoint, after the module's."""
         after_hook(pl_module, "on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
+        after_hook(pl_module, "on_save_checkpoint", self._leave_out)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -175,9 +177,14 @@ class RunCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
+        """Know what is saved."""
+        self._saved = checkpoint
+
+    def _leave_out(self) -> None:
         """Leave out what the module was made with: the config says it, and it may be any object."""
         for name in ("hyper_parameters", "datamodule_hyper_parameters") if self._is_saving else ():
-            checkpoint.pop(name, None)
+            self._saved.pop(name, None)
+        self._saved = {}
 
     def _save(self, trainer: Trainer) -> None:
         self._is_saving = True

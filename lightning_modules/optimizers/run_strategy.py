@@ -75,21 +75,23 @@ class RunStrategy(DDPStrategy):
             optimizer.register_step_post_hook(self._note_step)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint.
+        """Read a checkpoint, and say what the module was made with, as Lightning's own do.
 
         Raises:
             ValueError: if there are objects in it that are no tensors and no plain values.
         """
         try:
-            return super().load_checkpoint(*args, **kwargs)
+            checkpoint = super().load_checkpoint(*args, **kwargs)
         except pickle.UnpicklingError as error:
-            found = re.search(r"GLOBAL (\S+)", str(error))
+            found = re.search(r"(?:GLOBAL |got <class ')([\w.]+)", str(error))
             msg = (
                 "a checkpoint must hold tensors and plain values only, to be resumed from; got "
                 f"{found[1] if found else 'something else'} in it. Where your module is defined, "
                 "name each class that it saves: torch.serialization.add_safe_globals([MyClass])."
             )
             raise ValueError(msg) from error
+        assert self.lightning_module is not None, "it is to be trained"
+        return {"hyper_parameters": dict(self.lightning_module.hparams), **checkpoint}
 
     def _note_step(self, *_: Any) -> None:
         self.num_bare_steps += self._rates is None

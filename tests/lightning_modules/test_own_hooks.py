@@ -205,6 +205,18 @@ def test_the_last_hook_of_a_batch_is_in_the_checkpoint(run_words):
         assert curve(record, name) == pytest.approx(curve(whole, name), rel=1e-12)
 
 
+def test_what_a_module_adds_to_a_checkpoint_is_there_after_a_resume(run_words):
+    words = [*IN_PROCESS, "module._target_=late_strangers.KeepingModule"]
+    whole = run_words(*words, name="whole")
+
+    for _ in range(2):
+        run_words(*words, name="stepped", one_step=True)
+    record = run_words(*words, name="stepped")
+
+    for name in ("train/own", *METRICS):
+        assert curve(record, name) == curve(whole, name)
+
+
 @pytest.mark.parametrize("settings", [{"stop_after": 1}, {"one_step": True}])
 def test_metrics_go_on_where_they_were(run_words, settings):
     words = [*IN_PROCESS, "module._target_=late_strangers.BestModule"]
