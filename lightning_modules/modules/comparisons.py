@@ -45,7 +45,8 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, torch.Generator):
             return bytes, (obj.get_state().numpy().tobytes(),)
         if isinstance(obj, Tensor) and obj.layout is torch.strided:
-            values = obj.detach().cpu().contiguous().flatten().view(torch.uint8)
+            whole = obj.detach().cpu().clone(memory_format=torch.contiguous_format)
+            values = whole.flatten().view(torch.uint8)
             return tuple, ((str(obj.dtype), tuple(obj.shape), values.numpy().tobytes()),)
         return NotImplemented
 

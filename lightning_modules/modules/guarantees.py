@@ -1,23 +1,19 @@
 """What holds for a user's module and data, found out in a few micro-batches on a CPU."""
 
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import pytorch_lightning as pl
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from lightning_modules.data.generators import kept_generators, seed_generators
-from lightning_modules.data.own_loaders import batch_of
-from lightning_modules.modules.comparisons import example_in_both, fingerprint
-from lightning_modules.modules.trial_steps import Result, TrialSteps, generator_states
+from lightning_modules.modules.item_findings import Finding, of_items, raised, text_of
+from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
 from sweeper.spec.guarantees import (
     ADDITIVE,
     KEYED_DRAWS,
-    KEYED_ITEMS,
     SEEDS_APPLY,
     SEPARATE_ITEMS,
     WHOLE_CHECKPOINT,
@@ -28,15 +24,6 @@ EXAMPLES = 8
 _SAME_TO = {"64-true": 1e-9, "32-true": 1e-4}  # relative, by precision
 _MOST_PARAMETERS = 500_000_000
 _ITEMS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """Whether something holds, None if that could not be found out; why, and what to do."""
-
-    holds: bool | None
-    said: str
-    do: str = ""
 
 
 def findings(
@@ -57,7 +44,7 @@ def findings(
     """
     quieten()
     data.prepare_data, data.setup = lambda: None, lambda stage: None  # type: ignore[method-assign]
-    found = _of_items(loader, order[:_ITEMS])
+    found = of_items(loader, order[:_ITEMS])
     found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _SAME_TO:  # a module that makes numbers of 32 bits fails with 64
         module = make_module()
@@ -71,7 +58,9 @@ def findings(
         }
         if steps.error is None:
             break
-    if found[SEPARATE_ITEMS].holds is False:
+    if found[SEPARATE_ITEMS].holds is False and found[ADDITIVE].holds:
+        found[SEPARATE_ITEMS] = _SAME_LOSS
+    elif found[SEPARATE_ITEMS].holds is False:
         found[ADDITIVE] = _PARTS_DIFFER
     return {name: asdict(finding) for name, finding in found.items()}
 
@@ -98,32 +87,6 @@ def seeds_apply(noted: Sequence[object], seed: int) -> dict[str, dict[str, Any]]
 _NOTHING_SEEDED = Finding(holds=True, said="neither module nor data seed a global generator")
 _SEED_NOTHING = "Seed nothing in __init__, or take the run's seed: '+module.seed=${seed}'."
 _TOO_LARGE = Finding(holds=None, said="not looked at: the module is too large to be tried on a CPU")
-
-
-def _of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
-    def one(index: int) -> tuple[bytes | None, bool]:
-        seed_generators(0, 0, index)
-        before = generator_states()
-        return fingerprint(loader.dataset[index]), generator_states() != before
-
-    try:
-        with kept_generators():
-            twice = [[one(index) for index in order] for _ in range(2)]
-        (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
-        if None in first:
-            nothing = Finding(holds=None, said="not found out: the items cannot be compared")
-            return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), nothing)
-        if first != second:
-            return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
-        keyed = _KEPT if all(drew) and not any(drew_again) else _KEYED
-        keys = [(0, index) for index in order]
-        many = batch_of(loader.dataset, loader.collate_fn, keys)
-        alone = [batch_of(loader.dataset, loader.collate_fn, [key]) for key in keys]
-    except Exception as error:  # noqa: BLE001  whatever the user's data set raises
-        return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), _raised("an example", error))
-    same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
-    separate = _NOT_COMPARED if None in same else _MIXED if False in same else _SEPARATE
-    return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
 
 
 def _additive(steps: TrialSteps) -> Finding:
@@ -195,7 +158,7 @@ def _keyed_draws(steps: TrialSteps) -> Finding:
     if steps.changed is None:
         return _stopped(steps)
     if steps.error is not None:  # in the last pass, with the run's dropout layers
-        said = f"with dropout by example a training step raises {_text(steps.error)}"
+        said = f"with dropout by example a training step raises {text_of(steps.error)}"
         return Finding(holds=False, said=said, do="A run will raise the same.")
     if not steps.of("keyed")[0].drew:
         return _ALL_KEYED if _follow_examples(steps) else _OTHER_MASKS
@@ -222,8 +185,8 @@ def _whole_checkpoint(steps: TrialSteps) -> Finding:
     if not steps.changed:
         return _NOTHING_LOST
     names = ", ".join(steps.changed)
-    if steps.saves_itself:
-        said = f"not found out: {names} changes in a step; on_save_checkpoint may keep it"
+    if steps.saved_by:
+        said = f"not found out: {names} changes in a step; {steps.saved_by} may keep it"
         return Finding(holds=None, said=said)
     said = f"{names} changes in a step and is in no checkpoint: a resumed run begins without it"
     return Finding(holds=False, said=said, do=_REGISTER)
@@ -231,16 +194,7 @@ def _whole_checkpoint(steps: TrialSteps) -> Finding:
 
 def _stopped(steps: TrialSteps) -> Finding:
     assert steps.error is not None, "else all passes were made"
-    return _raised("a training step", steps.error)
-
-
-def _raised(what: str, error: Exception) -> Finding:
-    said = f"not found out: {what} on a CPU raised {_text(error)}"
-    return Finding(holds=None, said=said, do="Training may fail too.")
-
-
-def _text(error: Exception) -> str:
-    return " ".join("".join(traceback.format_exception_only(error)).split())
+    return raised("a training step", steps.error)
 
 
 _ADDITIVE = Finding(
@@ -257,6 +211,10 @@ _NOT_ACCUMULATED = Finding(
     holds=None, said="not looked at: a module that steps by hand accumulates nothing"
 )
 _PARTS_DIFFER = Finding(holds=None, said="not found out: examples depend on their neighbours")
+_SAME_LOSS = Finding(
+    holds=True,
+    said="what depends on the neighbours of an example, as the offsets of bags, is not in the loss",
+)
 _DRAWS_ANYWAY = Finding(
     holds=None, said="not found out: a training step draws at random even in evaluation"
 )
@@ -276,25 +234,3 @@ _ONCE_A_STEP = (
 )
 _NOTHING_LOST = Finding(holds=True, said="nothing changes in a step that is not in a checkpoint")
 _REGISTER = "Register it as a buffer, or keep it in on_save_checkpoint and on_load_checkpoint."
-_KEYED = Finding(holds=True, said="an item that is asked for twice under one key is the same")
-_OWN_GENERATORS = Finding(
-    holds=False,
-    said="an item that is asked for twice under one key differs, so no two runs see the same data",
-    do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
-)
-_KEPT = Finding(
-    holds=False,
-    said="an item draws at random only when it is asked for first: resumed runs and other ranks, "
-    "which have not kept it, draw another",
-    do="Keep what is the same each time, or draw all of it in setup.",
-)
-_ITEMS_DIFFER = Finding(holds=None, said="not found out: the items differ anyway")
-_NOT_COMPARED = Finding(
-    holds=None, said="not found out: no part of a batch has an entry for each example"
-)
-_SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
-_MIXED = Finding(
-    holds=False,
-    said="an example depends on its neighbours in the micro-batch, so on micro_batch and devices",
-    do="Augment in the data set instead of the collate function, or compare runs of one layout.",
-)

@@ -3,7 +3,6 @@
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,9 +24,9 @@ from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.modules.comparisons import attributes, copied, stirred, tensors_of
 from lightning_modules.modules.own_logger import OwnLogger
+from lightning_modules.modules.trial_batches import WINDOW, Once, TrialBatches
 
-_WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the rest
-_STEPS, _EPOCHS = 100, 10  # that schedulers see
+_EPOCHS = 10  # that schedulers see
 _MANY = 1000  # micro-batches of a step whose end is not seen
 _FURTHER = 1.01  # what is trained, from where it was: copies of it would follow
 _STEP = 1  # that all passes are: what follows `global_step` is the same on every layout
@@ -37,7 +36,10 @@ _KNOWN_LAYERS = (
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
     *(nn.AlphaDropout, nn.FeatureAlphaDropout, StochasticDepth),
 )
-_ON_SAVE = pl.LightningModule.on_save_checkpoint
+_SAVING = {
+    "on_save_checkpoint": pl.LightningModule.on_save_checkpoint,
+    "get_extra_state": nn.Module.get_extra_state,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,9 @@ class Pass:
     """A training step on these places of the order.
 
     `mode` is `fixed` with layers in evaluation that the run replaces, `eval` with all of them,
-    `plain` as it is; `middle` too, within a step that it neither begins nor ends; `keyed` with the
-    run's dropout layers, and BatchNorm in evaluation.
+    `plain` as it is, twice, since what is made anew in each pass is not lost; `middle` too, within
+    a step that it neither begins nor ends; `keyed` with the run's dropout layers, and BatchNorm in
+    evaluation.
     """
 
     places: range
@@ -83,11 +86,11 @@ class TrialSteps(Callback):
         precision: of the Trainer.
 
     Attributes:
-        changed: attributes of the module that the plain pass changed; None if it was not made.
+        changed: attributes of the module that plain passes changed; None if they were not made.
         drawing_layers: those that may draw beside dropout layers.
         stirred: parameters and buffers, but BatchNorm's, that change within a step.
         error: what the module raised, which ended the passes.
-        saves_itself: whether the module adds to checkpoints.
+        saved_by: the hook by which the module adds to checkpoints; empty if it does not.
     """
 
     def __init__(
@@ -98,13 +101,13 @@ class TrialSteps(Callback):
         precision: Any,
     ) -> None:
         self._loader, self._order, self._weigh = loader, order, weigh
-        self._items = _Once(loader.dataset)
+        self._items = Once(loader.dataset)
         self.precision = precision
         self._passes: list[Pass] = []
         self._results: list[Result] = []
         self._fetched = Result(weight=0)
         self._kept: dict[str, Tensor] = {}
-        self._before: dict[str, bytes | None] = {}
+        self._before: list[dict[str, bytes | None]] = []
         self._at_start: dict[str, Tensor] = {}
         self._modes: dict[nn.Module, bool] = {}
         self._position = StepPosition()
@@ -113,20 +116,32 @@ class TrialSteps(Callback):
         self.drawing_layers: list[str] = []
         self.stirred: list[str] = []
         self.error: Exception | None = None
-        self.saves_itself = False
+        self.saved_by = ""
 
     def run(self, module: pl.LightningModule, data: pl.LightningDataModule) -> "TrialSteps":
         """Make the passes, as far as the module lets."""
-        size = min(_WINDOW, len(self._order))
+        size = min(WINDOW, len(self._order))
         if module.automatic_optimization and size > 1:
             for first in range(0, len(self._order) - size + 1, size):
                 self._passes += [Pass(part, "fixed") for part in _parts(first, size)]
             self._passes += [Pass(part, "eval") for part in _parts(0, size)]
             self._passes += [Pass(range(size), "middle")]
-        self._passes += [Pass(range(size), "plain")]
+        self._passes += [Pass(range(size), "plain")] * 2
         self._passes += [Pass(part, "keyed") for part in _parts(0, size)]
-        self.saves_itself = type(module).on_save_checkpoint is not _ON_SAVE
-        data.train_dataloader = lambda: _Batches(self._loader, self._batches)  # type: ignore[method-assign]
+        kinds = {*map(type, module.modules())}
+        hooks = [
+            (name, getattr(kind, name, own)) for kind in kinds for name, own in _SAVING.items()
+        ]
+        self.saved_by = next((name for name, hook in hooks if hook is not _SAVING[name]), "")
+        data.train_dataloader = lambda: TrialBatches(self._loader, self._batches)  # type: ignore[method-assign]
+        log = module.log
+
+        def log_in_training(*given: Any, **named: Any) -> None:
+            """Its settings may follow `training`, and must not change."""
+            if module.training:
+                log(*given, **named)
+
+        module.log = log_in_training  # type: ignore[method-assign]
         with TemporaryDirectory() as folder:
             try:
                 self._trainer(folder).fit(module, datamodule=data)
@@ -201,14 +216,14 @@ class TrialSteps(Callback):
         for layer, is_training in self._modes.items():
             layer.training = is_training and not _is_put_aside(layer, now.mode)
         if now.mode == "plain":
-            self._before = attributes(pl_module, Metric)
+            self._before.append(attributes(pl_module, Metric))
         self._at_start = copied(pl_module) if is_middle else {}
 
     def _key(self, module: pl.LightningModule, places: range) -> None:
         """Draw dropout by example; at first, see what the plain pass has changed."""
         if self.changed is None:
-            after = attributes(module, Metric)
-            self.changed = [name for name in after if after[name] != self._before.get(name)]
+            after, before = attributes(module, Metric), self._before[_repeats(*self.of("plain"))]
+            self.changed = [name for name in after if after[name] != before.get(name)]
             self.drawing_layers = drawing_layers(module)
             key_dropout(module, seed=0, position=self._position, is_strict=False)
         self._position.move(epoch=0, step=0, first_example=places.start, examples=len(places))
@@ -248,31 +263,11 @@ class TrialSteps(Callback):
             raise _Done
 
 
-class _Once:
-    """Items as they were when they were asked for first, since a data set may draw as it likes."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._seen: dict[int, Any] = {}
-
-    def __getitem__(self, index: int) -> Any:
-        if index not in self._seen:
-            self._seen[index] = self._dataset[index]
-        return deepcopy(self._seen[index])  # collate functions may change what they are given
-
-
-class _Batches:
-    """Promises more batches than it has, since the last pass ends it all."""
-
-    def __init__(self, loader: "DataLoader[Any]", batches: Callable[[], Iterator[Any]]) -> None:
-        self.dataset, self.batch_size = loader.dataset, _WINDOW  # a module may ask for them
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return _STEPS
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._batches()
+def _repeats(one: Result, other: Result) -> bool:
+    """Whether a pass gave what the one before it did: what it left there had no effect."""
+    if one.values is None or other.values is None:
+        return False
+    return one.loss == other.loss and torch.equal(one.values[1], other.values[1])
 
 
 def _is_fraction(one: Tensor) -> bool:

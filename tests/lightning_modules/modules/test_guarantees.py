@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_modules.data.generators import noted_seeds, seed_everything
-from lightning_modules.modules.comparisons import example_in_both
+from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from lightning_modules.modules.guarantees import findings, seeds_apply
 from lightning_modules.modules.own_project import facts
 
@@ -89,9 +89,10 @@ class Mined(Line):
 
 
 class Drawing(Line):
-    """Dropout as a function, which evaluation ends."""
+    """Dropout as a function, which evaluation ends, as it does what is logged by step."""
 
     def training_step(self, batch):
+        self.log("loss", 0.0, on_step=self.training)
         return functional.dropout(self.layers(batch), 0.5, self.training).square().mean()
 
 
@@ -114,6 +115,48 @@ class Forgetful(Line):
 class Saving(Forgetful):
     def on_save_checkpoint(self, checkpoint):
         checkpoint["average"] = self.average
+
+
+class Counter(nn.Identity):
+    """Keeps a number in the checkpoint by itself."""
+
+    seen = 0
+
+    def forward(self, x):
+        self.seen += 1
+        return x
+
+    def get_extra_state(self):
+        return self.seen
+
+
+class Extra(Line):
+    def __init__(self):
+        super().__init__(Counter())
+
+
+class Hooked(Line):
+    """What a hook keeps of a layer is in the loss of the same step."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+        self.layers[0].register_forward_hook(lambda _, __, out: self.kept.update(out=out))
+
+    def training_step(self, batch):
+        return super().training_step(batch) + self.kept["out"].square().mean()
+
+
+class Recalling(Line):
+    """What a step keeps is in the loss of the next one."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = 0.0
+
+    def training_step(self, batch):
+        kept, self.kept = self.kept, self.layers[0](batch).mean().item()
+        return super().training_step(batch) * (1 + kept)
 
 
 class Single(Line):
@@ -273,7 +316,7 @@ def held(found):
     return {name: finding["holds"] for name, finding in found.items()}
 
 
-@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed, Looking])
+@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed, Looking, Hooked])
 def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
     assert held(look(module)) == ALL
 
@@ -290,6 +333,7 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
         (Unsaved, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
         (Counting, "additive loss", False, "it is no mean over them"),
         (Saving, "whole checkpoint", None, "on_save_checkpoint may keep it"),
+        (Extra, "whole checkpoint", None, "layers.3.seen changes in a step; get_extra_state may k"),
         (Backwards, "keyed draws", False, "in one whose rows are not those of the examples:"),
         (Tall, "keyed draws", False, "rows that a dropout layer gets are not those of the ex"),
         (
@@ -305,6 +349,13 @@ def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, s
 
     assert held(found) == {**ALL, name: holds}
     assert said in found[name]["said"]
+
+
+def test_what_a_step_recalls_of_the_one_before_is_lost():
+    found = look(Recalling)
+
+    assert held(found) == {**ALL, "additive loss": False, "whole checkpoint": False}
+    assert found["whole checkpoint"]["said"].startswith("kept changes in a step and is in no ch")
 
 
 def test_a_loss_that_is_drawn_at_random_cannot_be_compared():
@@ -358,6 +409,12 @@ def test_items_that_are_drawn_once_are_found_out():
     assert "only when it is asked for first" in found["said"]
 
 
+def test_items_of_one_number_of_a_table_are_compared():
+    table = torch.rand(1, 7)
+
+    assert fingerprint(table[:, 3]) == fingerprint(table[:, 3].clone()) != fingerprint(table[:, 2])
+
+
 def test_sequences_are_compared_as_they_were_before_they_were_packed():
     many, alone = packed(torch.eye(3)), packed(torch.eye(3)[:1])
 
@@ -368,6 +425,23 @@ def test_sequences_are_compared_as_they_were_before_they_were_packed():
 def test_neighbours_may_pad_an_example_but_not_change_it():
     assert held(look(collate=padded, module=Raising))["separate items"]
     assert held(look(collate=mixed)) == {**ALL, "separate items": False, "additive loss": None}
+
+
+def test_offsets_depend_on_neighbours_and_are_not_in_the_loss():
+    class Bags(Line):
+        def __init__(self):
+            super().__init__()
+            self.bags = nn.EmbeddingBag(9, 4)
+
+        def training_step(self, batch):
+            return super().training_step(self.bags(*batch))
+
+    def bags(examples):
+        places = [torch.arange(1 + int(example[-1]) % 4) for example in examples]
+        lengths = torch.tensor([0, *map(len, places[:-1])])
+        return torch.cat(places), lengths.cumsum(0)
+
+    assert held(look(Bags, collate=bags)) == ALL
 
 
 def test_batches_of_a_class_of_their_own_are_compared_by_what_is_in_them():

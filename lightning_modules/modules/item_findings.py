@@ -1,0 +1,86 @@
+"""What holds for the items of a user's data set, found out with a few of them."""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from lightning_modules.data.generators import kept_generators, seed_generators
+from lightning_modules.data.own_loaders import batch_of
+from lightning_modules.modules.comparisons import example_in_both, fingerprint
+from lightning_modules.modules.trial_steps import generator_states
+from sweeper.spec.guarantees import KEYED_ITEMS, SEPARATE_ITEMS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Whether something holds, None if that could not be found out; why, and what to do."""
+
+    holds: bool | None
+    said: str
+    do: str = ""
+
+
+def of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
+    """Whether items are keyed and separate, by the guarantees' names."""
+
+    def one(index: int) -> tuple[bytes | None, bool]:
+        seed_generators(0, 0, index)
+        before = generator_states()
+        return fingerprint(loader.dataset[index]), generator_states() != before
+
+    try:
+        with kept_generators():
+            twice = [[one(index) for index in order] for _ in range(2)]
+        (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
+        if None in first:
+            nothing = Finding(holds=None, said="not found out: the items cannot be compared")
+            return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), nothing)
+        if first != second:
+            return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
+        keyed = _KEPT if all(drew) and not any(drew_again) else _KEYED
+        keys = [(0, index) for index in order]
+        many = batch_of(loader.dataset, loader.collate_fn, keys)
+        alone = [batch_of(loader.dataset, loader.collate_fn, [key]) for key in keys]
+    except Exception as error:  # noqa: BLE001  whatever the user's data set raises
+        return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), raised("an example", error))
+    same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
+    separate = _NOT_COMPARED if None in same else MIXED if False in same else _SEPARATE
+    return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
+
+
+def raised(what: str, error: Exception) -> Finding:
+    """What something of the user's raised."""
+    said = f"not found out: {what} on a CPU raised {text_of(error)}"
+    return Finding(holds=None, said=said, do="Training may fail too.")
+
+
+def text_of(error: Exception) -> str:
+    """An error in a line."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
+
+
+_KEYED = Finding(holds=True, said="an item that is asked for twice under one key is the same")
+_OWN_GENERATORS = Finding(
+    holds=False,
+    said="an item that is asked for twice under one key differs, so no two runs see the same data",
+    do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
+)
+_KEPT = Finding(
+    holds=False,
+    said="an item draws at random only when it is asked for first: resumed runs and other ranks, "
+    "which have not kept it, draw another",
+    do="Keep what is the same each time, or draw all of it in setup.",
+)
+_ITEMS_DIFFER = Finding(holds=None, said="not found out: the items differ anyway")
+_NOT_COMPARED = Finding(
+    holds=None, said="not found out: no part of a batch has an entry for each example"
+)
+_SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
+MIXED = Finding(
+    holds=False,
+    said="an example depends on its neighbours in the micro-batch, so on micro_batch and devices",
+    do="Augment in the data set instead of the collate function, or compare runs of one layout.",
+)
