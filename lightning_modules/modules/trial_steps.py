@@ -47,7 +47,7 @@ class Pass:
     """A training step on these places of the order.
 
     `mode` is `fixed` with layers in evaluation that the run replaces, `eval` with all of them,
-    `plain` as it is, twice, since what is made anew in each pass is not lost; `middle` too, within
+    `plain` as it is, twice, since what each pass makes again is not lost; `middle` too, within
     a step that it neither begins nor ends; `keyed` with the run's dropout layers, and BatchNorm in
     evaluation.
     """
