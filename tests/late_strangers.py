@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torchmetrics
-from strangers import DataModule, MaskedModule, Module, Noisy
+from strangers import DataModule, MaskedModule, Module, Noisy, Stream, StreamDataModule
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -299,3 +299,18 @@ class KeepingModule(Module):
     def on_load_checkpoint(self, checkpoint):
         assert checkpoint["hyper_parameters"]["width"] == 8
         self.own.set_state(checkpoint["own"])
+
+
+class TurningStream(Stream):
+    """Begins one example later at each pass."""
+
+    passes = 0
+
+    def __iter__(self):
+        self.passes += 1
+        return (self.examples[(self.passes + index) % 96] for index in range(96))
+
+
+class TurningDataModule(StreamDataModule):
+    def train_dataloader(self):
+        return DataLoader(TurningStream(0, 96), **self.settings)

@@ -8,7 +8,7 @@ import pytorch_lightning as pl
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from lightning_modules.modules.item_findings import Finding, of_items, raised, text_of
+from lightning_modules.modules.item_findings import ITEMS, Finding, of_items, raised, text_of
 from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
 from sweeper.spec.guarantees import (
@@ -23,7 +23,6 @@ from sweeper.spec.guarantees import (
 EXAMPLES = 8
 _SAME_TO = {"64-true": 1e-9, "32-true": 1e-4}  # relative, by precision
 _MOST_PARAMETERS = 500_000_000
-_ITEMS = 3
 
 
 def findings(
@@ -44,7 +43,7 @@ def findings(
     """
     quieten()
     data.prepare_data, data.setup = lambda: None, lambda stage: None  # type: ignore[method-assign]
-    found = of_items(loader, order[:_ITEMS])
+    found = of_items(loader, order[:ITEMS])
     found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _SAME_TO:  # a module that makes numbers of 32 bits fails with 64
         module = make_module()

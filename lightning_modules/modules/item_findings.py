@@ -2,7 +2,8 @@
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -12,6 +13,8 @@ from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from lightning_modules.modules.trial_steps import generator_states
 from sweeper.spec.guarantees import KEYED_ITEMS, SEPARATE_ITEMS
+
+ITEMS = 3  # that are looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,24 @@ def of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Findi
     return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
 
 
+def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
+    """Whether data that can only be iterated give the same under one key; nothing if they do."""
+    dataset: Any = loader.dataset
+
+    def begin() -> list[bytes | None]:
+        seed_generators(0, 0)
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(0)
+        return [fingerprint(item) for item in islice(iter(dataset), ITEMS)]
+
+    try:
+        with kept_generators():
+            repeats = begin() == begin()
+    except Exception as error:  # noqa: BLE001  whatever the user's data set raises
+        return {KEYED_ITEMS: asdict(raised("an example", error))}
+    return {} if repeats else {KEYED_ITEMS: asdict(_OTHER_PASSES)}
+
+
 def raised(what: str, error: Exception) -> Finding:
     """What something of the user's raised."""
     said = f"not found out: {what} on a CPU raised {text_of(error)}"
@@ -65,8 +86,16 @@ def text_of(error: Exception) -> str:
 _KEYED = Finding(holds=True, said="an item that is asked for twice under one key is the same")
 _OWN_GENERATORS = Finding(
     holds=False,
-    said="an item that is asked for twice under one key differs, so no two runs see the same data",
+    said="an item that is asked for twice under one key differs: resumed runs and other layouts "
+    "see other data",
     do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
+)
+_OTHER_PASSES = Finding(
+    holds=False,
+    said="two passes under one key begin with other items: runs, and the parts of one that was "
+    "resumed, do not see the same data",
+    do="Draw from torch's, Python's or NumPy's global generators in the data set, and count no "
+    "passes: follow set_epoch.",
 )
 _KEPT = Finding(
     holds=False,

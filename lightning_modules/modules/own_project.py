@@ -19,6 +19,7 @@ from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.modules.hooks import after_hook
+from lightning_modules.modules.item_findings import of_passes
 from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten, redirect_output
 from sweeper.spec.config import Component, is_ours
@@ -155,6 +156,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(data, pl.LightningDataModule):
         _check_no_loader(module, config["data"]["_target_"])
     said = findings(make, data, loader, order, weigh) if order else {}
+    if found.get("is_iterable"):
+        said = of_passes(loader)
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,

@@ -86,6 +86,15 @@ def test_the_examples_are_counted_once_or_stated():
     assert facts({**FACTS, "data": data})["num_train_examples"] == 50
 
 
+def test_passes_that_do_not_repeat_themselves_are_found_out():
+    assert "keyed items" not in facts(FACTS)["found"]
+
+    found = facts({**FACTS, "data": {"_target_": "late_strangers.TurningDataModule"}})
+
+    assert not found["found"]["keyed items"]["holds"]
+    assert found["found"]["keyed items"]["said"].startswith("two passes under one key begin with")
+
+
 def test_the_row_says_that_only_the_count_is_promised(grid):
     (config,) = grid(*WORDS)
 
