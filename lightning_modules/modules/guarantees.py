@@ -91,10 +91,12 @@ _TOO_LARGE = Finding(holds=None, said="not looked at: the module is too large to
 def _additive(steps: TrialSteps) -> Finding:
     mode = "eval" if any(result.drew for result in steps.of("fixed")) else "fixed"
     results = steps.of(mode)
-    if not (steps.is_made("fixed") and steps.is_made(mode)):
+    if not steps.is_made("fixed"):
         return _stopped(steps)
-    if not results or any(result.drew for result in results):
-        return _DRAWS_ANYWAY if results else _NOT_ACCUMULATED
+    if not steps.is_made(mode) or any(result.drew for result in results):
+        return _DRAWS_ANYWAY
+    if not results:
+        return _NOT_ACCUMULATED
     compared = _compared(results, _SAME_TO[steps.precision])
     return _stirring(steps.stirred) if compared.holds and steps.stirred else compared
 
@@ -156,7 +158,8 @@ def _sum(factors: Sequence[float], terms: Sequence[Any]) -> Any:
 def _keyed_draws(steps: TrialSteps) -> Finding:
     if steps.changed is None:
         return _stopped(steps)
-    if steps.error is not None:  # in the last pass, with the run's dropout layers
+    if not steps.is_made("keyed"):
+        assert steps.error is not None, "else all passes were made"
         said = f"with dropout by example a training step raises {text_of(steps.error)}"
         return Finding(holds=False, said=said, do="A run will raise the same.")
     if not steps.of("keyed")[0].drew:
@@ -215,7 +218,8 @@ _SAME_LOSS = Finding(
     said="what depends on the neighbours of an example, as the offsets of bags, is not in the loss",
 )
 _DRAWS_ANYWAY = Finding(
-    holds=None, said="not found out: a training step draws at random even in evaluation"
+    holds=None,
+    said="not found out: a training step draws at random, and evaluation does not end that",
 )
 _ALL_KEYED = Finding(holds=True, said="nothing is drawn at random in a step but dropout by example")
 _DRAW_IN_LAYERS = (

@@ -46,10 +46,10 @@ _SAVING = {
 class Pass:
     """A training step on these places of the order.
 
-    `mode` is `fixed` with layers in evaluation that the run replaces, `eval` with all of them,
-    `plain` as it is, twice, since what each pass makes again is not lost; `middle` too, within
-    a step that it neither begins nor ends; `keyed` with the run's dropout layers, and BatchNorm in
-    evaluation.
+    `mode` is `fixed` with layers in evaluation that the run replaces; `plain` as it is, twice,
+    since what each pass makes again is not lost; `middle` too, within a step that it neither begins
+    nor ends; `keyed` with the run's dropout layers, and BatchNorm in evaluation; `eval` with all
+    layers in evaluation, if fixed ones draw.
     """
 
     places: range
@@ -121,13 +121,15 @@ class TrialSteps(Callback):
     def run(self, module: pl.LightningModule, data: pl.LightningDataModule) -> "TrialSteps":
         """Make the passes, as far as the module lets."""
         size = min(WINDOW, len(self._order))
-        if module.automatic_optimization and size > 1:
-            for first in range(0, len(self._order) - size + 1, size):
-                self._passes += [Pass(part, "fixed") for part in _parts(first, size)]
-            self._passes += [Pass(part, "eval") for part in _parts(0, size)]
-            self._passes += [Pass(range(size), "middle")]
-        self._passes += [Pass(range(size), "plain")] * 2
-        self._passes += [Pass(part, "keyed") for part in _parts(0, size)]
+        is_accumulated = module.automatic_optimization and size > 1
+        firsts = range(0, len(self._order) - size + 1, size) if is_accumulated else ()
+        self._passes = [
+            *(Pass(part, "fixed") for first in firsts for part in _parts(first, size)),
+            *[Pass(range(size), "middle")] * is_accumulated,
+            *[Pass(range(size), "plain")] * 2,
+            *(Pass(part, "keyed") for part in _parts(0, size)),
+            *(Pass(part, "eval") for part in _parts(0, size) if is_accumulated),
+        ]
         kinds = {*map(type, module.modules())}
         hooks = [
             (name, getattr(kind, name, own)) for kind in kinds for name, own in _SAVING.items()
@@ -226,6 +228,7 @@ class TrialSteps(Callback):
             self.changed = [name for name in after if after[name] != before.get(name)]
             self.drawing_layers = drawing_layers(module)
             key_dropout(module, seed=0, position=self._position, is_strict=False)
+            self._modes = {one: self._modes.get(one, one.training) for one in module.modules()}
         self._position.move(epoch=0, step=0, first_example=places.start, examples=len(places))
 
     def on_before_optimizer_step(
@@ -251,7 +254,7 @@ class TrialSteps(Callback):
         """Keep the loss; in manual optimization, see what was drawn in all of the step.
 
         Raises:
-            _Done: after the last pass.
+            _Done: after the last pass that is needed.
         """
         result = self._results[-1]
         result.is_made = True
@@ -259,7 +262,8 @@ class TrialSteps(Callback):
             result.drew = self._drawn_from != generator_states()
         if outputs and "loss" in outputs:
             result.loss = float(outputs["loss"])
-        if batch_idx == len(self._passes) - 1:
+        left = {one.mode for one in self._passes[batch_idx + 1 :]}
+        if left <= ({"eval"} if not any(one.drew for one in self.of("fixed")) else set()):
             raise _Done
 
 

@@ -96,6 +96,25 @@ class Drawing(Line):
         return functional.dropout(self.layers(batch), 0.5, self.training).square().mean()
 
 
+class Sided(Line):
+    """Has a second answer in training only, as Inception has."""
+
+    def forward(self, batch):
+        answer = self.layers(batch)
+        return (answer, answer) if self.training else answer
+
+    def training_step(self, batch):
+        first, second = self(batch)
+        return (first + second).square().mean()
+
+
+class Sampling(Sided):
+    """Draws too, which evaluation would end if a step could be made there."""
+
+    def training_step(self, batch):
+        return super().training_step(batch) * random.random()
+
+
 class Noisy(Line):
     def training_step(self, batch):
         return (self.layers(batch) + random.random()).square().mean()
@@ -281,7 +300,7 @@ class Frozen(Line):
     """A part that is not trained, and in evaluation."""
 
     def __init__(self):
-        super().__init__(nn.Sequential(nn.RReLU(), nn.Linear(6, 6)).eval())
+        super().__init__(nn.Sequential(nn.RReLU(), nn.Dropout(), nn.Linear(6, 6)).eval())
 
 
 class Data(pl.LightningDataModule):
@@ -316,7 +335,7 @@ def held(found):
     return {name: finding["holds"] for name, finding in found.items()}
 
 
-@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed, Looking, Hooked])
+@pytest.mark.parametrize("module", [Line, Stepping, Frozen, Annealed, Looking, Hooked, Sided])
 def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
     assert held(look(module)) == ALL
 
@@ -358,8 +377,9 @@ def test_what_a_step_recalls_of_the_one_before_is_lost():
     assert found["whole checkpoint"]["said"].startswith("kept changes in a step and is in no ch")
 
 
-def test_a_loss_that_is_drawn_at_random_cannot_be_compared():
-    assert held(look(Noisy)) == {**ALL, "keyed draws": False, "additive loss": None}
+@pytest.mark.parametrize("module", [Noisy, Sampling])
+def test_a_loss_that_is_drawn_at_random_cannot_be_compared(module):
+    assert held(look(module)) == {**ALL, "keyed draws": False, "additive loss": None}
 
 
 def test_attention_is_named_as_what_may_draw():
