@@ -67,7 +67,7 @@ def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     if few := _few_parts(config):
         yield few
     name = config.optimizer.name
-    if config.base_lr == _RATE_OF_SGD and name not in ("sgd", "nesterov", "vr_sgd"):
+    if config.base_lr == _RATE_OF_SGD and name.lower() not in ("sgd", "nesterov", "vr_sgd"):
         yield f"base_lr={_RATE_OF_SGD} is the default, which is for SGD. Give optimizer={name} one."
     for key, what in _TAKEN_TOGETHER.items():
         if getattr(config, key) == "micro":

@@ -177,3 +177,13 @@ def test_few_parts_to_compare_are_told_of(grid, parts, is_told):
     (texts,) = find_warnings([run], {}).values()
 
     assert any(f"has {parts} parts of optimizer.gradient_span=384" in t for t in texts) == is_told
+
+
+@pytest.mark.parametrize(("name", "is_said"), [("sgd", False), (None, False), ("other", True)])
+def test_the_default_rate_suits_every_sgd_also_one_of_a_users_file_without_a_name(
+    spec, name, is_said
+):
+    optimizer = {"_target_": "torch.optim.SGD", "momentum": 0.9} | ({"name": name} if name else {})
+    one = spec(optimizer=optimizer, base_lr=0.025)
+
+    assert any("is for SGD" in said for said in find_warnings([one], {})[one.run_id]) == is_said
