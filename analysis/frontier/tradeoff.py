@@ -10,7 +10,7 @@ from analysis.frontier.closed_form import ClosedForm
 from analysis.frontier.cluster import Cluster
 from analysis.frontier.model import Work, points
 from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
-from analysis.stats.target import critical_batch
+from analysis.stats.target import FEWEST_EPOCHS, critical_batch
 
 #: How far the logarithm of a draw may be from that of the mean: two seeds say next to nothing.
 _FARTHEST = 50.0
@@ -57,7 +57,21 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     named = ", ".join(f"{batch:,}" for batch in missed)
     note = f"Left out, as not every run reached the target: batch {named}." if missed else ""
     means = dict(zip(batches, map(float, cells.means), strict=True))
-    return Steps(means, draws, tuple(filter(None, [note])))
+    return Steps(means, draws, tuple(filter(None, [note, _soon(usable)])))
+
+
+def _soon(reached: pd.DataFrame) -> str:
+    """Of batches that take few epochs to the target: their times may be off by part of one."""
+    if "epochs_to_target" not in reached:
+        return ""
+    epochs = reached.groupby("global_batch")["epochs_to_target"].mean()
+    if (soon := epochs[epochs < FEWEST_EPOCHS]).empty:
+        return ""
+    named = ", ".join(f"{batch:,}" for batch in soon.index)
+    return (
+        f"Reached in fewer than {FEWEST_EPOCHS} epochs at batch {named}: where in an epoch is not "
+        "known; these times may be too long by up to one, and their intervals are too narrow."
+    )
 
 
 def _drawn(steps: Array, rng: np.random.Generator) -> Array:

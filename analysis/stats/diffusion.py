@@ -58,7 +58,7 @@ def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     finished = runs.loc[runs["outcome"] == "finished", ["run_id", "seed"]]
     rows = curves.merge(finished).dropna(subset=["distance_from_start"])
     rows = rows.sort_values(["run_id", "epoch"], ignore_index=True)
-    is_new = rows["run_id"].ne(rows["run_id"].shift())
+    is_new = rows["run_id"].ne(rows["run_id"].shift()).to_numpy(dtype=bool)
     changes = is_new | ~np.isclose(rows["lr"], rows["lr"].shift(), rtol=1e-9, atol=0)
     rows["stretch"] = changes.cumsum()
     rows["length"] = rows.groupby("stretch")["step"].transform("size")

@@ -54,7 +54,7 @@ def first_reached(
     Returns:
         One row per run that reaches it: `run_id` and the clocks.
     """
-    ordered = curves.sort_values(["run_id", "epoch"])
+    ordered = curves.sort_values(["run_id", "epoch"], ignore_index=True)
     before = ordered.groupby("run_id")[[metric.name, *clocks]].shift()
     hit = ordered[metric.reaches(ordered[metric.name], target)].drop_duplicates("run_id")
     before = before.loc[hit.index]

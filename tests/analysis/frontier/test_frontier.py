@@ -169,6 +169,20 @@ def test_a_batch_with_a_run_short_of_the_target_is_left_out_by_name():
     assert steps.notes == ("Left out, as not every run reached the target: batch 100.",)
 
 
+def test_batches_that_reach_the_target_in_few_epochs_are_named():
+    """There a mean falls into an epoch, of which only the end is known."""
+    runs = pd.DataFrame(
+        {
+            "global_batch": [100, 200, 400], "seed": 0, "steps_to_target": [50.0, 30.0, 10.0],
+            "epochs_to_target": [4.0, 3.9, 1.0], "reached_target": True,
+        }
+    )  # fmt: skip
+
+    (note,) = steps_to_target(runs).notes
+
+    assert note.startswith("Reached in fewer than 4 epochs at batch 200, 400: where in an epoch")
+
+
 def test_speeds_are_medians_of_runs_in_one_attempt_on_the_fewest_ranks():
     runs = pd.DataFrame(
         {

@@ -9,7 +9,7 @@ from simulated_estimates import lr_runs, walk
 from simulated_studies import simulated_curves, simulated_runs
 
 from analysis.stats.breaking import breaking_batch
-from analysis.stats.diffusion import diffusion
+from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.stats.equivalence import compare
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.power import seeds_to_see
@@ -230,6 +230,21 @@ def test_the_target_is_placed_inside_the_epoch_and_the_rest_is_censored():
     assert reached["epochs_to_target"].tolist()[0] == pytest.approx(1 + share)
     assert reached["steps_to_target"].tolist()[0] == pytest.approx((1 + share) * (1_281_167 // 256))
     assert reached["reached_target"].tolist() == [True, False]
+
+
+def test_frames_put_together_and_converted_by_pandas_measure_the_same():
+    runs = simulated_runs(
+        [256, 512], [5], 2, accuracy=lambda b, w: 0.8, noise=0.01, rng=np.random.default_rng(0)
+    )
+    curves = simulated_curves(runs, 10)
+    halves = [curves[curves["run_id"].isin(part)] for part in np.split(runs["run_id"], 2)]
+    joined = pd.concat([half.reset_index(drop=True) for half in halves]).convert_dtypes()
+
+    assert joined.index.has_duplicates
+    steps = [to_target(runs, frame, 0.5)["steps_to_target"].tolist() for frame in (curves, joined)]
+    np.testing.assert_allclose(*steps)
+    first, second = (constant_rate(runs, frame) for frame in (curves, joined))
+    np.testing.assert_allclose(first["distance"], second["distance"].to_numpy(dtype=float))
 
 
 def test_too_few_batches_at_the_target_are_refused():
