@@ -237,7 +237,9 @@ def test_frames_put_together_and_converted_by_pandas_measure_the_same():
         [256, 512], [5], 2, accuracy=lambda b, w: 0.8, noise=0.01, rng=np.random.default_rng(0)
     )
     curves = simulated_curves(runs, 10)
-    halves = [curves[curves["run_id"].isin(part)] for part in np.split(runs["run_id"], 2)]
+    halves = [
+        curves[curves["run_id"].isin(part)] for part in np.split(runs["run_id"].to_numpy(), 2)
+    ]
     joined = pd.concat([half.reset_index(drop=True) for half in halves]).convert_dtypes()
 
     assert joined.index.has_duplicates
