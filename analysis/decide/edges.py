@@ -77,6 +77,7 @@ def _of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Ite
         arms = _arms(at_batch, key, column)
         values = list(arms)
         is_upper = row["best"] >= values[-1] or row["global_batch"] in rising
+        end = -1 if is_upper else 0
         if is_upper or (row["best"] <= values[0] and values[0] > 0):
             yield Edge(
                 key=key,
@@ -84,7 +85,7 @@ def _of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Ite
                 is_upper=bool(is_upper),
                 grid=values,
                 arms=list(arms.values()),
-                factor=_factor(at_batch, key, column),
+                factor=_factor(values[end], arms[values[end]].config[key]),
                 metric=metric,
             )
 
@@ -119,11 +120,9 @@ def _arms(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:
     }
 
 
-def _factor(runs: pd.DataFrame, key: str, column: str) -> float:
+def _factor(value: float, setting: float | None) -> float:
     """What a column is multiplied by to be the key: a rule scales rates, and may scale warmups."""
-    row = runs.sort_values(column).iloc[-1]
-    value = config_of(row).get(key)
-    return float(value) / float(row[column]) if value and row[column] else 1.0
+    return float(setting) / value if setting and value else 1.0
 
 
 def of_edges(found: Sequence[Edge]) -> Proposal:
@@ -208,7 +207,8 @@ def _expected_best(edge: Edge, configs: Sequence[Config]) -> Interval:
     added = np.array(sorted({float(config[edge.key]) for config in configs})) / edge.factor
     rows = pd.concat([arm.runs for arm in edge.arms])
     cells, _ = Replicates.of(rows, ["global_batch", column], edge.metric.name).replicated()
-    return expected_best(cells, column, added, edge.metric, fixed_rng())
+    low, high = expected_best(cells, column, added, edge.metric, fixed_rng())
+    return low * edge.factor, high * edge.factor
 
 
 def of_target(measured: Measured, target: float, results: str) -> list[Proposal]:

@@ -1,6 +1,7 @@
 """`analysis next`: commands that add just what an open question lacks, and what none decides."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -223,21 +224,60 @@ def test_another_metric_has_edges_of_its_own(study, capsys):
     assert not any("best warmup is" in p["question"] for p in proposals(capsys, folder))
 
 
-def test_the_best_rate_at_an_end_asks_for_rates_beyond_it(study, capsys):
-    def rates(runs):
-        rate = runs["warmup_epochs"].map({0: 0.1, 5: 0.2, 10: 0.4, 20: 0.8})
-        configs = [
-            json.dumps({**json.loads(c), "base_lr": r, "warmup": 5})
-            for c, r in zip(runs["config_json"], rate, strict=True)
-        ]
-        peak = rate * runs["global_batch"] / 256
-        return runs.assign(base_lr=rate, peak_lr=peak, warmup_epochs=5.0, config_json=configs)
+RATES = {0: 0.1, 5: 0.2, 10: 0.4, 20: 0.8}
 
+
+def rates(runs):
+    """A base rate in place of each warmup."""
+    rate = runs["warmup_epochs"].map(RATES)
+    configs = [
+        json.dumps({**json.loads(c), "base_lr": r, "warmup": 5})
+        for c, r in zip(runs["config_json"], rate, strict=True)
+    ]
+    peak = rate * runs["global_batch"] / 256
+    return runs.assign(base_lr=rate, peak_lr=peak, warmup_epochs=5.0, config_json=configs)
+
+
+def test_the_best_rate_beyond_a_grid_is_expected_in_the_numbers_of_base_lr(study, capsys):
+    def law(_, warmup):
+        return 0.9 - 0.01 * np.log(RATES[warmup] / 1.2) ** 2
+
+    found = proposals(capsys, study(law, noise=0.0002, change=rates))
+
+    one = asks(found, "The best rate is at the upper end of the grid at batch 7,680, 30,720")
+    low, high = re.findall(r"([\d.]+) to ([\d.]+) at batch", one["why"])[0]
+    assert 1.1 < float(low) < float(high) < 1.3
+
+
+def test_the_best_rate_at_an_end_asks_for_rates_beyond_it(study, capsys):
     found = proposals(capsys, study(lambda b, w: 0.8 + w / 100, change=rates))
 
     one = asks(found, "The best rate is at the upper end of the grid at batch 7,680, 30,720")
     (command,) = one["commands"]
     assert "base_lr=1.6,3.2 batch=7680,30720 warmup=5 seed=0,1,2" in command
+
+
+def test_rates_below_a_grid_of_two_rules_are_near_its_end(study, capsys):
+    """Rates 0.1, 0.2 and 0.4 of no rule, and far above them one of a rule."""
+
+    def two_rules(runs):
+        runs = rates(runs)
+        is_none = runs["base_lr"] < 0.8
+        configs = [
+            json.dumps({**json.loads(c), "lr_rule": {"name": "none" if none else "linear"}})
+            for c, none in zip(runs["config_json"], is_none, strict=True)
+        ]
+        rule = np.where(is_none, "none", "linear")
+        peak = runs["peak_lr"].mask(is_none, runs["base_lr"])
+        return runs.assign(lr_rule=rule, peak_lr=peak, config_json=configs)
+
+    def law(batch, warmup):
+        return 0.9 - 0.01 * np.log(RATES[warmup] * (1 if warmup < 20 else batch / 256) / 0.01) ** 2
+
+    found = proposals(capsys, study(law, noise=0.0002, change=two_rules))
+
+    (command,) = asks(found, "The best rate is at the lower end")["commands"]
+    assert "lr_rule=none base_lr=0.025,0.05 " in command
 
 
 def test_an_accuracy_that_holds_asks_for_a_larger_batch(study, capsys):
