@@ -152,7 +152,7 @@ def of_edges(found: Sequence[Edge]) -> Proposal:
     why = f"{first.key}={','.join(f'{value:g}' for value in values)}, beyond the grid"
     if first.key != "batch":
         inside = "; ".join(bests) or "not known, as these runs show no optimum there"
-        why += f"; the best is then expected at: {inside}"
+        why += f"; if the parabola goes on so, the best is then expected at: {inside}"
     blank = replace(blank, why=why)
     return joined([arm for edge in found for arm in edge.arms], added, blank)
 
