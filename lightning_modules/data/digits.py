@@ -63,10 +63,7 @@ class Digits:
     def set_epoch(self, seed: int, epoch: int) -> None:
         """Make the views of an epoch ready (61,440 views: about 4 MB, shared by the runs)."""
         key = f"digits-{self.fold}-{self.num_train_examples}-{seed}-{epoch}"
-        views = shared_array(key, lambda: self._make_views(seed, epoch))
-        self._views = torch.frombuffer(bytearray(views.tobytes()), dtype=torch.uint8).view(
-            -1, *self.input_shape
-        )
+        self._views = torch.from_numpy(shared_array(key, lambda: self._make_views(seed, epoch)))
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the epoch's views at these positions, shape (n,)."""
