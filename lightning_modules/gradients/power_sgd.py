@@ -7,7 +7,9 @@ import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
+from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.futures import Future
 
 from lightning_modules.gradients.rank_states import gather_states
 from lightning_modules.optimizers.run_strategy import ddp_of
@@ -42,7 +44,7 @@ class PowerSGD(Callback):
         """Register the hook; before the first backward pass."""
         if self._loaded is not None:
             self._restore(self._loaded, pl_module.device)
-        ddp_of(trainer).register_comm_hook(self._hook_state, powerSGD_hook.powerSGD_hook)
+        ddp_of(trainer).register_comm_hook(self._hook_state, _exchange)
 
     def state_dict(self) -> dict[str, Any]:
         """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
@@ -70,6 +72,18 @@ class PowerSGD(Callback):
         self._hook_state.p_memory_dict = _on(state["left_factors"], device)
         self._hook_state.q_memory_dict = _on(state["right_factors"], device)
         self._hook_state.iter = state["steps"]
+
+
+def _exchange(state: powerSGD_hook.PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
+    """torch's hook, whose three exchanges are over before anything else is exchanged.
+
+    It starts the second and the third from threads of gloo, which takes what ranks exchange in the
+    order in which each of them started it: DDP's next one would be met by another rank's second.
+    """
+    exchanged = powerSGD_hook.powerSGD_hook(state, bucket)
+    if not bucket.buffer().is_cuda:  # NCCL's are all started by now
+        exchanged.wait()
+    return exchanged
 
 
 def _on(tensors: dict[int, Tensor], device: torch.device) -> dict[int, Tensor]:

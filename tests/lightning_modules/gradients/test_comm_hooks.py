@@ -1,11 +1,12 @@
 """Ways to exchange gradients that torch does not have, or does not resume."""
 
 import os
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import ask_ranks, hierarchical_means
+from ranks import ask_ranks, hierarchical_means, train_each
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
@@ -42,6 +43,23 @@ def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_gro
     state = resumed.state_dict()
     torch.testing.assert_close(state["errors_of_ranks"], [{0: torch.full((12,), 2.0)}])
     assert state["steps"] == 7
+
+
+def test_powersgd_on_two_ranks_exchanges_one_thing_after_the_other(grid, tmp_path):
+    """Its exchanges and DDP's met each other's on the other rank, which ended both."""
+    words = ("batch=128", "micro_batch=64", "bn_span=16", "epochs=2", "warmup=0", "devices=2")
+    words += ("comm_hook=powersgd", "comm_hook.start_step=2", "model.channels=[4,8]")
+    (config,) = grid(*words)
+    config["data"]["num_train_examples"] = 1152
+
+    records = ask_ranks(
+        partial(train_each, {"powersgd": config}), tmp_path / "rendezvous", world_size=2
+    )
+
+    first, second = (record["powersgd"] for record in records)
+    assert (first["outcome"], first["steps"]) == ("finished", 18)
+    losses = [[row["train_loss"] for row in one["curve"]] for one in (first, second)]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize(("word", "setting"), [("ring", "ring"), ("tree", "ring;allreduce:tree")])
