@@ -14,7 +14,8 @@ def examples_in(batch: Any, expected: int | None = None) -> int:
     Args:
         batch: as a loader gives it.
         expected: taken where one part of the batch is so long: of images of many sizes only the
-            list is as long as there are examples.
+            list is as long as there are examples. But not where all its tensors, which are trained
+            on, are as long as each other and shorter: examples were dropped, not their names.
 
     Raises:
         ValueError: if that cannot be seen.
@@ -23,9 +24,10 @@ def examples_in(batch: Any, expected: int | None = None) -> int:
     if isinstance(said, int):  # of a batch of graphs
         return said
     parts = parts_of(batch)
-    with_length = filter(_has_length, parts)
-    if expected is not None and any(len(part) == expected for part in with_length):
-        return expected
+    if expected is not None and expected in map(len, filter(_has_length, parts)):
+        of_tensors = [len(part) for part in parts if isinstance(part, Tensor) and part.ndim > 0]
+        all_alike = len(of_tensors) > 1 and len(set(of_tensors)) == 1
+        return min(expected, of_tensors[0]) if all_alike else expected
     if isinstance(batch, list) and not any(map(_has_length, parts)):
         return len(batch)  # of examples that were not collated
     try:

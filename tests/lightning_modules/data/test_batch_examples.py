@@ -16,6 +16,9 @@ from lightning_modules.data.examples import examples_in
         ({"nodes": torch.zeros(9, 2), "y": torch.zeros(4)}, 4),
         (SimpleNamespace(name="waves", nodes=torch.zeros(9, 2), y=torch.zeros(4)), 4),
         (SimpleNamespace(nodes=torch.zeros(4, 2), batch_size=6), 6),
+        ((torch.zeros(3, 9), torch.zeros(3), ["a", "b", "c", "d"]), 3),  # one example was dropped
+        ((torch.zeros(9, 2), torch.zeros(9), ["a", "b", "c", "d"]), 4),  # several parts of each
+        (([torch.zeros(2, 2)] * 4, torch.zeros(3)), 4),  # and what is the same for all
         (["a", "b"], 2),
     ],
 )
