@@ -87,6 +87,11 @@ class RankPlan:
         """Resume in a 0-based epoch after some of its optimizer steps."""
         self._resumed = (epoch, step)
 
+    @property
+    def first_epoch(self) -> int:
+        """The 0-based epoch that this process begins in."""
+        return self._resumed[0]
+
     def first_step(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch that were taken before this process began [steps]."""
         resumed, step = self._resumed

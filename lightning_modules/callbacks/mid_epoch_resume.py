@@ -82,9 +82,9 @@ class MidEpochResume(Callback):
     ) -> None:
         """Count as trained what is behind, in micro-batches of this layout."""
         steps, epoch = checkpoint["callbacks"][self.state_key]["steps"], checkpoint["epoch"]
+        self._plan.resume(epoch if steps else epoch + 1, steps)
         if not steps:
             return
-        self._plan.resume(epoch, steps)
         taken = steps * self._plan.split(epoch).accumulation_steps
         # private: Lightning epoch_loop.batch_progress
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]

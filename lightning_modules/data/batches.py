@@ -144,7 +144,8 @@ class TrainingPasses:
         self._epoch, self._is_trained_on = epoch, True
 
     def __len__(self) -> int:
-        epoch = self._epoch or 0
+        # Lightning asks before it says where a resumed run begins; its batch may have grown by then
+        epoch = self._plan.first_epoch if self._epoch is None else self._epoch
         return self._plan.steps(epoch) * self._plan.split(epoch).accumulation_steps
 
     def __iter__(self) -> Iterator[Any]:

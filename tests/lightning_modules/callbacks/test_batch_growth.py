@@ -91,8 +91,9 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         (*ADASCALE, "epochs=2"),
         (*GROWING, "schedule.growth=measured"),
         (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
+        (*GROWING, "data.num_train_examples=2560"),  # 40 micro-batches, then 32 in an epoch
     ],
-    ids=["adascale", "measured growth", "planned growth, with parts looked at"],
+    ids=["adascale", "measured growth", "planned growth, with parts looked at", "shorter epochs"],
 )
 def test_what_was_decided_survives_a_resume(run_words, words):
     """Moving weights, so that the noise changes from step to step."""
@@ -104,7 +105,7 @@ def test_what_was_decided_survives_a_resume(run_words, words):
 
     assert len(whole["curve"]) > 2
     assert resumed["lr_series_hash"] == whole["lr_series_hash"]
-    for name in ("realised_batch", "step", "train_loss", "noise_scale"):
+    for name in ("realised_batch", "step", "train_loss", "val_loss", "noise_scale"):
         assert column(resumed, name) == column(whole, name)
 
 
