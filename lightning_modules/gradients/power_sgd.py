@@ -75,7 +75,7 @@ class PowerSGD(Callback):
 
 
 def _exchange(state: powerSGD_hook.PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
-    """torch's hook, whose three exchanges are over before anything else is exchanged.
+    """The hook of torch, whose three exchanges are over before anything else is exchanged.
 
     It starts the second and the third from threads of gloo, which takes what ranks exchange in the
     order in which each of them started it: DDP's next one would be met by another rank's second.
