@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 
@@ -30,7 +31,7 @@ class SmallCNN(nn.Module):
                 nn.ReLU(inplace=True),
             ]
             before, height, width = after, -(-height // 2), -(-width // 2)
-        self.features = nn.Sequential(*layers, nn.Flatten())
+        self.features = nn.Sequential(*layers)
         self.head = nn.Sequential(
             nn.Linear(before * height * width, hidden, bias=False),
             nn.BatchNorm1d(hidden),
@@ -40,4 +41,11 @@ class SmallCNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, shape (n, num_classes), of images, shape (n, channels, height, width)."""
-        return self.head(self.features(images))
+        maps = self.features(images)
+        if maps.requires_grad and maps.is_contiguous(memory_format=torch.channels_last):
+            maps.register_hook(_channels_last)  # else the gradient of ReLU takes 14 times as long
+        return self.head(maps.flatten(1))
+
+
+def _channels_last(gradient: Tensor) -> Tensor:
+    return gradient.contiguous(memory_format=torch.channels_last)

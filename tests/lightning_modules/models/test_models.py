@@ -1,5 +1,6 @@
 """Models: the sizes of the papers, small images, and what each refuses."""
 
+import copy
 import math
 
 import pytest
@@ -8,6 +9,7 @@ import yaml
 from torch import nn
 
 from lightning_modules.models.byte_transformer import ByteTransformer
+from lightning_modules.models.small_cnn import SmallCNN
 from lightning_modules.modules.loss import score
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
@@ -140,3 +142,23 @@ def test_a_transformer_learns_a_text_that_repeats_itself(transformer):
 
     assert loss.item() < 0.1
     assert correct.item() == pytest.approx(8)
+
+
+def test_gradients_of_the_small_network_have_the_layout_of_its_images():
+    small = SmallCNN((1, 8, 8), 10, channels=[4, 8], hidden=16)
+    plain = copy.deepcopy(small)
+    small.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    seen = []
+
+    def see_gradient(_layer, _images, maps):
+        maps.grad_fn.register_prehook(seen.extend)
+
+    small.features.register_forward_hook(see_gradient)
+    images = torch.randn(4, 1, 8, 8)
+
+    small(images).square().sum().backward()
+    plain(images).square().sum().backward()
+
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    for one, other in zip(small.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
