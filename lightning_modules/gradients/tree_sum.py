@@ -82,7 +82,7 @@ def sum_over_ranks(
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
     whole = sent.new_empty(len(held) * part)
-    dist.all_gather_into_tensor(whole, _root(received, held))
+    dist.all_gather(list(whole.split(part)), _root(received, held))
     parts = whole[:size].split([shape.numel() for shape in shapes])
     return [flat.view(shape) for flat, shape in zip(parts, shapes, strict=True)]
 

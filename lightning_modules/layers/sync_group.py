@@ -98,9 +98,9 @@ class _NormaliseTogether(torch.autograd.Function):
 
 def _gathered(tensor: Tensor, ranks: SyncGroup) -> Tensor:
     """The tensors of all ranks of the span, stacked in their order."""
-    gathered = tensor.new_empty(ranks.count * tensor.shape[0], *tensor.shape[1:])
-    dist.all_gather_into_tensor(gathered, tensor, group=ranks.group)
-    return gathered.view(ranks.count, *tensor.shape)
+    gathered = tensor.new_empty(ranks.count, *tensor.shape)
+    dist.all_gather(list(gathered), tensor, group=ranks.group)
+    return gathered
 
 
 def _wide(x: Tensor) -> Tensor:

@@ -5,13 +5,11 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loops import training_epoch_loop
 from pytorch_lightning.trainer.connectors.logger_connector import result
 
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
-_HOOK = "_current_fx_name"  # private: Lightning LightningModule._current_fx_name
 _TAKES_INDEX = "is_param_in_hook_signature"  # private: Lightning training_epoch_loop
 
 
@@ -26,8 +24,6 @@ def spare_idle_work() -> None:
 
     Whether `training_step` takes the index of a batch is found out at each micro-batch, by reading
     its signature; it is the same one.
-
-    The name of each hook is set, and set back, as if it could be a parameter or a layer.
     """
     if not torch.cuda.is_available():
         os.environ.pop(_BY_NVML, None)
@@ -37,14 +33,6 @@ def spare_idle_work() -> None:
     takes: Any = getattr(training_epoch_loop, _TAKES_INDEX, None)
     if takes is not None and not hasattr(takes, "cache_info"):
         setattr(training_epoch_loop, _TAKES_INDEX, lru_cache(maxsize=1)(takes))
-    pl.LightningModule.__setattr__ = _set_attribute
-
-
-def _set_attribute(module: pl.LightningModule, name: str, value: Any) -> None:
-    if name == _HOOK:
-        vars(module)[name] = value
-    else:
-        super(pl.LightningModule, module).__setattr__(name, value)
 
 
 def _unless_there(move: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,11 +3,9 @@
 import os
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loops import training_epoch_loop
 from pytorch_lightning.trainer.connectors.logger_connector import result
-from torch import nn
 from torchmetrics import MeanMetric
 
 from lightning_modules.process.idle_work import spare_idle_work
@@ -88,25 +86,3 @@ def test_a_module_is_asked_once_whether_it_takes_the_index_of_a_batch(monkeypatc
             found = training_epoch_loop.is_param_in_hook_signature(step, "batch_idx", min_args=2)
             assert found is takes_it
     assert len(asked) == 3
-
-
-def test_the_name_of_a_hook_is_set_past_the_search_for_parameters_and_nothing_else():
-    searched = []
-
-    class Watched(nn.Module):
-        def __setattr__(self, name, value):
-            searched.append(name)
-            super().__setattr__(name, value)
-
-    class Module(pl.LightningModule, Watched):
-        pass
-
-    spare_idle_work()
-    module = Module()
-    searched.clear()
-    module._current_fx_name = "training_step"
-    module.layer = nn.Linear(2, 2)
-
-    assert module._current_fx_name == "training_step"
-    assert searched == ["layer"]
-    assert set(dict(module.named_parameters())) == {"layer.weight", "layer.bias"}
