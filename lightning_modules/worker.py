@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.process.gpu_use import noted_gpu_use
 from lightning_modules.process.idle_work import spare_idle_work
+from lightning_modules.process.memory import keep_freed_memory
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -69,6 +70,7 @@ def work(rank: WorkerArgs) -> None:
     try:
         on_gpu = _enter(rank, config.accelerator, has_group=has_group)
         spare_idle_work()
+        keep_freed_memory()
         check_precision(config, has_gpu=on_gpu)
         with noted_gpu_use(rank) if on_gpu else contextlib.nullcontext():
             record = train(run_spec(config), context)
