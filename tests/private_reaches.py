@@ -135,6 +135,12 @@ NAMES = (
 ATTRIBUTES = (
     Reach(
         library="Lightning",
+        name="pytorch_lightning:LightningModule._current_fx_name",
+        used_in="lightning_modules/modules/classifier.py",
+        why="nn.Module.__setattr__ looks at it some forty times in each micro-batch",
+    ),
+    Reach(
+        library="Lightning",
         name="pytorch_lightning:Trainer._results",
         used_in="lightning_modules/callbacks/logged_values.py",
         why="what was logged on this rank, which is merged over ranks and saved within an epoch",

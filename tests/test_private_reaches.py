@@ -45,7 +45,7 @@ def test_a_private_name_is_there(reach):
 def test_a_private_attribute_is_there(reach):
     owner = pkgutil.resolve_name(reach.name.rpartition(".")[0])
 
-    is_set = f"self.{reach.spelled} = " in inspect.getsource(owner)
+    is_set = re.search(rf"self\.{reach.spelled}(: .*)? = ", inspect.getsource(owner))
     assert isinstance(getattr(owner, reach.spelled, None), property) or is_set
 
 

@@ -10,6 +10,8 @@ from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.loss import score
 from lightning_modules.process.transfer import sent
 
+_HOOK = "_current_fx_name"  # private: Lightning LightningModule._current_fx_name
+
 
 class Classifier(pl.LightningModule):
     """Computes a loss and names its metrics; a run gives it an optimizer.
@@ -30,6 +32,16 @@ class Classifier(pl.LightningModule):
     def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.model, self._label_smoothing = model, label_smoothing
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """As any module, but for the hook that is called, which is no parameter and no layer.
+
+        Lightning notes it some forty times in a micro-batch.
+        """
+        if name == _HOOK:
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
 
     @classmethod
     def on(
