@@ -22,7 +22,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-MICRO_BATCH = 1920  # of the sweep, by default
+MICRO_BATCH = 3840  # of the sweep, by default
 BATCHES, WARMUPS = (3840, 30_720), (0, 5, 10, 20)
 GRID = ["batch=3840,30720", "warmup=0,5,10,20"]
 LIGHTNING, RAY = (Path(__file__).with_name(f"peers_{name}.py") for name in ("lightning", "ray"))

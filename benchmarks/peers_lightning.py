@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_modules.data.digits import Digits
 from lightning_modules.models.small_cnn import SmallCNN
 
-MICRO_BATCH = 1920  # as in peers.py
+MICRO_BATCH = 3840  # as in peers.py
 
 
 def tensors() -> tuple[TensorDataset, TensorDataset]:

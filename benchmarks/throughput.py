@@ -1,11 +1,11 @@
 """The default run against a hand-written loop, and the seconds that a run costs beyond training.
 
-    python benchmarks/throughput.py [--repeats 5] [--epochs 3]
+    python benchmarks/throughput.py [--repeats 5] [--epochs 3] [--hand-micro-batch 1920]
 
 Alternates in one call, each in fresh one-thread processes: (A) the default run through the sweep's
 own launcher, and after it one that differs in its rate and finds the views made; (B) a plain
 PyTorch loop with the same model (plain BatchNorm), micro-batch, accumulation and views, on tensors
-in memory; (C) the same loop with the same BatchNorm span.
+in memory; (C) the same loop with the same BatchNorm span. The loops may have another micro-batch.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import tasks
 from sweeper.store.ledger import Ledger
 
-MICRO_BATCH = 1920  # of the small network by default
+MICRO_BATCH = 3840  # of the small network by default
 RATES = ("0.025", "0.02")
 WORDS = [
     "batch=3840", f"micro_batch={MICRO_BATCH}", "warmup=0", "schedule=constant", "order=grid",
@@ -33,6 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--hand-micro-batch", type=int, default=MICRO_BATCH)
     given = parser.parse_args()
     context = multiprocessing.get_context("forkserver")
     _sweep(epochs=1)  # warms the fork server
@@ -42,8 +43,9 @@ def main() -> None:
         ours.append(first)
         further.append(second)
         beyond.append(seconds)
-        plain.append(_hand_loop(context, given.epochs, span=None))
-        spanned.append(_hand_loop(context, given.epochs, span=128))
+        loop = (given.epochs, given.hand_micro_batch)
+        plain.append(_hand_loop(context, *loop, span=None))
+        spanned.append(_hand_loop(context, *loop, span=128))
     _report("default run", ours)
     _report("default run, views are made", further)
     _report("hand loop, plain BatchNorm", plain)
@@ -74,16 +76,16 @@ def _sweep(*, epochs: int) -> tuple[list[float], float]:
         return [by_rate[rate] for rate in RATES], beyond / len(rows)
 
 
-def _hand_loop(context, epochs: int, *, span: int | None) -> float:
+def _hand_loop(context, epochs: int, micro_batch: int, *, span: int | None) -> float:
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=hand_loop, args=(send, epochs, span))
+    process = context.Process(target=hand_loop, args=(send, epochs, micro_batch, span))
     process.start()
     speed = receive.recv()
     process.join()
     return speed
 
 
-def hand_loop(send, epochs: int, span: int | None) -> None:
+def hand_loop(send, epochs: int, micro_batch: int, span: int | None) -> None:
     import torch
     from torch.nn import functional
 
@@ -108,12 +110,12 @@ def hand_loop(send, epochs: int, span: int | None) -> None:
     for epoch in range(epochs):
         data.set_epoch(0, epoch)
         order = torch.from_numpy(epoch_order(0, epoch, 61_440))
-        micro_batches = order.view(16, -1, MICRO_BATCH)
+        micro_batches = order.view(16, -1, micro_batch)
         for index, step in enumerate(micro_batches):
             for micro_step, examples in enumerate(step):
                 images, labels = data.train_examples(examples)
-                first = index * 3840 + micro_step * MICRO_BATCH
-                position.move(epoch=epoch, step=index, first_example=first, examples=MICRO_BATCH)
+                first = index * 3840 + micro_step * micro_batch
+                position.move(epoch=epoch, step=index, first_example=first, examples=micro_batch)
                 images = images.contiguous(memory_format=torch.channels_last)
                 (functional.cross_entropy(model(images), labels) / len(step)).backward()
             optimizer.step()

@@ -257,7 +257,7 @@ def test_a_preset_leaves_nothing_behind_in_a_model_or_schedule_chosen_instead(pl
 @pytest.mark.parametrize(
     ("words", "micro_batch"),
     [
-        ([], 1920),
+        ([], 3840),
         (["model=resnet8"], 768),
         (["model=own", "model._target_=package.Model"], 768),
         (["micro_batch_limit=384"], 384),
