@@ -66,11 +66,15 @@ class RunSpec:
 
     def with_seed(self, seed: int) -> "RunSpec":
         """The same run with another seed, a whole number of 0 or more: nothing else follows it."""
-        return self._with("seed", seed, plain=seed)
+        return self if seed == self.config.seed else self._with("seed", seed, plain=seed)
 
     def with_predicted(self, predicted: Predicted | None) -> "RunSpec":
         """The same run with the time that it is predicted to take: its row will say it."""
         return self._with("predicted", predicted, plain=predicted and predicted.model_dump())
+
+    def with_predicted_memory(self, gib: float) -> "RunSpec":
+        """The same run with the memory that it is predicted to take [GiB]."""
+        return self._with("predicted_memory_gib", gib, plain=gib)
 
     def _with(self, key: str, value: Any, *, plain: Any) -> "RunSpec":
         """With another value of a key; `plain` is what files have of it."""

@@ -257,8 +257,7 @@ def _predicted(spec: RunSpec, known: _Known, *, on_gpu: bool, source: str) -> Fi
     """What is known of a run with its micro-batch, whose config then says what it will take."""
     classes = known.classes(spec.split.micro_batch, on_gpu=on_gpu)
     if classes:
-        update = {"predicted_memory_gib": total_gib(classes)}
-        spec = replace(spec, config=spec.config.model_copy(update=update))
+        spec = spec.with_predicted_memory(total_gib(classes))
     return Fit(spec=spec, source=source, classes=classes)
 
 
