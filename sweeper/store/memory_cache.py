@@ -122,10 +122,12 @@ class MemoryCache:
         """By run id, what is known of each."""
         known: dict[str, _Known] | None = {} if self._folder.is_dir() else None
         found: dict[str, Fit] = {}
-        of_kin: dict[Kin, Fit] = {}
+        of_kin: dict[Kin, tuple[RunSpec, Fit]] = {}
         for spec in specs:
-            fit = of_kin[spec.kin] = of_kin.get(spec.kin) or self._fit(spec, known)
-            its = spec if fit.spec.kin is spec.kin else fit.spec.with_seed(spec.config.seed)
+            if spec.kin not in of_kin:
+                of_kin[spec.kin] = spec, self._fit(spec, known)
+            first, fit = of_kin[spec.kin]
+            its = spec if fit.spec is first else fit.spec.with_seed(spec.config.seed)
             found[spec.run_id] = replace(fit, spec=its)
         return found
 
