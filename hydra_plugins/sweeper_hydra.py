@@ -1,7 +1,7 @@
-"""Our sweepers, which know the runs to make, and our launchers, which know a place to run.
+"""Our sweepers, which decide which runs to start, and our launchers, which decide where.
 
-Hydra looks for its plugins here and imports them at every start; so whatever they call is imported
-when it is called.
+Hydra looks for its plugins here and imports them at every start, so what they call is imported
+only when it is called.
 """
 
 import sys
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RunLauncher(Launcher):
-    """A place to run, with the settings of its file in conf/hydra/launcher."""
+    """Where runs execute; its settings are in its file in conf/hydra/launcher."""
 
     _refusal: ClassVar[str]
 
@@ -35,9 +35,9 @@ class RunLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        """Called by Hydra before anything is launched; the tasks say all there is to know.
+        """Called by Hydra before anything is launched; the arguments are not needed later.
 
-        ValueError for Hydra's own sweepers: they know jobs, not runs.
+        ValueError for Hydra's own sweepers, which submit jobs and know nothing of runs.
         """
         del hydra_context, task_function
         if not config.hydra.sweeper["_target_"].startswith(__name__):
@@ -46,21 +46,21 @@ class RunLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Never called: `setup` refuses those who would."""
+        """Never called: `setup` refuses the sweepers that would call it."""
         del job_overrides, initial_job_idx
         raise ValueError(self._refusal)
 
     @abstractmethod
     def check(self) -> None:
-        """ValueError if a setting is wrong; called before anything is made."""
+        """ValueError if a setting is wrong; called before any run starts."""
 
     @abstractmethod
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
-        """Make runs and report what happens."""
+        """Execute runs and yield events."""
 
 
 class LocalLauncher(RunLauncher):
-    """Starts each run in fresh processes on this machine, or under torchrun on its machines."""
+    """Starts each run in fresh processes on this machine, or under torchrun on all its machines."""
 
     _refusal = (
         "hydra/launcher=local needs hydra/sweeper=grid, optuna or sequential. Use "
@@ -78,7 +78,7 @@ class LocalLauncher(RunLauncher):
         return checked(LocalSettings, self._settings, "hydra.launcher.")
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
-        """Make runs here; see `sweeper.launch.local.launcher.run_here`."""
+        """Execute runs here; see `sweeper.launch.local.launcher.run_here`."""
         from sweeper.launch.local.launcher import run_here
         from sweeper.launch.local.slots import this_machine
         from sweeper.launch.torchrun.group import torchrun_group
@@ -110,16 +110,16 @@ class SlurmLauncher(RunLauncher):
         return request_of(resolved(self._settings))
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
-        """Make runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
+        """Execute runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
         from sweeper.launch.slurm.launcher import run_on_slurm
 
         return run_on_slurm(tasks, ledger, self._request())
 
 
 class RunSweeper(Sweeper):
-    """Knows which runs to make.
+    """Decides which runs to start.
 
-    `params` are overrides of a preset by key, which those of the command line replace.
+    `params` are a preset's overrides by key; the command line takes precedence over them.
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None, **settings: Any) -> None:
@@ -135,7 +135,7 @@ class RunSweeper(Sweeper):
         )
 
     def _launch(self) -> Any:
-        """The launcher's way to make runs; ValueError for Hydra's own, which know only jobs."""
+        """The launcher's `launch_runs`; ValueError for Hydra's launchers, which only know jobs."""
         if isinstance(self._launcher, RunLauncher):
             self._launcher.check()
             return self._launcher.launch_runs
@@ -149,7 +149,7 @@ class RunSweeper(Sweeper):
 
 
 class GridSweeper(RunSweeper):
-    """Makes a run at every combination of the overrides."""
+    """Starts a run at every combination of the overrides."""
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and exit with its code."""
@@ -161,7 +161,7 @@ class GridSweeper(RunSweeper):
 
 
 class OptunaSweeper(RunSweeper):
-    """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml says what the settings are."""
+    """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml explains the settings."""
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and exit with their code."""
@@ -186,7 +186,7 @@ class OptunaSweeper(RunSweeper):
 
 
 class SequentialSweeper(RunSweeper):
-    """Adds seeds until a question is decided; its file in conf/hydra/sweeper has the settings."""
+    """Adds seeds until a question is decided; settings: conf/hydra/sweeper/sequential.yaml."""
 
     def sweep(self, arguments: list[str]) -> None:
         """Answer the question and exit with the code of its runs."""

@@ -73,12 +73,12 @@ def main() -> NoReturn:
 
 
 def _have_stopped() -> None:
-    """One more Ctrl-C finds nothing left to stop, only an exit to interrupt with a traceback."""
+    """Ignore further Ctrl-C: nothing is left to stop, and the exit would end in a traceback."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _gone() -> str | None:
-    """A sentence if the folder that we are in is none; else imports look there too."""
+    """An error if the working folder was removed; otherwise put it on the import path."""
     try:
         here = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def _gone() -> str | None:
 
 
 def _hidden() -> str | None:
-    """A sentence if the user's folder has a package of the name of one of ours."""
+    """An error if Python finds another package under the name of one of ours."""
     for name in ("analysis", "hydra_plugins", "lightning_modules"):
         spec = importlib.util.find_spec(name)
         found = (spec and spec.submodule_search_locations) or ()
@@ -126,7 +126,7 @@ def _command(name: str, arguments: Sequence[str]) -> int:
 
 
 def _hydra() -> None:
-    """A sweep or the completion of one; the help does not wait for Hydra to be imported."""
+    """A sweep, or tab completion; Hydra is imported here so that the help need not wait for it."""
     if "COMP_LINE" not in os.environ and os.environ.get("RANK", "0") == "0":  # of torchrun's ranks
         _say_meanwhile(_COMPOSING)
     from sweeper.commands import completion, sweep
@@ -138,7 +138,7 @@ def _hydra() -> None:
 
 
 def _say_meanwhile(text: str) -> None:
-    """Show on a terminal that something is done, before imports that may take seconds."""
+    """Show on a terminal that work has started, before imports that may take seconds."""
     if sys.stderr.isatty():
         note(text)
 

@@ -29,18 +29,18 @@ _PARTS = ("start", "steps", "exchange", "evaluations", "checkpoints")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """What runs will cost that have no result.
+    """The predicted cost of runs that have no result yet.
 
     Attributes:
-        device_hours: seconds times ranks, over those whose time is known [hours].
-        energy_kwh: of their devices; None if that of any such run was never counted [kWh].
-        ends_in_s: when the last of them ends here; None if the time of any is not known, or they
-            need GPUs that are not here [seconds].
-        parts_s: of these runs, by what they do [seconds].
-        num_runs: all of them [count].
-        num_unknown: those whose time is not known [count].
-        device: what they run on.
-        tariff: what things cost, as given.
+        device_hours: seconds times ranks, over the runs whose time is known [hours].
+        energy_kwh: energy of their devices; None if it is not known for one of them [kWh].
+        ends_in_s: time until the last run ends on this machine; None if the time of any run is not
+            known, or if they need GPUs that are not here [seconds].
+        parts_s: time of the runs whose time is known, by activity [seconds].
+        num_runs: number of all runs [count].
+        num_unknown: number of runs whose time is not known [count].
+        device: the device that they run on.
+        tariff: the user's prices.
     """
 
     device_hours: float
@@ -54,7 +54,7 @@ class Bill:
 
     @property
     def totals(self) -> dict[str, float | str | None]:
-        """For scripts; null where the time of a run is not known, or no price is given."""
+        """The totals for scripts; null if the time of a run is not known, or no price is given."""
         hours = None if self.num_unknown else self.device_hours
         cost = None if hours is None else self._cost
         energy_kwh = None if hours is None else self.energy_kwh
@@ -70,7 +70,7 @@ class Bill:
         return self.tariff.cost(self.device_hours, self.energy_kwh)
 
     def words(self, results: Path) -> str:
-        """For people; empty if there is nothing to do."""
+        """The bill in sentences; empty if there is nothing to do."""
         sentences: list[str] = []
         if known := self.num_runs - self.num_unknown:
             parts = ", ".join(f"{part} {duration(s)}" for part, s in self.parts_s.items() if s)
@@ -108,7 +108,7 @@ def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bi
 
 
 def _ends_in_s(runs: Sequence[tuple[RunSpec, float]], machine: Machine) -> float:
-    """When the last run ends, if each starts as soon as there is room for it [seconds]."""
+    """Time until the last run ends, if each starts as soon as there is room for it [seconds]."""
     slots, now, running = Slots(machine), 0.0, list[tuple[float, str]]()
     for spec, total_s in runs:
         while slots.take(spec) is None:
@@ -119,7 +119,7 @@ def _ends_in_s(runs: Sequence[tuple[RunSpec, float]], machine: Machine) -> float
 
 
 def with_predictions(specs: Sequence[RunSpec], speeds: Speeds) -> list[RunSpec]:
-    """The runs with the time that each will take, where it is known: their rows will say it."""
+    """The runs with their predicted times, if known, which their rows will record."""
     known = [speeds.of(spec) for spec in specs]
     return [
         spec.with_predicted(seconds.predicted if seconds else None)
@@ -129,7 +129,7 @@ def with_predictions(specs: Sequence[RunSpec], speeds: Speeds) -> list[RunSpec]:
 
 @dataclass(slots=True)
 class Predictions:
-    """Predicts runs from what is known by then: rows are read again, for a twentieth of the time.
+    """Predictions from the latest rows, which are re-read for at most a twentieth of the time.
 
     Args:
         ledger: of the runs.
@@ -142,7 +142,7 @@ class Predictions:
     _reading_s: float = 0.0
 
     def known(self) -> Speeds | None:
-        """What is known by now; None if that is nothing."""
+        """The speeds known by now; None if there are none."""
         self._device = self._device or this_device(runs=1)
         now = time.monotonic()
         if self._speeds is None or now - self._read_at >= 20 * self._reading_s:
@@ -153,13 +153,13 @@ class Predictions:
 
 
 def with_prediction(task: Task, speeds: Speeds) -> Task:
-    """The task with what its run will take, if that is known; what was predicted stays."""
+    """The task with its run's predicted time, if known; an earlier prediction is kept."""
     seconds = None if task.spec.config.predicted else speeds.of(task.spec)
     return replace(task, spec=task.spec.with_predicted(seconds.predicted)) if seconds else task
 
 
 def account_of(planned: Plan, ledger: Ledger) -> Account | None:
-    """What a sweep may spend, which covers all runs that it would make; None without a budget.
+    """The account of what a sweep may spend, which covers all its runs; None without a budget.
 
     Raises:
         ValueError: if the budget does not cover them, or their time is not known.

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from sweeper.commands.refusals import check_dashes, refuse
 
-#: Flags that show what Hydra composes, with what may follow them.
+#: Flags that show what Hydra composes, with the words to write after them.
 _OF_HYDRA = {
     **dict.fromkeys(("--cfg", "-c"), " job"),
     **dict.fromkeys(("--info", "-i", "--hydra-help"), ""),
@@ -17,7 +17,7 @@ _OF_HYDRA = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Refuses a key that is given as a flag, and a flag of Hydra's, by the right command."""
+    """Refuses config keys given as flags, and Hydra's flags, and names the right command."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line; exit with 2."""

@@ -12,7 +12,7 @@ _TAKE_OVERRIDES = ("plan", "equivalence")
 
 
 def complete(line: str, commands: Sequence[str]) -> None:
-    """Print what the last word of a line, as typed so far, may become."""
+    """Print the possible completions of the last word of a line."""
     _, *words = line.split(" ")
     last = words[-1] if words else ""
     if len(words) < 2:
@@ -22,7 +22,7 @@ def complete(line: str, commands: Sequence[str]) -> None:
     if last.startswith("-"):
         return
     overrides = [word for word in words[:-1] if "=" in word or word.startswith("~")]
-    # Hydra knows neither subcommands nor their flags, and without -m no list of values.
+    # Hydra knows neither our subcommands nor their flags; without -m it refuses lists of values.
     os.environ["COMP_LINE"] = " ".join(["sweeper", "-m", *overrides, last])
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
         run_command_line()

@@ -34,13 +34,13 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
 
-#: Ranks and accumulation steps.
+#: Ranks x accumulation steps.
 LAYOUTS = "1x1,1x8,2x4,4x1"
 #: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training
 #: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
 BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
 BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
-#: Of a user's module: its optimizer may amplify rounding, as Adam does where a gradient is small.
+#: For a user's module, whose optimizer may amplify rounding, as Adam does for small gradients.
 BOUNDS_OF_OWN = {"64-true": 1e-9}
 
 _COLUMNS = (
@@ -53,9 +53,9 @@ _COLUMNS = (
 class Trained:
     """One layout after its epoch.
 
-    `difference` is the largest relative one of any tensor from the first layout's, `value` the
-    validation loss in nats per example, or the metric of a user's module, `same_lr` whether every
-    step's learning rate was that of the first layout.
+    `difference` is the largest relative difference of any tensor from the first layout, `value` is
+    the validation loss in nats per example, or the metric of a user's module, `same_lr` is whether
+    every step's learning rate was that of the first layout.
     """
 
     split: BatchSplit
@@ -70,7 +70,7 @@ class Trained:
 
     @property
     def allowed(self) -> float | None:
-        """The promised bound on the difference; None where none is promised."""
+        """The guaranteed bound on the difference; None if there is none."""
         if self.is_reproducible:
             return 0.0
         bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
@@ -78,12 +78,12 @@ class Trained:
 
     @property
     def holds(self) -> bool:
-        """Whether the layout gives what the first one gives."""
+        """Whether the layout gives the same result as the first one."""
         return self.same_lr and (self.allowed is None or self.difference <= self.allowed)
 
     @property
     def verdict(self) -> str:
-        """For people."""
+        """The verdict in a word, for the table."""
         if not self.holds:
             return "DIFFERS"
         if self.is_reproducible:
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def reasons(config: RunConfig) -> list[str]:
-    """Why the layouts of a user's module differ, as far as was found out; none of ours."""
+    """Why the layouts of a user's module may differ, as far as known; empty for our own module."""
     if not config.has_own_module:
         return []
     module = config.module.name
@@ -139,7 +139,7 @@ def reasons(config: RunConfig) -> list[str]:
 def compare(
     config: RunConfig, layouts: Sequence[dict[str, int]], precision: str
 ) -> Iterator[Trained]:
-    """Train an epoch on each layout, compare with the first; ValueError if one does not finish."""
+    """Train an epoch on each layout and compare with the first; ValueError if one fails."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
         changes = {"precision": precision, "keep_checkpoint": True}
         configs = [config.replaced(**layout, **changes) for layout in layouts]
@@ -154,7 +154,7 @@ def compare(
                 split=spec.split,
                 precision=precision,
                 difference=difference,
-                # AdaScale's rates follow the gradients, rounding included; the weights tell.
+                # AdaScale's rates depend on the rounded gradients; comparing weights is enough.
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
                 or config.lr_rule.name == "adascale",
                 steps=row["steps"],
@@ -184,9 +184,9 @@ def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict
 
 
 def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
-    """How far each is from the first, relatively, and whether the model has BatchNorm.
+    """The relative difference of each from the first, and whether the model has BatchNorm.
 
-    Found in another process: torch stays out of this one. ValueError if that process dies.
+    Computed in another process, so that this one never imports torch. ValueError if that one dies.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
         try:
@@ -208,7 +208,7 @@ def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
 def _feasible(
     config: RunConfig, layouts: str, results: Path
 ) -> tuple[list[dict[str, int]], list[str]]:
-    """The layouts that make the batch exactly, and why others cannot."""
+    """The layouts that split the batch exactly, and why the others cannot."""
     feasible: list[dict[str, int]] = []
     left_out: list[str] = []
     for layout in layouts.split(","):
@@ -238,7 +238,7 @@ def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
         raise ValueError(msg)
     world_size, accumulation_steps = map(int, numbers.groups())
     if config.reproducible or gradient_span(config) is not None:
-        return {"devices": world_size}  # the micro-batch is given, whatever the accumulation
+        return {"devices": world_size}  # the micro-batch is fixed, whatever the accumulation
     parts = world_size * accumulation_steps
     if config.batch % parts:
         return None

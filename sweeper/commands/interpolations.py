@@ -3,12 +3,12 @@
 import re
 from collections.abc import Sequence
 
-#: A name of a text whose interpolations may refer to anything: one stands inside another.
+#: Stands for the names in a text with nested interpolations, which may refer to anything.
 ANYTHING = "${"
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The words inside the interpolations of a text: every key that they refer to is among them."""
+    """The words inside a text's interpolations, which include every key that they refer to."""
     if re.search(r"\$\{[^{}]*\{", text):
         return frozenset({ANYTHING})
     inside = re.findall(r"\$\{([^{}]*)\}", text)
@@ -16,5 +16,5 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def may_be_meant(path: Sequence[str], names: frozenset[str]) -> bool:
-    """Whether any of these names may lead to a key, to a group that holds it, or into it."""
+    """Whether any of these names may refer to a key, to a group that holds it, or into it."""
     return ANYTHING in names or not names.isdisjoint(path)

@@ -14,17 +14,17 @@ from sweeper.spec.sentences import several
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row import planned_columns
 
-#: Where nobody asked for it, no trace is started after this, and each is given up after that.
+#: Unless asked for, no trace starts after the first time, and each is given up after the second.
 _UNASKED_S, _UNASKED_TRACE_S = 30.0, 60.0
 
 
 def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) -> bool:
-    """Trace one of each kind of run whose memory is not known; whether there were any.
+    """Trace one run of each kind whose memory is not known; return whether there were any.
 
     Args:
-        planned: the runs; those with a result, and those whose data are not here, count if asked.
-        memory: what is known of them.
-        is_asked: for all of them, also those that could not be traced before.
+        planned: the runs; those with a result or without local data are included only if asked for.
+        memory: the cache of known traces.
+        is_asked: whether to trace all of them, also those whose trace failed before.
     """
     unknown = _unknown(planned.specs if is_asked else planned.without_result, planned, memory)
     if not is_asked:
@@ -52,7 +52,7 @@ def _unknown(specs: Sequence[RunSpec], planned: Plan, memory: MemoryCache) -> li
 
 
 def memory_words(spec: RunSpec, fit: Fit) -> str:
-    """The memory that a run will take, by class; empty if it is not known."""
+    """A run's predicted memory by class, as a sentence; empty if it is not known."""
     if not fit.classes:
         return ""
     parts = [

@@ -35,9 +35,9 @@ Config = dict[str, Any]
 def plain(config: DictConfig) -> Config:
     """A composed config as resolved plain values, without Hydra's own part.
 
-    Keys of the user's own that others refer to, such as a group `paths`, have then done their part;
-    what nobody refers to in them is not resolved, as it may be for Hydra's own applications.
-    ValueError if a value is missing or an interpolation leads nowhere.
+    A user's own keys that interpolations refer to, such as a group `paths`, are left out once they
+    are resolved; parts of them that nothing refers to need not be resolvable, as they may be meant
+    for other Hydra applications. ValueError if a value is missing or an interpolation fails.
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check_complete(OmegaConf.to_container(ours))
@@ -56,7 +56,7 @@ def plain(config: DictConfig) -> Config:
 
 
 def resolved(settings: Mapping[str, Any]) -> Config:
-    """The settings of a plugin, which Hydra hands over as config nodes, as plain values."""
+    """The settings of a plugin as plain values; Hydra passes them as config nodes."""
     return {
         key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         for key, value in settings.items()
@@ -80,16 +80,16 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         yield template.with_values([value for value in point if value.is_value])
 
 
-#: Points that a command takes: a thousand are looked at in a second.
+#: The most points of a command; checking a thousand takes a second.
 _MOST_POINTS = 100_000
-#: Values of a key, each of which Hydra reads in a millisecond.
+#: The most values of a key; Hydra parses each in a millisecond.
 MOST_VALUES = 10_000
-#: From here on it says so.
+#: From this many points on, the command says that it is checking them.
 _MANY_POINTS = 3_000
 
 
 def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
-    """Say that a large grid is looked at; ValueError if it is far too large."""
+    """Announce the check of a large grid; ValueError if it is far too large."""
     points = math.prod(map(len, axes))
     if points > _MOST_POINTS:
         sizes = [f"{axis[0].override.key_or_group} ({len(axis):,})" for axis in axes if axis[1:]]
@@ -110,23 +110,23 @@ def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[
 
 
 def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """The overrides of a command after those of its preset, which they replace.
+    """The overrides of a preset that a command does not replace, followed by the command's own.
 
-    Classes of the user's own are given no settings of the default choice.
+    A user's own class does not get the settings of the default choice.
     """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
     left = [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
     return with_own_classes([*left, *overrides])
 
 
-#: Groups whose choice is a class and its settings: a class of one's own has other settings.
+#: Groups whose options are a class and its settings: a user's own class has other settings.
 _OF_CLASSES = ("module", "data", "model")
 
 
 def with_own_classes(words: Sequence[str]) -> list[str]:
-    """The words of a command, with an empty choice where they name a class of the user's own.
+    """The words of a command, with `GROUP=own` added where they name a user's own class.
 
-    Else `module._target_=package.Class` would be given the settings of the default choice.
+    Otherwise `module._target_=package.Class` would get the settings of the default choice.
     """
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     found: list[str] = []
@@ -149,7 +149,7 @@ def _axis(override: Override, loader: ConfigLoader) -> "list[_Single]":
 
 
 class _Single:
-    """One override with one value, taken apart once for all points that share it."""
+    """One override with one value, parsed once for all points that share it."""
 
     def __init__(self, override: Override, *, is_value: bool) -> None:
         self.override, self.is_value = override, is_value
@@ -161,7 +161,7 @@ class _Single:
 
 
 class _Template:
-    """One choice of groups, composed; values are set beside it."""
+    """The composed config of one choice of groups; plain values are set on copies of it."""
 
     def __init__(self, loader: ConfigLoader, chosen: Sequence[str]) -> None:
         self._loader, self._chosen = loader, chosen
@@ -179,7 +179,7 @@ class _Template:
                 check_key(value.override, self._plain)
                 self._known.add(key)
         meant = self._meant(values)
-        config = {**self._with_meant(meant)}  # groups are never changed in place: points share them
+        config = {**self._with_meant(meant)}  # points share groups, so none is changed in place
         for value in (value for value in values if value not in meant):
             *groups, name = value.path
             node = config
@@ -191,13 +191,13 @@ class _Template:
         return config
 
     def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
-        """Those that interpolate, or that interpolations may refer to."""
+        """The values that interpolate, or that interpolations may refer to."""
         names = self._names.union(*(names_in(str(v.value)) for v in values if v.interpolates))
         is_any = bool(names) and self._lacks
         return [v for v in values if is_any or v.interpolates or may_be_meant(v.path, names)]
 
     def _with_meant(self, values: Sequence[_Single]) -> Config:
-        """As Hydra composes these values; of any other point that has them too."""
+        """The config that Hydra composes with these values, cached for all points with them."""
         texts = tuple(value.text for value in values)
         if not texts and not self._names:
             return self._plain
@@ -208,7 +208,7 @@ class _Template:
 
 @cache
 def _template(loader: ConfigLoader, chosen: tuple[str, ...]) -> _Template:
-    """Composed once in a process: a tuner asks again for each trial."""
+    """The template of a choice, composed once per process: a tuner asks again for each trial."""
     return _Template(loader, chosen)
 
 
@@ -240,7 +240,7 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
 
 
 def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
-    """The single-value overrides that one expands to; ValueError if it does not list its values."""
+    """The single-value overrides of one override; ValueError if its values cannot be listed."""
     if not override.is_sweep_override():
         return [override]
     if not override.is_discrete_sweep():
@@ -269,12 +269,12 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
     return parse([f"{key}={value}" for value in found], loader)
 
 
-#: Keys that a command reads once, whatever its points are.
+#: Keys that a command reads once for all its points.
 _OF_THE_COMMAND = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question")
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:
-    """Whether an override sets a plain value of an existing key, as against choosing a group."""
+    """Whether an override sets a plain value of an existing key, rather than choosing an option."""
     key = override.key_or_group
     return (
         override.type == OverrideType.CHANGE

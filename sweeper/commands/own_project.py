@@ -17,26 +17,26 @@ from sweeper.store.publish import if_allowed, publish_json
 
 Config = dict[str, Any]
 
-#: Keys that facts depend on.
+#: Keys that facts about a user's module depend on.
 _READ = ("module", "data", "loss_items")
 
 
 class _Project(Settings, extra="ignore"):
-    """What is read here of a config that nobody has checked yet."""
+    """The part of a config that is read here before the whole is validated."""
 
     module: Component
     data: Component
 
 
 def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
-    """Configs with the number of examples, and what follows from the user's module.
+    """Configs with the number of examples filled in, and what follows from the user's module.
 
     Args:
-        configs: resolved; those of our classifier on data that states its examples stay.
-        results: where facts are remembered, for this code.
+        configs: resolved; those of our classifier on data with a stated number of examples stay.
+        results: the results folder, where facts are stored by config and version of the code.
 
     Raises:
-        ValueError: if a value is wrong, or the module or the data cannot be made.
+        ValueError: if a value is wrong, or the module or the data cannot be created.
     """
     taken = _counted(configs)
     asked = {
@@ -56,17 +56,17 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Check all values of a config whose examples may not be counted yet.
+    """Check all values of a config, even if its examples are not counted yet.
 
     Raises:
-        ValueError: with a line for each that is wrong.
+        ValueError: with a line for each wrong value.
     """
     checked(_Project, config)
     run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
 
 
 def _counted(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
-    """Configs with the counts of a data set that are null, as found on disk, each set once."""
+    """Configs with the null counts of our data sets filled in from disk, each counted once."""
     known: dict[str, Config] = {}
     found: list[Config] = []
     for config in configs:
@@ -105,7 +105,7 @@ def _filled(config: Config, facts: Mapping[str, Any]) -> Config:
 
 
 def _check_iterable(config: Config) -> None:
-    """Refuse several ranks where examples cannot be dealt to them.
+    """Refuse several ranks for iterable data, whose examples cannot be divided among them.
 
     Raises:
         ValueError: if there are any.
@@ -120,10 +120,10 @@ def _check_iterable(config: Config) -> None:
 
 
 def _check_manual(config: Config) -> None:
-    """Have a module that steps by hand, at each micro-batch, step at the batch.
+    """Make the micro-batch a rank's whole share, for a module that steps at every micro-batch.
 
     Raises:
-        ValueError: if that is not possible, or a method needs Lightning to step.
+        ValueError: if that is not possible, or if a method needs Lightning to take the steps.
     """
     methods = {
         "perturbation": config["perturbation"]["name"] != "none",
@@ -156,10 +156,10 @@ def _check_manual(config: Config) -> None:
 
 
 def facts_found_out(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]:
-    """The facts of each config's module and data, of one process of their own, and remembered.
+    """Determine the facts of each config's module and data in a separate process, and store them.
 
     Raises:
-        ValueError: if a module or its data cannot be made.
+        ValueError: if a module or its data cannot be created.
     """
     found = _measured(configs) if configs else []
     for config, facts in zip(configs, found, strict=True):
@@ -171,7 +171,7 @@ def facts_found_out(configs: Sequence[Config], results: Path) -> list[dict[str, 
 
 
 def _remembered(config: Config, results: Path) -> dict[str, Any] | None:
-    """For this module, this data and this code; None too if the file is damaged."""
+    """The stored facts for this module, data and code; None if there are none that can be read."""
     try:
         facts = json.loads(_path(config, results).read_text())
     except (OSError, ValueError):
@@ -189,19 +189,19 @@ def _path(config: Config, results: Path) -> Path:
 
 
 def _key(config: Config) -> str:
-    """What facts depend on, of a config."""
+    """The part of a config that facts depend on, as text."""
     if is_ours(config["module"]["_target_"]):
         return json.dumps(config["data"], sort_keys=True)
     read = {key: config[key] for key in _READ if config.get(key)}
     try:
         return json.dumps(read, sort_keys=True)
-    except TypeError:  # names that are no texts, which cannot be sorted
+    except TypeError:  # keys that are not text, which cannot be sorted
         check_config(config)
         raise
 
 
 def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Of a process of its own, since this one imports no torch; runs use its fork server too."""
+    """Facts from a separate process, as this one imports no torch; runs reuse its fork server."""
     groups = [configs[0].get(group) for group in ("module", "data", "model")]
     context = open_fork_server(list(targets(groups)))
     with tempfile.TemporaryDirectory() as folder:
@@ -229,11 +229,11 @@ def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
 
 
 def _look(args: tuple[Sequence[Config], Path, Path]) -> None:
-    """First function of the process."""
+    """The entry point of that process."""
     try:
         from lightning_modules.modules.own_project import look  # imports torch
     except Exception as error:
-        args[2].write_text(f"{type(error).__name__}: {error}")  # of what is installed
+        args[2].write_text(f"{type(error).__name__}: {error}")  # an import failed
         raise
 
     look(*args)

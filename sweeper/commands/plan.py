@@ -42,7 +42,7 @@ Line = dict[str, Any]
 
 def main(arguments: Sequence[str]) -> int:
     """Print the plan of the overrides on the command line; return the exit code."""
-    gc.disable()  # all of a plan is kept: to look for garbage in it took a sixth of the time
+    gc.disable()  # a plan leaves no garbage, and looking for it took a sixth of the time
     try:
         return _print_plan(arguments)
     finally:
@@ -92,13 +92,13 @@ def _print_plan(arguments: Sequence[str]) -> int:
 def _seconds(
     specs: Sequence[RunSpec], ledger: Ledger, machine: Machine
 ) -> Mapping[str, Seconds | None]:
-    """What runs will take, by run id; None where it is not known."""
+    """The predicted time of runs by run id; None if not known."""
     speeds = Speeds(ledger, machine.device)
     return {spec.run_id: speeds.of(spec) for spec in specs}
 
 
 def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
-    """Time runs by their beginnings, and say so while nothing else is seen."""
+    """Time runs by training their beginnings; announced first, as it prints nothing meanwhile."""
     from sweeper.launch.local.time_probe import probe_times
 
     note(f"Training the beginning of one of each kind of {len(specs)} runs...")
@@ -107,7 +107,7 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
 
 
 def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) -> None:
-    """Say what the budget would not allow, or that nobody would answer the question."""
+    """Say if a sweep would be refused, for its budget or for a question it would not answer."""
     try:
         check_no_question(question)
         account_of(planned, ledger)
@@ -116,7 +116,7 @@ def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) ->
 
 
 def _say_what_is_missing(planned: Plan, machine: Machine) -> None:
-    """Say why the new runs could not start on this machine: a plan may be made on another."""
+    """Say why new runs could not start on this machine; they may be meant for another one."""
     new = {s.kin: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
     try:
         check_ready(new, machine)
@@ -126,7 +126,7 @@ def _say_what_is_missing(planned: Plan, machine: Machine) -> None:
 
 
 def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
-    """The plan of a command's overrides, and the ledger it was compared with.
+    """The plan of a command's overrides, and the ledger that it was compared with.
 
     ValueError if an override cannot be parsed or a point is impossible.
     """
@@ -136,14 +136,14 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
 
 
 def _checked(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Line], Ledger]:
-    """The configs of a command's overrides, with what is known of modules and data; the ledger."""
+    """The configs of a command's overrides, with facts about modules and data, and the ledger."""
     configs = configs_of(overrides, config_dir=config_dir)
     ledger = Ledger.at(configs[0].get("results") if configs else "results")
     return list(with_facts(configs, ledger.results)), ledger
 
 
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
-    """The resolved configs of the grid that a command's overrides ask for."""
+    """The resolved configs of the grid that a command's overrides specify."""
     if config_dir:
         check_config_dir(config_dir, overrides)
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
@@ -153,11 +153,11 @@ def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line
 
 
 def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Line]:
-    """One mapping per run: the batch split, the rates, the steps, the time, what is known.
+    """One mapping per run: batch split, rates, steps, predicted time and memory, status, warnings.
 
     Args:
         planned: the runs.
-        seconds: what they will take, by run id, where it is known.
+        seconds: their predicted times by run id; None if not known.
     """
     of_kin = {
         spec.kin: _line_of_kin(spec, planned, seconds.get(spec.run_id))
@@ -230,7 +230,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
 
 
 def _columns(lines: Sequence[Line]) -> list[Column]:
-    """Rates, steps, cost, and what the ledger has."""
+    """Columns for rates, steps, time, and the status in the ledger."""
     warmups = [f"{line['warmup_steps']:g}" for line in lines]
     times = [duration(line["predicted_s"]) if line["predicted_s"] else "" for line in lines]
     return [
@@ -244,7 +244,7 @@ def _columns(lines: Sequence[Line]) -> list[Column]:
 
 
 def _peak(line: Line) -> str:
-    """The peak rate, or what multiplies the module's own."""
+    """The peak rate, or the factor on the module's own rates."""
     return f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}"
 
 

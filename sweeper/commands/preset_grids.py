@@ -10,12 +10,12 @@ def check_preset_grids(
     given: Collection[str],
     grid_of: Callable[[Sequence[str]], Mapping[str, Any]],
 ) -> None:
-    """Refuse a grid over presets with grids of their own, which it would leave out.
+    """Refuse a grid over presets that have grids of their own, since those would be ignored.
 
     Args:
-        groups: the choices of groups, those of one group together, as they are typed.
-        given: all keys of the command.
-        grid_of: what the presets among some choices sweep, by key.
+        groups: for each group, its choices as typed.
+        given: all keys that the command sets.
+        grid_of: gives, by key, what the presets among some choices sweep.
 
     Raises:
         ValueError: naming the preset.

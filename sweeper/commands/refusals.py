@@ -23,11 +23,11 @@ from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import BAD_INPUT
 from sweeper.spec.sentences import listed, printable
 
-#: What Hydra and the config files of users raise.
+#: Errors raised by Hydra and by users' config files.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
-#: A line that is longer than this loses its middle, where the value is [characters].
+#: The middle of a longer line, where the value is, is left out [characters].
 _LONGEST = 1000
-#: How plain ValueErrors of Hydra begin.
+#: Beginnings of the plain ValueErrors that Hydra raises.
 _HYDRAS = ("Config group override must", "No config source", "Expecting one subcommand")
 
 
@@ -42,14 +42,14 @@ def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
 
 
 def fitted(line: str) -> str:
-    """A line of a refusal as terminals and readers can take it."""
+    """A line of a refusal, made printable and shortened if very long."""
     line = printable(line)
     half = _LONGEST // 2
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
 def _with_preset(refused: re.Match[str]) -> str:
-    """Of a setting that nobody typed, that a recipe has it, and how to be rid of it."""
+    """For a setting that the user did not type, add which preset sets it and how to remove it."""
     key, words = refused[1], sys.argv[1:]
     presets = [word for word in words if word.startswith(("+recipe=", "+experiment="))]
     if not presets or any(word.lstrip("+~").startswith(f"{key}=") for word in words):
@@ -94,14 +94,14 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
 
 
 def _missing(text: str) -> str:
-    """Of a reference to a key that nothing sets; empty if that is not the error."""
+    """A sentence on a reference to a key that nothing sets; empty if that is not the error."""
     if found := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
         return f"{found[2]} takes {found[1]}, which nothing sets. Give it: +{found[1]}=VALUE."
     return ""
 
 
 def _wrong_number(text: str, given: Sequence[str]) -> str:
-    """Of a key with several values or choices where one belongs; empty if that is not the error."""
+    """A sentence on a key with several values where one is allowed; empty for another error."""
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=]*)=", text):
         key = found[1].lstrip("+")
         return (
@@ -119,12 +119,12 @@ def _wrong_number(text: str, given: Sequence[str]) -> str:
 
 
 def _typed(key: str, given: Sequence[str]) -> str:
-    """The words of a command that set a key; the key where none is found."""
+    """The words of a command that set a key; the key itself if there are none."""
     return " ".join(word for word in given if word.lstrip("+~").partition("=")[0] == key) or key
 
 
 def check_group(override: Override) -> None:
-    """ValueError for a list of options, of which Hydra would take each, or a group with a dot."""
+    """ValueError for a list of options, all of which Hydra would use, or a group with a dot."""
     key, value = override.key_or_group, override.value()
     is_group = key in RunConfig.model_fields and (CONFIG_FOLDER / key).is_dir()
     if is_group and isinstance(value, list):
@@ -140,7 +140,7 @@ def check_group(override: Override) -> None:
 
 
 def unreadable(word: str, reason: str) -> str:
-    """Why a word cannot be read in Hydra's grammar; the reason is empty if it is the grammar."""
+    """Why a word cannot be parsed in Hydra's grammar; `reason` may be empty."""
     key, equals, value = word.partition("=")
     reason = f" ({reason})" if reason else ""
     unclosed = "".join(end for sign, end in _ENDS.items() if value.count(sign) > value.count(end))
@@ -166,10 +166,10 @@ _ENDS = {"(": ")", "[": "]", "{": "}"}
 
 
 def check_config_dir(folder: str, words: Iterable[str]) -> None:
-    """Refuse a folder of configs that Hydra would only warn of, or of which it would take ours.
+    """Refuse a config folder that is missing, or that has a chosen config of the same name as ours.
 
     Raises:
-        ValueError: if there is no such folder, or a word chooses what is in it and in conf/ too.
+        ValueError: in both cases. Hydra would only warn of the first, and take ours in the second.
     """
     if not Path(folder).is_dir():
         msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
@@ -189,7 +189,7 @@ def check_config_dir(folder: str, words: Iterable[str]) -> None:
 
 
 def check_no_question(asked: str | None) -> None:
-    """ValueError for a question that nobody would answer."""
+    """ValueError for a question that this sweep would not answer."""
     if asked:
         msg = (
             f"question must be null without hydra/sweeper=sequential; got question={asked!r}, "

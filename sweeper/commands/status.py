@@ -34,8 +34,8 @@ from sweeper.store.step_progress import read_step_progress
 
 _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
-_LINES_BESIDE_TABLE = 8  # on a terminal that is watched
-_IN_QUEUE = {"queued", "submitted"}  # states of a run's job
+_LINES_BESIDE_TABLE = 8  # with --watch
+_IN_QUEUE = {"queued", "submitted"}  # states of a run's SLURM job
 _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
@@ -67,12 +67,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def watch(ledger: Ledger, run_id: str, console: Console) -> None:
-    """Refresh the state until nothing is running or waiting; of many runs, those that fit."""
+    """Refresh the state until nothing is running or waiting, showing as many runs as fit."""
     is_open = True
     while is_open:
         began = time.monotonic()
         room = max(1, (console.height - _LINES_BESIDE_TABLE) * 3 // 5)  # a failure has two lines
-        with console.capture() as captured:  # first, so that the terminal is not empty meanwhile
+        with console.capture() as captured:  # before clearing, so that the terminal is never empty
             is_open = _show(ledger, run_id, console, min(room, _STATES_SHOWN))
         console.clear()
         console.file.write(captured.get())
@@ -82,7 +82,7 @@ def watch(ledger: Ledger, run_id: str, console: Console) -> None:
 
 
 def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
-    """Print the state of a run, or of a folder; whether it is still to change."""
+    """Print the state of a run or of a folder; return whether it may still change."""
     if run_id:
         found = one_run(ledger, run_id)
         _show_run(found, console)
@@ -95,7 +95,7 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 
 def overview(ledger: Ledger) -> dict[str, Any]:
-    """Counts by outcome, the runs that are running, the latest failures with reasons and logs."""
+    """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
     queue = waiting(ledger)
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
@@ -116,13 +116,13 @@ def overview(ledger: Ledger) -> dict[str, Any]:
 
 
 def _ended(ledger: Ledger, under_way: Collection[str]) -> dict[str, RowFile]:
-    """The rows of runs that no other attempt is made at or queued for."""
+    """The rows of runs for which no other attempt is running or queued."""
     rows = sound_rows(ledger)
     return {run_id: row for run_id, row in rows.items() if run_id not in under_way}
 
 
 def _pending(ledger: Ledger) -> list[str]:
-    """The runs that sweeps on any machine have still to start."""
+    """The ids of runs that sweeps on any machine have yet to start."""
     begun = {run_id: row.attempt for run_id, row in ledger.ended().items()} | dict(ledger.active())
     rows = [row for listed in pending_runs(ledger.results) for row in listed.runs]
     return [row["run_id"] for row in rows if row["attempt"] > begun.get(row["run_id"], 0)]
@@ -148,7 +148,7 @@ def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any]
 
 
 def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
-    """A run's config, its attempts with their ends, its latest curve rows."""
+    """A run's config, its attempts with their ends, and the curve of the latest."""
     attempts: list[dict[str, Any]] = []
     config: dict[str, Any] = {}
     curve: list[dict[str, Any]] = []
@@ -219,7 +219,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
 
 
 def _failures(rows: Iterable[Mapping[str, Any]], ledger: Ledger) -> Iterator[str]:
-    """Why runs have no result, and their logs; a job cancelled while it waited has none."""
+    """Why runs have no result, and their logs; a job cancelled while waiting has no log."""
     for row in rows:
         yield f"{row['outcome']}: {row['run_id']} {row['reason']}"
         log = ledger.results / row["log_path"]
@@ -228,7 +228,7 @@ def _failures(rows: Iterable[Mapping[str, Any]], ledger: Ledger) -> Iterator[str
 
 
 def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:
-    """A run that an attempt is made at now, or whose attempt was abandoned; None if it is gone."""
+    """The line of a run whose attempt is running or abandoned; None if that cannot be loaded."""
     attempt = Attempt.load(ledger, run["run_id"], run["attempt"])
     if attempt is None:
         return None
@@ -238,7 +238,7 @@ def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:
 
 
 def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> list[RunLine]:
-    """The runs whose rows were published last, in the order that they were started in."""
+    """The runs whose rows were published last, in the order in which they started."""
     by_time = sorted(ended, key=lambda row: _published_at(ledger, row))
     latest = by_time[max(0, len(by_time) - at_most) :]
     rows = ledger.rows({row.run_id for row in latest}, ROW_COLUMNS).values()
@@ -248,7 +248,7 @@ def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> l
 def _published_at(ledger: Ledger, row: RowFile) -> float:
     try:
         return (ledger.results / "runs" / row.name_in("runs")).stat().st_mtime
-    except FileNotFoundError:  # merged, so not among the latest
+    except FileNotFoundError:  # merged, so it is not among the latest
         return 0.0
 
 
@@ -264,7 +264,7 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
 
 
 def _epoch_in_words(row: Mapping[str, Any]) -> str:
-    """What was measured in an epoch, and logged; without accuracies that the task does not have."""
+    """What was measured and logged in an epoch, without accuracies that the task does not have."""
     values = {**row, **row.get("metrics", {}), "metrics": None}
     return " ".join(
         f"{name}={value:.6g}"

@@ -43,16 +43,16 @@ from sweeper.store.pending_runs import list_pending
 
 Launch = Callable[[Tasks, Ledger], Generator[Event]]
 
-#: As soon as there are this many small files of settled runs, a sweep merges them.
+#: A sweep merges the small files of settled runs as soon as there are this many.
 _COMPACT_FROM = 500
 
 
 def run_command_line() -> None:
-    """Hand the command line to Hydra; under torchrun in rank 0, while the others train along."""
+    """Pass the command line to Hydra; under torchrun rank 0 does so, and the others follow it."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors come to us, not to the screen
     words = with_own_classes(_flags_first(sys.argv[1:]))
     flags = {word.partition("=")[0] for word in words}
-    if {"--cfg", "-c"} & flags:  # of the command without its grid
+    if {"--cfg", "-c"} & flags:  # shows the config without the grid
         words = [word for word in words if word not in {"-m", "--multirun"}]
     sys.argv[1:] = words
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -67,7 +67,7 @@ def run_command_line() -> None:
 
 
 def _flags_first(words: Sequence[str]) -> list[str]:
-    """The words with the overrides in one piece: Hydra takes none after a flag among them."""
+    """The words with all flags first: Hydra takes no overrides after a flag between them."""
     alone = {"-m", "--multirun", "-r", "--run", "--resolve"}
     before = ["", *words][:-1]
     flags = [
@@ -91,7 +91,7 @@ def _run_hydra() -> None:
 
 
 def _refused(error: Exception) -> int:
-    if isinstance(error, NOT_COMPOSED):  # some of Hydra's are of OSError too
+    if isinstance(error, NOT_COMPOSED):  # some of Hydra's errors are OSErrors too
         return refuse(error)
     assert isinstance(error, OSError)
     return refuse(ValueError(of_os_error(error)), "The command ended early.")
@@ -99,8 +99,8 @@ def _refused(error: Exception) -> int:
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
 def _run_one(config: DictConfig) -> None:
-    """One run: without `-m`, or as a job of one of Hydra's own launchers."""
-    if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; unknown to workers
+    """Run one point: a command without `-m`, or a job of one of Hydra's own launchers."""
+    if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; workers lack it
         multiprocessing.set_start_method("forkserver", force=True)
     settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
     try:
@@ -108,10 +108,10 @@ def _run_one(config: DictConfig) -> None:
     except (ValueError, OSError) as error:
         if is_job:
             raise
-        sys.exit(_refused(error))  # here: Hydra would say more than that
+        sys.exit(_refused(error))  # here, because Hydra would print more
     if not is_job:
         sys.exit(code)
-    if code:  # leaving would take the jobs after it down
+    if code:  # exiting would stop the jobs after it
         msg = f"the run has no result, see {settings['results']}"
         raise RuntimeError(msg)
 
@@ -134,11 +134,11 @@ def _launcher() -> Launch:
 def run_sweep(
     configs: Iterable[Mapping[str, Any]], settings: Mapping[str, Any], launch: Launch
 ) -> int:
-    """Run a grid; 0 if every run has a result, 1 if any has none.
+    """Run a grid; return 0 if every run has a result, 1 if any has none.
 
-    The settings are `results`, `retry`, `rerun`, `code` and `order` of the command. ValueError if
-    a point is impossible, other sources made a run, or the budget does not cover the runs that are
-    left; nothing was started then.
+    The settings are `results`, `question`, `budget`, `retry`, `rerun`, `code` and `order` of the
+    command. ValueError, before anything starts, if a point is impossible, a run was trained with
+    other sources, or the budget does not cover the runs still to do.
     """
     check_no_question(settings.get("question"))
     ledger = Ledger.at(settings.get("results"))
@@ -164,14 +164,14 @@ def run_sweep(
 
 
 def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
-    """The tasks, each with the time that is known for it when it is asked for."""
+    """The tasks, each with the prediction that is available when it is taken."""
     for task in to_do:
         speeds = predictions.known()
         yield with_prediction(task, speeds) if speeds else task
 
 
 def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
-    """Follow runs to the end, or say why that ended early; return the exit code."""
+    """Follow runs to the end, or say why it ended early; return the exit code."""
     try:
         return follow()
     except KeyboardInterrupt:
@@ -193,9 +193,9 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
 
 
 def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
-    """Take in what a launcher reports, to its end.
+    """Handle all events of a launcher.
 
-    Ctrl-C that comes meanwhile reaches the launcher, as it does while it waits for its runs.
+    Ctrl-C during the handling is passed on to the launcher, as if it had been waiting for its runs.
     """
     with closing(events):
         step = partial(next, events)

@@ -39,11 +39,11 @@ def run_tuning(
     configs_of: ConfigsOf,
     launch: Launch,
 ) -> int:
-    """Tune at every point; 0 if every trial has a result, 1 if any has none.
+    """Tune at every point; return 0 if every trial has a result, 1 if any has none.
 
-    Each point is the compared overrides of a study. The options are `results`, `retry`, `code`,
-    `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and `max_attempts` of
-    `hydra.sweeper`. ValueError for bad input; nothing was started then.
+    Each point is the compared overrides of a study. The options are `results`, `question`, `retry`,
+    `code` and `n_trials` of the command; `storage`, `study_name`, `max_concurrent` and
+    `max_attempts` of `hydra.sweeper`. ValueError for bad input, before anything starts.
     """
     check_no_question(options.get("question"))
     ledger = Ledger.at(options["results"])
@@ -77,7 +77,7 @@ def run_tuning(
 
 
 def _shown_keys(points: Sequence[Sequence[str]], settings: StudySettings) -> list[str]:
-    """What is tuned, and what is compared if there are several points."""
+    """The tuned keys and, if there are several points, the compared keys."""
     compared = points[0] if len(points) > 1 else ()
     return [*settings.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
 
@@ -110,7 +110,7 @@ def _studies(
 
 
 def _made(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple[RunSpec, Outcome]]:
-    """The runs of the trials so far that have ended; without those of another version of this."""
+    """The ended runs of the trials so far, except runs of an incompatible version."""
     run_ids = {run_id for study in studies for run_id in study.run_ids}
     rows = ledger.rows(run_ids, ["config_json", "outcome"]) if run_ids else {}
     for row in rows.values():
@@ -142,7 +142,7 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
 
     def take(event: Event) -> None:
         table.update(event)
-        if not event.is_stopping:  # a trial that is stopped resumes; it has not failed
+        if not event.is_stopping:  # a stopped trial will resume; it has not failed
             tuner.handle(event)
 
     take_in(launch(tuner.tasks(), tuner.ledger), take)
@@ -183,10 +183,10 @@ def _check_space(
 
 
 def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None) -> None:
-    """Have the user say what becomes of trials that other sources made; a study keeps them all.
+    """Make the user decide about trials that were run with other sources; a study keeps them all.
 
     Raises:
-        ValueError: if there are any and the answer is not code=keep.
+        ValueError: if there are any, unless `code` is keep.
     """
     tidy(ledger)
     made = {run_id: study for study in studies for run_id in study.run_ids}
@@ -214,7 +214,7 @@ def _name(
 ) -> str:
     """A study's name: its point, and a hash of the scientific keys that are not tuned or averaged.
 
-    A point keeps its study, whatever other points it was compared with before.
+    A point keeps its study, whichever other points it is compared with.
     """
     corners = [ends(key, space).partition(",")[0] for key, space in settings.space.items()]
     config = scientific_part(next(configs_of([*point, *corners])))
@@ -228,7 +228,7 @@ def _name(
 
 
 def _without_point(name: str) -> list[str]:
-    """The parts of a name that do not depend on the spelling of its point."""
+    """The parts of a name that do not depend on how its point is spelled."""
     return [part for part in name.split(" ") if "=" not in part]
 
 

@@ -22,10 +22,10 @@ _TAGS = {"tune", "log", "mean"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningOverrides:
-    """The overrides of a tuned sweep, by what is done with them.
+    """The overrides of a tuned sweep, by their use.
 
-    `fixed` have one value; `compared` has, of each key, one for each of its values; each trial
-    is a mean over the values of `averaged`.
+    `fixed` have one value; `compared` has, for each key, an override per value; each trial is a
+    mean over the values of `averaged`.
     """
 
     fixed: Sequence[str]
@@ -43,7 +43,7 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
 
     An interval is tuned, and so is a range or choice with the tag `tune`; one with the tag `mean`
     is averaged over; every other list of values is compared. ValueError if an override cannot be
-    parsed, a range is bad, a key comes twice, or nothing is tuned.
+    parsed, a range is invalid, a key occurs twice, or nothing is tuned.
     """
     overrides = parse(given, loader)
     _check_once(overrides)
@@ -59,7 +59,7 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
         elif isinstance(override.value(), IntervalSweep) or "tune" in tags:
             key = override.key_or_group
             space[key] = _distribution(override)
-            if override.is_add():  # the key must be there, for trials to give it their values
+            if override.is_add():  # the key must exist for trials to set it
                 fixed.append(f"+{ends(key, space[key]).partition(',')[0]}")
         elif "mean" in tags:
             averaged.append(line)
@@ -75,10 +75,10 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
 
 
 def _distribution(override: Override) -> BaseDistribution:
-    """What a tuned override chooses from.
+    """The distribution that a tuned override samples from.
 
-    Numbers are whole if the ends of the range, and its step, are; with the tag log they are chosen
-    evenly in their logarithm.
+    Numbers are whole if the ends of the range and its step are; with the tag log they are sampled
+    on a logarithmic scale.
     """
     sweep, log = override.value(), "log" in _tags(override)
     if isinstance(sweep, ChoiceSweep):
@@ -98,7 +98,7 @@ def _distribution(override: Override) -> BaseDistribution:
 
 
 def _ends(override: Override) -> tuple[float, float, float | None]:
-    """The lowest and highest number that an override tunes, and the step if it has one."""
+    """The lowest and highest number of a tuned override, and its step if it has one."""
     sweep = override.value()
     if isinstance(sweep, RangeSweep):
         values = list(itertools.islice(sweep.range(), MOST_VALUES + 1))
@@ -121,7 +121,7 @@ def _require(holds: bool, override: Override, rule: str) -> None:  # noqa: FBT00
 
 
 def _tags(override: Override) -> set[str]:
-    """The tags of an override, of which none may contradict another."""
+    """The tags of an override; ValueError if one is unknown or they contradict each other."""
     sweep = override.value()
     tags = set(sweep.tags) if isinstance(sweep, IntervalSweep | RangeSweep | ChoiceSweep) else set()
     if unknown := sorted(tags - _TAGS):

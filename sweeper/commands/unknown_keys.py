@@ -12,7 +12,7 @@ from sweeper.spec.config import is_ours
 from sweeper.spec.sentences import did_you_mean
 
 OF_PLUGINS = ("hydra/launcher", "hydra/sweeper")
-#: What others call a key of ours.
+#: Names that other tools use for our keys.
 _OTHER_NAMES = {
     "batch": ("batch_size", "bs", "global_batch", "train_batch_size"),
     "base_lr": ("lr", "learning_rate", "peak_lr", "max_lr"),
@@ -30,9 +30,9 @@ _OTHER_NAMES = {
     "hydra/sweeper": ("sweeper",),
     "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
 }
-#: Groups whose class is usually the user's.
+#: Groups whose class is usually the user's own.
 _OWN = ("module", "data")
-#: Groups of which nothing is chosen until one is added.
+#: Groups without a default choice, which are added with +.
 _ADDED = ("cluster", "experiment", "recipe")
 
 
@@ -47,9 +47,9 @@ def check_key(override: Override, config: Any) -> None:
 
 
 def _no_key_in(override: Override, node: Any, inside: str) -> str:
-    """Why an override cannot be followed.
+    """Why an override cannot be applied.
 
-    `inside` is the part of its key that exists, empty if none does, and `node` what is there.
+    `inside` is the part of its key that exists, empty if none does, and `node` the value there.
     """
     key, given = override.key_or_group, override.input_line or ""
     known = [str(name) for name in node] if isinstance(node, dict) else []
@@ -65,7 +65,7 @@ def _no_key_in(override: Override, node: Any, inside: str) -> str:
 
 
 def no_such_key(key: str, typed: str, given: Sequence[str]) -> str:
-    """Why Hydra did not find a key of a command's words."""
+    """Why Hydra did not find a key that a command sets."""
     if any(word.startswith(f"{key.partition('.')[0]}._target_=") for word in given):
         remedy = _to_add(typed)
     elif key in _ADDED and "=" in typed:
@@ -86,7 +86,7 @@ def _to_add(given: str) -> str:
 
 
 def hint(key: str) -> str:
-    """What to write in place of a key that is none."""
+    """What to write instead of a key that does not exist."""
     keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
     groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
     known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *OF_PLUGINS]
@@ -97,7 +97,7 @@ def hint(key: str) -> str:
 
 
 def no_such_option(group: str, option: str, text: str) -> str:
-    """Why Hydra, whose message this is, did not find an option of a group."""
+    """Why Hydra did not find an option of a group; `text` is Hydra's message."""
     _, _, listed = text.partition("Available options in")
     known = [line.strip() for line in listed.splitlines()[1:]]
     known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
@@ -106,7 +106,7 @@ def no_such_option(group: str, option: str, text: str) -> str:
 
 
 def meant_by(key: str) -> str:
-    """A hint for a word that others use, or that is a key of a group; empty for any other."""
+    """A hint for a word that other tools use, or that is a key of a group; empty for any other."""
     group, _, word = key.rpartition(".")
     if found := _other_name(word):
         return f"Did you mean {found}?"
@@ -119,7 +119,7 @@ def meant_by(key: str) -> str:
 
 
 def _of_others(key: str) -> str:
-    """The options of a group that have a key, which the chosen one has not; empty if none has."""
+    """The options of a group that have a key which the chosen one lacks; empty if none has it."""
     group, having = key.partition(".")[0], _settings().get(key)
     if not having:
         return ""
@@ -127,7 +127,7 @@ def _of_others(key: str) -> str:
 
 
 def _settings() -> dict[str, list[str]]:
-    """The keys of groups, with the options that have them."""
+    """The keys of groups, with the options that have each."""
     found = defaultdict[str, list[str]](list)
     for path in sorted(CONFIG_FOLDER.glob("*/*.yaml")):
         if (group := path.parent.name) not in _ADDED:

@@ -1,4 +1,4 @@
-"""What tells runs apart in a terminal: the keys in which their configs differ, and the values."""
+"""What distinguishes runs in a terminal: the keys in which their configs differ, with values."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from sweeper.spec.identity import Words
 
 #: These keys and their settings come first, whatever the order in the config.
 _FIRST = ("batch", "warmup", "lr_rule", "seed", "module", "model", "data", "optimizer", "base_lr")
-#: These are said of all runs where they agree in them.
+#: These are stated for all runs together if the runs agree in them.
 _ALWAYS_SAID = (*_FIRST, "schedule", "epochs")
 
 #: A key, with its value and the choices of groups that it belongs to.
@@ -16,14 +16,14 @@ _Setting = tuple[str, tuple[str, tuple[str, ...]]]
 
 
 class Differences:
-    """The keys in which runs differ, as more runs are added.
+    """The keys in which runs differ, updated as runs are added.
 
-    The choice of a group is one key, such as model=resnet8; a setting of a group is a key only
-    where runs of the same choice differ in it.
+    The choice of a group is one key, such as model=resnet8; a setting of a group is a key only if
+    runs with the same choice differ in it.
     """
 
     def __init__(self, runs: Iterable[Words] = (), *, always: Iterable[str] = ()) -> None:
-        """The runs so far, and keys that count as differing whether they do or not."""
+        """Start with these runs; the `always` keys count as differing even if they do not."""
         self._always = {*always}
         self._num_runs = 0
         self._settings: Counter[_Setting] = Counter()
@@ -31,7 +31,7 @@ class Differences:
             self.add(run)
 
     def add(self, run: Words) -> None:
-        """Take in one more run."""
+        """Add one run."""
         self._num_runs += 1
         self._settings.update(run.items())
         vars(self).pop("keys", None)
@@ -60,11 +60,11 @@ class Differences:
         return found
 
     def label(self, run: Words) -> str:
-        """A run among the others: `batch=256 model=resnet8`; empty where none differ."""
+        """What distinguishes a run: `batch=256 model=resnet8`; empty if the runs do not differ."""
         return " ".join(f"{key}={run[key][0]}" for key in self.keys if key in run)
 
     def common(self) -> str:
-        """What all runs are alike in, of what readers ask for first: `warmup=5 lr_rule=linear`."""
+        """The usual keys in which all runs agree: `warmup=5 lr_rule=linear`."""
         differing = set(self.keys)
         said = {
             key: value

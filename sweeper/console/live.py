@@ -24,8 +24,8 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.row import metric_columns
 from sweeper.store.step_progress import StepProgress, read_step_progress
 
-_REFRESH_S = 1.0  # reads the progress of each running run
-_LINE_EVERY_S = 5.0  # in a file; of a long sweep fewer
+_REFRESH_S = 1.0  # also how often progress files are read
+_LINE_EVERY_S = 5.0  # in a file; less often in a long sweep
 _LINES_OF_ALL, _LONGEST_BETWEEN_LINES_S = 20, 600.0
 _RUNS_IN_LINES = 4
 _ROWS_SHOWN, _ROWS_IN_SUMMARY = 24, 60
@@ -35,9 +35,9 @@ _ROWS_SHOWN, _ROWS_IN_SUMMARY = 24, 60
 class RunState:
     """What is known about one run.
 
-    `status` is waiting, running, elsewhere, or an outcome; `metric` that after the latest
-    epoch; `seconds` those of training and validation so far; `attempt` the latest one, if it
-    was made now, and `progress` where it is inside an epoch.
+    `status` is waiting, queued, running, elsewhere, or an outcome; `metric` is its value after the
+    latest epoch; `seconds` is the time of training and validation so far; `attempt` is the latest
+    attempt seen by this command, and `progress` its position within an epoch.
     """
 
     spec: RunSpec
@@ -50,7 +50,7 @@ class RunState:
     reason: str = ""
 
     def read_progress(self) -> None:
-        """Look at what the attempt has left on disk so far."""
+        """Read what the attempt has written to disk so far."""
         if self.attempt and (curve := self.attempt.curve()):
             self.epoch = curve[-1]["epoch"]
             self.metric = metric_columns(curve, self.spec.config)["metric"]
@@ -60,24 +60,24 @@ class RunState:
 
     @property
     def epochs_done(self) -> float:
-        """With the part of the current epoch [epochs]."""
+        """Epochs trained, including the finished fraction of the current one [epochs]."""
         return max(self.epoch, self.progress.epochs_done if self.progress else 0)
 
     @property
     def resumed_at(self) -> float:
-        """Where the latest attempt began [epochs]."""
+        """Position in training at which the latest attempt began [epochs]."""
         return self.progress.resumed_at if self.progress else 0
 
     @property
     def left(self) -> tuple[float, float] | None:
-        """What is left of it [seconds, epochs]; None if it is at its end or does not say."""
+        """What remains to train; None if nothing does or it is not known [seconds, epochs]."""
         epochs = self.spec.most_epochs - self.epochs_done
         seconds = self.progress.left_s if self.progress else None
         return None if seconds is None or epochs <= 0 else (seconds, epochs)
 
     @property
     def line(self) -> RunLine:
-        """As the table shows it."""
+        """The run as a line of the table."""
         split, now = self.spec.split, self._now()
         return RunLine(
             words=self.spec.words,
@@ -93,12 +93,12 @@ class RunState:
         )
 
     def _now(self) -> StepProgress | None:
-        """Where it is, while it trains."""
+        """Its progress while it trains, else None."""
         return self.progress if self.status in {"running", "elsewhere"} else None
 
 
 class LiveTable:
-    """The runs of a sweep as they change."""
+    """The table of a sweep's runs, updated as they change."""
 
     def __init__(
         self, specs: Sequence[RunSpec], ledger: Ledger, console: Console, keys: Iterable[str]
@@ -126,7 +126,7 @@ class LiveTable:
         return all(state.status in results for state in self._states.values())
 
     def add(self, spec: RunSpec, status: str) -> None:
-        """A run that was not in the grid: waiting, or with the ledger's outcome of it."""
+        """Add a run that is not in the table yet: waiting, or with its outcome in the ledger."""
         if spec.run_id not in self._states:
             self._states[spec.run_id] = RunState(spec, status)
             self._differences.add(spec.words)
@@ -138,7 +138,7 @@ class LiveTable:
         self._console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
     def update(self, event: Event) -> None:
-        """Take in what happened; refresh the screen if it is time to."""
+        """Apply an event, and refresh the screen if that is due."""
         for text in event.said:
             self.say(text)
         for run_id in event.queued:
@@ -187,7 +187,7 @@ class LiveTable:
 
     def _count_if_again(self, state: RunState) -> None:
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
-            self._to_do += state.spec.most_epochs  # it has ended before
+            self._to_do += state.spec.most_epochs  # it had ended before
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -203,12 +203,12 @@ class LiveTable:
             self._say_progress()
 
     def _line_every_s(self, now: float) -> float:
-        """Between lines in a file, which are to be some hundreds of a sweep of days [seconds]."""
+        """Time between lines in a file, so that a sweep of days prints some hundreds [seconds]."""
         of_all = (now - self._started) / _LINES_OF_ALL
         return max(_LINE_EVERY_S, min(of_all, _LONGEST_BETWEEN_LINES_S))
 
     def _say_progress(self) -> None:
-        """How far the sweep is and the first of its running runs, if that is news."""
+        """Print the progress of the sweep and of its first running runs, if it has changed."""
         all_of_it = f"progress {int(self._epochs())}/{self._to_do} epochs; {self._counts()}"
         shown = list(self._running.values())[:_RUNS_IN_LINES]
         news = " ".join([all_of_it, *(f"{state.epochs_done}" for state in shown)])
@@ -244,14 +244,14 @@ class LiveTable:
         return runs_table([state.line for state in states], self._differences, title=title)
 
     def _name(self, spec: RunSpec) -> str:
-        """A run among those of the sweep."""
+        """A name for a run that distinguishes it from the others of the sweep."""
         return self._differences.label(spec.words) or spec.point
 
     def _epochs(self) -> float:
         return self._done + sum(state.epochs_done for state in self._running.values())
 
     def _time_left(self) -> str:
-        """By what was done so far if a run has ended; before that by what the runs report."""
+        """Time left: by the runs' reports if none waits or none ended, else by the speed so far."""
         running, left = self._running.values(), self._to_do - self._epochs()
         known = [state.left for state in running if state.left]
         waiting = {"waiting", "queued"} & {state.status for state in self._states.values()}
@@ -268,7 +268,7 @@ class LiveTable:
         return f"about {duration(seconds)} left"
 
     def _fill_in_from_ledger(self) -> None:
-        """Outcomes of runs that earlier commands executed."""
+        """Fill in the metrics, times and epochs of runs that earlier commands executed."""
         missing = {run_id for run_id, state in self._states.items() if state.metric is None}
         names = {self._states[run_id].spec.config.metric for run_id in missing}
         columns = [*names, "epochs_completed", "train_s"]
@@ -282,19 +282,19 @@ class LiveTable:
 def live_table(
     specs: Sequence[RunSpec], ledger: Ledger, keys: Iterable[str] = ()
 ) -> Generator[LiveTable]:
-    """The table of a sweep, which follows its runs on a terminal; a summary at the end.
+    """The table of a sweep: live on a terminal during the block, with a summary at its end.
 
-    The keys are those that runs which are added later may differ in.
+    `keys` are those in which runs that are added later may differ.
     """
     console = text_console()
     table = LiveTable(specs, ledger, console, keys)
     if console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             table.live = live
-            table.update(Event())  # at once: what trains takes seconds to start
+            table.update(Event())  # at once: runs take seconds to start
             yield table
         table.live = None
     else:
         yield table
-    with undivided():  # an impatient Ctrl-C comes after the table, not within it
+    with undivided():  # an impatient Ctrl-C must not cut the table
         table.print_summary()

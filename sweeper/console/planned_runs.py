@@ -1,4 +1,4 @@
-"""What is said of a planned run beside the table: what it is compared by, its course."""
+"""Sentences on planned runs below the table: the metric, changes during a run, guarantees."""
 
 from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
@@ -7,7 +7,7 @@ from sweeper.spec.sentences import several
 
 
 def compared(spec: RunSpec) -> str:
-    """What runs are compared by; empty if it is the accuracy of ours."""
+    """The metric that runs are compared by; empty if it is the default accuracy."""
     name, mode = spec.config.metric, spec.config.metric_mode
     if mode is None:
         return ""
@@ -16,7 +16,7 @@ def compared(spec: RunSpec) -> str:
 
 
 def course(spec: RunSpec) -> str:
-    """What changes during a run, or will be measured; empty for most runs."""
+    """How the batch or the length changes during a run; empty for most runs."""
     config, batch = spec.config, f"batch {spec.split.global_batch:,}"
     if config.lr_rule.name == "adascale":
         return (
@@ -39,7 +39,7 @@ def course(spec: RunSpec) -> str:
 
 
 def guarantees(spec: RunSpec) -> str:
-    """What was found to hold for the user's module; empty for ours."""
+    """The guarantees found to hold for the user's module; empty for our own module."""
     if not spec.config.has_own_module:
         return ""
     holding = spec.config.guarantees or []

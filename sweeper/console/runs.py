@@ -16,7 +16,7 @@ from sweeper.spec.identity import Words, with_spans, words
 from sweeper.spec.sentences import printable
 
 LAYOUT = "ranks x micro-batch x accumulation steps"
-_LONGEST_NUMBER = 10  # written in full [digits]
+_LONGEST_NUMBER = 10  # of a number that is written in full [digits]
 _STYLE = {
     "waiting": "dim",
     "not started": "dim",
@@ -29,9 +29,9 @@ _STYLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """A run as a line of the table: its settings, its layout, how far it is.
+    """A run as a line of the table: its settings, layout and progress.
 
-    `step`, `rate` and `left` are of a run that trains now.
+    `step`, `rate` and `left` are filled in only while a run trains.
     """
 
     words: Words
@@ -47,7 +47,7 @@ class RunLine:
 
     @property
     def metric_text(self) -> str:
-        """For a cell of the table; empty if it was not measured."""
+        """The metric for a cell of the table; empty if it was not measured."""
         if self.metric is None or isnan(self.metric):
             return ""
         has_usual_size = self.metric == 0 or 0.01 <= abs(self.metric) < 1e6
@@ -55,12 +55,12 @@ class RunLine:
 
     @property
     def metric_word(self) -> str:
-        """For a line of text: `val_accuracy=0.9312`; empty if it was not measured."""
+        """The metric for a line of text: `val_accuracy=0.9312`; empty if it was not measured."""
         return f"{self.metric_name}={self.metric_text}" if self.metric_text else ""
 
     @property
     def progress_words(self) -> str:
-        """For a line of text: `epoch=3/30 step=12/16 examples/s=45,200 left=2m 05s`."""
+        """Progress for a line of text: `epoch=3/30 step=12/16 examples/s=45,200 left=2m 05s`."""
         heads = {"epoch": self.epoch, "step": self.step, "examples/s": self.rate, "left": self.left}
         return " ".join(f"{head}={text}" for head, text in heads.items() if text)
 
@@ -73,7 +73,7 @@ ROW_COLUMNS = (
 
 
 def line_of_row(row: Mapping[str, Any]) -> RunLine:
-    """A run that has ended, of its row; nothing that its config names is imported."""
+    """The line of an ended run, from its row; nothing that its config names is imported."""
     done, planned = row["epochs_completed"], row["epochs"]
     layout = (row[name] or "?" for name in ("world_size", "micro_batch", "accumulation_steps"))
     return RunLine(
@@ -91,12 +91,12 @@ def _words_of_row(row: Mapping[str, Any]) -> Words:
     try:
         config = json.loads(row["config_json"])
         return words(with_spans(config, row["micro_batch"], row["world_size"]))
-    except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
+    except (ValueError, TypeError, KeyError, AttributeError):  # not one of our configs
         return {}
 
 
 def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str) -> Group:
-    """One line per run, under what all of them have in common."""
+    """One line per run, under a heading with what all runs have in common."""
     layouts = {line.layout for line in lines}
     names = {line.metric_name for line in lines}
     metric = names.pop() if len(names) == 1 else "metric"
@@ -125,7 +125,7 @@ def columns_of(runs: Sequence[Words], differences: Differences) -> list[Column]:
 
 
 def _cells(key: str, values: Sequence[str]) -> Sequence[str]:
-    """The values of a key; numbers that a sampler has drawn in as few digits as tell them apart."""
+    """The values of a key; long numbers, as samplers draw, are shortened if they stay distinct."""
     if key == "batch":
         return [f"{int(value):,}" if value.isdecimal() else value for value in values]
     short = [_short(value) for value in values]
@@ -144,7 +144,7 @@ def layout_column(layouts: Sequence[str]) -> list[Column]:
 
 
 def common(differences: Differences, layouts: Collection[str]) -> str:
-    """What runs are alike in, as a line; what a layout is."""
+    """A line with what all runs have in common, which also explains layouts."""
     (layout,) = layouts if len(layouts) == 1 else ("",)
     words = f"{differences.common()} layout={layout}".removesuffix(" layout=").strip()
     whose = "All runs" if differences.keys else "The run"
@@ -152,7 +152,7 @@ def common(differences: Differences, layouts: Collection[str]) -> str:
 
 
 def rate_text(examples_per_s: float) -> str:
-    """Examples in a second, in three digits or more: `12,345`, `0.0123`."""
+    """Examples per second as text, in three digits or more: `12,345`, `0.0123`."""
     return f"{examples_per_s:,.0f}" if examples_per_s >= 100 else f"{examples_per_s:.3g}"
 
 
@@ -162,7 +162,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: `1h 02m`, `3m 05s`, `12s`."""
+    """A duration as text: `1h 02m`, `3m 05s`, `12s`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

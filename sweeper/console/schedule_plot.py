@@ -1,4 +1,4 @@
-"""A drawing of planned learning rates: one line per different schedule, against epochs."""
+"""A plot of planned learning rates against epochs: one line per distinct schedule."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ Series = tuple[tuple[float, float], ...]
 
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _STYLES = cycler(linestyle=["-", "--", ":"]) * cycler(color=_COLORS)
-_POINTS = 2000  # of a line; every step is drawn where there are fewer
+_POINTS = 2000  # about as many per line; every step if there are fewer
 
 
 def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
-    """Every different series of (epoch, learning rate), and what the runs that have it are called.
+    """Every distinct series of (epoch, learning rate), with the names of the runs that have it.
 
-    Runs that differ only in seed or layout have one series; so have arms of a study that were
-    meant to differ in their rates and do not.
+    Runs that differ only in seed or layout share a series; so do arms of a study whose rates were
+    meant to differ but do not.
     """
     names: dict[Series, list[str]] = {}
     for spec in specs:
@@ -37,9 +37,9 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
 
 
 def draw_schedules(specs: Sequence[RunSpec], path: Path) -> None:
-    """Draw the learning rate of every planned run at its steps, before any is started.
+    """Draw the learning rate of every planned run by step.
 
-    ValueError if matplotlib does not write files of that type.
+    ValueError if matplotlib cannot write files of this type.
     """
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     kinds = figure.canvas.get_supported_filetypes()

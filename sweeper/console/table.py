@@ -1,4 +1,4 @@
-"""A table that fits its terminal: what is too wide is wrapped or left out, no number is cut."""
+"""A table that fits its terminal: columns are wrapped or left out, but no number is cut."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.text import Text
 
-_GAPS = (2, 1)  # between columns: usual, and where there is little room [cells]
-_NARROWEST = 6  # of a column of words that is folded [cells]
+_GAPS = (2, 1)  # between columns: normally, and if space is short [cells]
+_NARROWEST = 6  # of a column of words that is folded into lines [cells]
 _NO_BREAK = "\u00a0"
 _NUMBER = re.compile(r"[\d.,+\-e%x/?: hms]*|nan|-?inf|x [\d.e\-+]+")
 
@@ -21,8 +21,8 @@ _NUMBER = re.compile(r"[\d.,+\-e%x/?: hms]*|nan|-?inf|x [\d.e\-+]+")
 class Column:
     """A column of texts.
 
-    `styles` are of the cells, empty for none; `spared` says how early it is left out where there
-    is no room, 1 first, and 0 that it never is.
+    `styles` has a style for each cell, or is empty; `spared` is the order in which columns are
+    left out if space is short: 1 first, 0 never.
     """
 
     head: str
@@ -32,21 +32,21 @@ class Column:
 
     @property
     def holds_numbers(self) -> bool:
-        """Whether a cell makes sense in one piece only."""
+        """Whether all cells are numbers, which must not be broken into lines."""
         return all(_NUMBER.fullmatch(cell) for cell in set(self.cells))
 
     @property
     def width(self) -> int:
-        """Of the widest cell [cells]."""
+        """Width of the widest cell [cells]."""
         return max(map(cell_len, set(self.cells)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """Columns on the right, under their heads; those without any text take no room.
+    """Right-aligned columns under their heads; columns without any text are not shown.
 
-    Where the lines are too long, heads are wrapped, then columns that can be spared are left out,
-    then words are folded; where that is not enough, each row becomes a line of `head=cell`.
+    If lines are too long, heads are wrapped, then columns that can be spared are left out, then
+    words are folded; if that is not enough, each row becomes a line of `head=cell`.
     """
 
     columns: Sequence[Column]
@@ -66,13 +66,13 @@ class FittedTable:
             yield Text(f"No room for {', '.join(left_out)}.", style="dim")
 
 
-#: A column and how wide it is drawn [cells].
+#: A column and the width at which it is drawn [cells].
 _Sized = tuple[Column, int]
 
 
 def _fit(columns: Sequence[Column], room: int, gap: int) -> list[_Sized]:
-    """The columns that are drawn, and their widths; none if they cannot fit."""
-    room += gap  # each column comes with one
+    """The columns to draw, with their widths; empty if they cannot fit."""
+    room += gap  # each column is counted with a gap
     plain = [(column, max(cell_len(column.head), column.width)) for column in columns]
     if _total(plain, gap) <= room:
         return plain
@@ -122,7 +122,7 @@ def _folded(cell: str, width: int) -> list[str]:
 
 
 def _wrapped(head: str, width: int) -> list[str]:
-    """A head in lines that are no longer than this."""
+    """A head, wrapped into lines of at most this width."""
     if cell_len(head) <= width:
         return [head]
     lines = [""]
@@ -136,7 +136,7 @@ def _wrapped(head: str, width: int) -> list[str]:
 def _line(
     sized: Sequence[_Sized], gap: int, texts: Iterable[str], styles: Sequence[str]
 ) -> Text | Segment:
-    if not any(styles):  # a segment needs no layout: of a long table it is a tenth of the work
+    if not any(styles):  # a segment needs no layout: a tenth of the work
         cells = (
             " " * (width - cell_len(text)) + text
             for (_, width), text in zip(sized, texts, strict=True)

@@ -1,4 +1,4 @@
-"""Lines of text on standard output; quiet when the reader has left, as `| head -1` does."""
+"""Lines of text on standard output; quiet if the reader closes the pipe, as `| head -1` does."""
 
 import argparse
 import io
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WIDTH_OF_FILES = 10_000  # [cells]
-_WIDTH_OF_TERMINALS = 80  # that do not tell [cells]
+_WIDTH_OF_TERMINALS = 80  # whose width is unknown [cells]
 
 
 def open_closed_streams() -> None:
-    """Let what was closed (`>&-`) lead nowhere: else a file of ours would get its number.
+    """Open closed standard streams (`>&-`) on /dev/null, so that no other file gets their numbers.
 
-    What a stream's encoding does not have is written as its number.
+    Characters that the output's encoding lacks are written as escape sequences.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -36,7 +36,7 @@ def open_closed_streams() -> None:
 
 
 def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
-    """Reads an argument of a command line that is a number from one to another."""
+    """A parser of command-line arguments that are whole numbers in a range."""
 
     def read(text: str) -> int:
         if text.isdecimal() and lowest <= int(text[:20]) <= highest:
@@ -54,7 +54,7 @@ def of_os_error(error: OSError) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line, or exit: with 1 if nobody reads it any more, with 2 if it cannot be written."""
+    """Print a line, or exit: with 1 if the pipe was closed, with 2 if it cannot be written."""
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
@@ -68,16 +68,16 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Say on standard error what takes a while; standard output is for results."""
+    """Print a remark on standard error, since standard output is for results."""
     with suppress(OSError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def text_console(*, quiet: bool = False) -> "Console":
-    """A console that prints text as it is, in lines as long as they are; styles are allowed.
+    """A console that prints text unchanged and does not wrap lines; styles are allowed.
 
-    A file has room for lines of any length, unless COLUMNS is set, and to more than 0.
+    Files get lines of any length, unless COLUMNS is set to more than 0.
     """
     from rich.console import Console  # not for the help
 
@@ -88,7 +88,7 @@ def text_console(*, quiet: bool = False) -> "Console":
 
 
 def text_table(*columns: str, **settings: Any) -> "Table":
-    """An empty table whose columns stand on the right and never wrap."""
+    """An empty table whose columns are right-aligned and never wrap."""
     from rich.table import Column, Table
 
     return Table(*(Column(name, justify="right", no_wrap=True) for name in columns), **settings)

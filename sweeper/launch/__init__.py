@@ -1,1 +1,1 @@
-"""Places to run: each starts the ranks of runs and reports how they ended."""
+"""Launchers: each starts the ranks of runs and reports how they ended."""

@@ -1,4 +1,4 @@
-"""The first runs of a sweep to end: whether they failed alike, as the others would."""
+"""The first runs of a sweep to end: whether all failed alike, so that the others would too."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 from sweeper.store.publish import publish_json
 
-#: This many: a wrong setting of the command fails all, one of a point rarely the first three.
+#: How many: a mistake in the command fails all runs, one in a point rarely the first three.
 _FIRST = 3
 
 _REMEDY = (
@@ -20,13 +20,13 @@ _REMEDY = (
 
 @dataclass(slots=True)
 class FirstEnds:
-    """How the first runs ended, as they end."""
+    """How the first runs ended, collected as they end."""
 
     _reasons: dict[str, str] = field(default_factory=dict[str, str])
     _differ: bool = False
 
     def add(self, run_id: str, reason: str, *, is_early: bool) -> None:
-        """Note why a run ended, and whether it failed before its first step."""
+        """Record why a run ended, and whether it failed before its first step."""
         if self._differ or len(self._reasons) == _FIRST:
             return
         self._reasons[run_id] = reason
@@ -39,7 +39,7 @@ class FirstEnds:
         if self._differ or not self._reasons:
             return None
         reason = " ".join(next(iter(self._reasons.values())).split()).rstrip(".")
-        if METRIC_NOT_LOGGED in reason:  # of the command, not of a point: the others lack it too
+        if METRIC_NOT_LOGGED in reason:  # concerns the command, so all other runs too
             return f"No further runs are started, as they would fail alike: {reason}. {_REMEDY}"
         if len(self._reasons) < _FIRST:
             return None
@@ -50,13 +50,13 @@ class FirstEnds:
 
 
 class SharedFirstEnds:
-    """How the first runs of several processes ended: a file for each, in a folder they share."""
+    """How the first runs of several processes ended: a file for each run, in a shared folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def add(self, run_id: str, reason: str, *, is_early: bool) -> None:
-        """Note why a run ended, as `FirstEnds` does."""
+        """Record why a run ended, as `FirstEnds` does."""
         if len(list(self._folder.glob("*.json"))) < _FIRST:
             self._folder.mkdir(parents=True, exist_ok=True)
             publish_json(self._folder / f"{run_id}.json", {"reason": reason, "is_early": is_early})
@@ -72,5 +72,5 @@ class SharedFirstEnds:
 
 
 def _without_numbers(reason: str) -> str:
-    """A reason as it would be at any batch or seed."""
+    """A reason without the numbers that depend on the point, such as batch or seed."""
     return re.sub(r"\d+", "#", reason)

@@ -23,25 +23,25 @@ class ForkServerDied(Exception):
 
 
 class ProcessGroup:
-    """A process of multiprocessing, and those that it started: data workers, for instance."""
+    """A process of multiprocessing and the processes that it started, such as data workers."""
 
     def __init__(self, process: BaseProcess) -> None:
         self._process = process
 
     @property
     def exitcode(self) -> int | None:
-        """Of the first process, which leads the group."""
+        """Exit code of the first process, which leads the group."""
         return self._process.exitcode
 
     @property
     def sentinel(self) -> int:
-        """Of the first process."""
+        """Sentinel of the first process."""
         return self._process.sentinel
 
     def kill(self) -> None:
-        """End all that are left, also if the first has ended."""
+        """Kill all that are left, even if the first has ended."""
         assert self._process.pid is not None, "it was started"
-        with contextlib.suppress(ProcessLookupError):  # no group yet, or none any more
+        with contextlib.suppress(ProcessLookupError):  # no group yet, or no longer
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
 
@@ -51,9 +51,9 @@ class ProcessGroup:
 
 
 def open_fork_server(targets: Sequence[str] = ()) -> ForkServerContext:
-    """The fork server of this process: it imports once what its workers need.
+    """The fork server of this process, which imports what workers need once for all of them.
 
-    That is torch and what defines these targets, a run's module, data and model.
+    That is torch, and the modules that define these targets: a run's module, data and model.
     """
     context = multiprocessing.get_context("forkserver")
     os.environ[PRELOADED] = ",".join(target.rpartition(".")[0] for target in targets)
@@ -87,7 +87,7 @@ def _ensure_server() -> None:
 
 @contextlib.contextmanager
 def _explaining() -> Generator[None]:
-    """Say why a process could not be started."""
+    """Turn errors of starting a process into sentences."""
     kills = oom_kills()
     try:
         yield
@@ -108,13 +108,13 @@ def _explaining() -> Generator[None]:
 
 
 def _lead_group(target: Callable[[Any], None], args: object) -> None:
-    """Be the first of a process group: what this process starts can be ended with it."""
+    """Lead a new process group, so that what this process starts can be killed with it."""
     os.setpgid(0, 0)
     target(args)
 
 
 def train_rank(args: WorkerArgs) -> None:
-    """First function of a worker process; the fork server has imported the rest."""
+    """The entry point of a worker process; the fork server has already imported what it needs."""
     try:
         from lightning_modules.worker import work  # imports torch
     except Exception as error:  # noqa: BLE001  whatever a library does as it is imported

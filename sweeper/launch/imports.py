@@ -1,8 +1,8 @@
 """Imports of torch and Lightning: without garbage collection, and without a shell's settings.
 
-Of what torch brings, nothing is garbage. Lightning takes arguments of its Trainer and a seed from
-variables of the environment, which no config shows and no row records; and, as it is imported, the
-rank of other launchers, above 0 of which no logger writes.
+Importing torch leaves no garbage. Lightning takes Trainer arguments and a seed from environment
+variables, which no config shows and no row records. On import it also takes the rank that other
+launchers set, and if that is above 0, its loggers do not write.
 """
 
 import atexit
@@ -11,7 +11,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
-#: Of the Trainer's arguments, such as PL_TRAINER_LIMIT_VAL_BATCHES.
+#: Prefix of variables with Trainer arguments, such as PL_TRAINER_LIMIT_VAL_BATCHES.
 TRAINER_PREFIX = "PL_TRAINER_"
 _NOT_OURS = (
     "PL_GLOBAL_SEED", "PL_SEED_WORKERS",
@@ -21,9 +21,9 @@ _NOT_OURS = (
 
 @contextmanager
 def importing() -> Generator[None]:
-    """Import in four fifths of the time; what is there then is never looked through again.
+    """Import in four fifths of the time, by keeping the garbage collector off what is imported.
 
-    The variables above are gone from then on; a worker sets those of its own rank.
+    The variables above are removed for good; a worker sets those of its own rank.
     """
     for name in [name for name in os.environ if name.startswith(TRAINER_PREFIX)] + [*_NOT_OURS]:
         os.environ.pop(name, None)
@@ -32,5 +32,5 @@ def importing() -> Generator[None]:
         yield
     finally:
         gc.freeze()
-        atexit.register(gc.unfreeze)  # so that modules can be taken apart at the end
+        atexit.register(gc.unfreeze)  # so that modules can be torn down at exit
         gc.enable()

@@ -1,6 +1,6 @@
-"""The memory that processes here may take, and the kernel's killing of those that took more.
+"""The memory limit of the processes here, and how many the kernel killed for exceeding it.
 
-Linux counts in each cgroup the processes that it killed for lack of memory, and for the machine.
+Linux counts the processes that it killed for lack of memory, per cgroup and for the machine.
 """
 
 import os
@@ -12,7 +12,7 @@ _GIB = 2**30
 
 
 def oom_kills() -> int:
-    """Processes that the kernel has killed for lack of memory: in this cgroup, else at all."""
+    """Processes killed by the kernel for lack of memory, in this cgroup, else on this machine."""
     counters = (*_files("memory.events", "memory.oom_control"), _MACHINE)
     for counter in counters:
         for line in _text(counter).splitlines():
@@ -22,21 +22,21 @@ def oom_kills() -> int:
 
 
 def out_of_memory() -> str:
-    """That memory ran out, and how much there is."""
+    """A clause that says that memory ran out, and how much there is."""
     return f"memory ran out, of which all processes here may take {_memory_gib():.3g} GiB"
 
 
 def _memory_gib() -> float:
-    """The lowest limit of a cgroup, or all that is installed."""
+    """The lowest cgroup limit, at most the installed memory [GiB]."""
     limits = (_text(file).strip() for file in _files("memory.max", "memory.limit_in_bytes"))
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([installed, *(int(limit) for limit in limits if limit.isdecimal())]) / _GIB
 
 
 def _files(of_v2: str, of_v1: str) -> Iterator[Path]:
-    """A file of the cgroup that this process is in, then of those around it.
+    """Paths of a file in this process's cgroup, then in its parents.
 
-    In a container the path may be the machine's, of which only the end can be seen, or nothing.
+    In a container the path may be the host's, of which only the last part or nothing is visible.
     """
     for line in _text(_OWN).splitlines():
         _, controllers, path = line.split(":", 2)
@@ -49,7 +49,7 @@ def _files(of_v2: str, of_v1: str) -> Iterator[Path]:
 
 
 def _text(file: Path) -> str:
-    """What a file says; nothing where it is not there or may not be read."""
+    """The text of a file; empty if it does not exist or may not be read."""
     try:
         return file.read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""Memory traces: what runs will take, found by a process of its own that trains nothing."""
+"""Memory traces: the memory of runs, predicted in a separate process without training them."""
 
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from sweeper.spec.memory_classes import MemoryTrace
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.memory_cache import MemoryCache
 
-#: With fake tensors it takes seconds; a module that they do not carry trains a few steps.
+#: With fake tensors a trace takes seconds; a module that does not support them trains a few steps.
 LONGEST_S = 600.0
 
 
@@ -22,9 +22,9 @@ def trace_memory(
     *,
     longest_s: float = LONGEST_S,
 ) -> str:
-    """Trace the memory of such runs and remember it; a sentence if that cannot be done.
+    """Trace the memory of this kind of run and store it; a sentence if that fails, else empty.
 
-    What was given up sooner than others would is not remembered.
+    A trace that was given up before LONGEST_S is not stored, so that it can be repeated.
     """
     try:
         trace = _traced(spec.config.resolved, context, longest_s)
@@ -46,7 +46,7 @@ def trace_memory(
 def _traced(
     config: Mapping[str, Any], context: ForkServerContext, longest_s: float
 ) -> MemoryTrace | None:
-    """What a process of its own has found; None if it takes longer."""
+    """The trace from a separate process; None if it takes longer than allowed."""
     with tempfile.TemporaryDirectory() as folder:
         answer, said = Path(folder, "trace.json"), Path(folder, "said.txt")
         said.touch()
@@ -63,7 +63,7 @@ def _traced(
 
 
 def _look(args: tuple[Mapping[str, Any], Path, Path]) -> None:
-    """First function of the process."""
+    """The entry point of that process."""
     from lightning_modules.memory.trace import look  # imports torch
 
     look(*args)

@@ -1,4 +1,4 @@
-"""The network interface by which ranks of several machines reach each other."""
+"""The network interface through which ranks on several machines reach each other."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ _ANY_PORT = 9  # of a datagram that is never sent
 
 
 def interface_towards(address: str) -> dict[str, str]:
-    """The variable of the interface to another machine; none if it is set, or none leads there."""
+    """A variable with the interface to another machine; empty if it is set or none is found."""
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,6 +1,6 @@
-"""Imported by the fork server: torch and all that workers need, the user's modules included.
+"""Imported by the fork server: torch and all that workers need, including the user's modules.
 
-One that cannot be imported must not end the fork server: each run that needs it says why.
+A failing import must not end the fork server; each run that needs the module reports the error.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import os
 from sweeper.launch.imports import importing
 from sweeper.spec.worker_args import PRELOADED
 
-#: Of torch or the worker: a second import in this process would say something else.
+#: The first error of importing the worker: importing again in this process would give another.
 error: Exception | None = None
 
 with importing():

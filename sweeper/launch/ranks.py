@@ -1,4 +1,4 @@
-"""The processes that train a run, one for each rank: started, watched, ended."""
+"""The processes that train a run, one per rank: started, monitored, stopped."""
 
 import contextlib
 import os
@@ -19,33 +19,33 @@ from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs
 from sweeper.store.attempt import Attempt, End, end_of_record
 
-#: The network interface of this machine to itself.
+#: The loopback network interface of this machine.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 # private: multiprocessing's exit code of a process whose fork server has gone
 _SERVER_GONE = 255
 _GRACE_S, _TICK_S = 10.0, 0.25
 # private: torch's text of a loader whose process has gone, whether or not it saw the signal
 _LOST_DATA_WORKER = "DataLoader worker (pid"
-#: Signals that come from outside; the others (SIGSEGV, SIGBUS, ...) are the run's own doing.
+#: Signals that are sent from outside; others (SIGSEGV, SIGBUS, ...) are caused by the run itself.
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
-#: Says why a run was stopped before its end.
+#: Gives the reason why a run was stopped before its end.
 WhyStopped = Callable[[], str]
 
 
 class RankProcess(Protocol):
-    """The process of one rank or of several, here or elsewhere; multiprocessing's are such."""
+    """The process of one or several ranks, here or elsewhere; multiprocessing's qualify."""
 
     @property
     def exitcode(self) -> int | None:
-        """None while it runs, below 0 if it was ended by a signal."""
+        """None while it runs; negative if a signal ended it."""
 
     @property
     def sentinel(self) -> int | None:
-        """Becomes readable when the process ends; None if only its exit code can be looked at."""
+        """Becomes readable when the process ends; None if only the exit code can be polled."""
 
     def kill(self) -> None:
-        """Make it end."""
+        """End it at once."""
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it has ended, for at most this long [seconds]."""
@@ -55,9 +55,9 @@ class RankProcess(Protocol):
 class Running:
     """A run whose ranks are running.
 
-    `deadline` is when it is timed out, on the monotonic clock; None for never. `failure` is its
-    end by the exit codes of its processes, some of which are not 0. `oom_kills` is how many
-    processes the kernel had killed for lack of memory before.
+    `deadline` is when it times out, on the monotonic clock; None for never. `failure` determines
+    its end if a process failed, or none left a record. `oom_kills` is how many processes the
+    kernel had killed for lack of memory when it started.
     """
 
     attempt: Attempt
@@ -73,15 +73,15 @@ class Running:
 
 
 class Ranks(Protocol):
-    """Where the ranks of runs are."""
+    """A place where the ranks of runs are started."""
 
     def check(self, spec: RunSpec) -> None:
-        """Raise ValueError if no run of this sweep may be laid out so."""
+        """Raise ValueError if this layout is not possible here."""
 
     def start(
         self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
     ) -> Running:
-        """Start all ranks of a run; raise ValueError if this run cannot be started."""
+        """Start all ranks of a run; raise ValueError if that is not possible."""
         ...
 
 
@@ -119,7 +119,7 @@ class LocalRanks:
             for rank in range(first.world_size):
                 args = replace(first, rank=rank, local_rank=rank)
                 processes.append(start_process(self.target, args, context))
-        except ForkServerDied:  # those that were started would wait for the others
+        except ForkServerDied:  # ranks already started would wait for the rest
             _end_processes(processes)
             raise
         return Running(
@@ -131,13 +131,13 @@ class LocalRanks:
 
 
 def deadline_of(spec: RunSpec) -> float | None:
-    """When a run that starts now is timed out, on the monotonic clock; None for never."""
+    """When a run that starts now times out, on the monotonic clock; None for never [seconds]."""
     timeout_s = spec.config.timeout_s
     return time.monotonic() + timeout_s if timeout_s else None
 
 
 def wait_for_exit(processes: Sequence[RankProcess]) -> None:
-    """Wait until one of these processes ends, or for a moment."""
+    """Wait until one of these processes ends, but only for a moment."""
     alive = [process for process in processes if process.exitcode is None]
     sentinels = [process.sentinel for process in alive if process.sentinel is not None]
     if sentinels:
@@ -147,7 +147,7 @@ def wait_for_exit(processes: Sequence[RankProcess]) -> None:
 
 
 def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
-    """How a run ended, or None while it has not; a failing rank ends the others."""
+    """How a run ended, None while it runs; if a rank failed, the others are stopped."""
     codes = run.codes
     if any(codes):
         end = run.failure(run, why_stopped)
@@ -164,10 +164,10 @@ def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
 
 
 class GracefulStop:
-    """Runs that are to save after the step they are in and exit.
+    """Runs that were asked to checkpoint after the current step and exit.
 
-    Each is waited for no longer than it took to do what would be lost otherwise, and at most 10 s;
-    not at all if it was asked to before, or one of its ranks failed.
+    Each is waited for at most 10 s, and no longer than the work that would be lost took; not at all
+    if it was asked before, or if one of its ranks failed.
     """
 
     def __init__(self, running: Sequence[Running]) -> None:
@@ -182,7 +182,7 @@ class GracefulStop:
 
     @property
     def announcement(self) -> Sequence[str]:
-        """What is waited for, for the user; nothing if nothing is."""
+        """A sentence for the user on what is waited for; empty if nothing is."""
         runs = several(len(self._deadlines), "run")
         text = (
             f"Stopping: saving {runs} at the next step, which takes at most {_GRACE_S:g} s. Press "
@@ -198,14 +198,14 @@ class GracefulStop:
 
     @property
     def unsaved(self) -> Sequence[str]:
-        """How many runs are not saved yet, for the user; nothing if all are."""
+        """A sentence for the user on runs that are not saved; empty if all are."""
         unsaved = sum(_may_save(run) for run, _ in self._deadlines)
         runs = several(unsaved, "run")
         text = f"{runs} not saved in time: what was trained since the last checkpoint is lost."
         return [text] if unsaved else []
 
     def wait(self) -> None:
-        """Wait for all; a second Ctrl-C ends the waiting."""
+        """Wait for all of them; a second Ctrl-C ends the waiting."""
         with contextlib.suppress(KeyboardInterrupt):
             while self.is_waited_for:
                 wait_for_exit([process for run, _ in self._deadlines for process in run.processes])
@@ -216,7 +216,7 @@ def _may_save(run: Running) -> bool:
 
 
 def stop(running: Sequence[Running]) -> None:
-    """End the processes of runs; what they are at is lost back to where they were saved."""
+    """End the processes of runs at once; work since their last checkpoints is lost."""
     _end_processes([process for run in running for process in run.processes])
 
 
@@ -229,7 +229,7 @@ def _end_processes(processes: Sequence[RankProcess]) -> None:
 
 
 def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
-    """The end of a run with a failed worker: that of the rank that failed on its own."""
+    """The end of a run with a failed worker: that of the rank which caused the others to fail."""
     del why_stopped
     codes = {rank: code for rank, code in enumerate(run.codes) if code} or {0: 0}
     rank = next((rank for rank, code in codes.items() if code < 0), None)

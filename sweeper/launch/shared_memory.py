@@ -1,4 +1,4 @@
-"""A folder in memory for arrays that the runs of a sweep share: private, gone with the sweep."""
+"""A folder in memory for arrays that the runs of a sweep share: private, removed after it."""
 
 import contextlib
 import fcntl
@@ -13,11 +13,11 @@ _SHM = Path("/dev/shm")
 
 @contextlib.contextmanager
 def shared_folder() -> Generator[Path]:
-    """A new folder that only this user can enter; those of this user's dead launchers are removed.
+    """A new folder that only this user can enter; removes those of this user's dead launchers.
 
-    A launcher locks its folder, which ends with it, also where containers that share this memory
-    have process ids of their own. Everybody may write where it lies: what has such a name and is
-    somebody else's stays unused.
+    A launcher locks its folder. The lock ends with the process, which also works between containers
+    that share this memory but not their process ids. Any user may write to the parent folder, so
+    folders of this name that belong to another user are not touched.
     """
     root = _SHM if os.access(_SHM, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
     for left in root.glob("sweeper-*-shared"):
@@ -25,10 +25,10 @@ def shared_folder() -> Generator[Path]:
             if is_left:
                 shutil.rmtree(left, ignore_errors=True)
     while True:
-        # Made with mode 700, under a name that nobody can guess and take before.
+        # mkdtemp uses mode 700 and a name that nobody can guess and take first.
         path = Path(tempfile.mkdtemp(prefix="sweeper-", suffix="-shared", dir=root))
         with _locked(path, fcntl.LOCK_EX):
-            if not path.exists():  # removed by another before it was locked
+            if not path.exists():  # another launcher removed it before it was locked
                 continue
             try:
                 yield path
@@ -39,10 +39,10 @@ def shared_folder() -> Generator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path, operation: int) -> Generator[bool]:
-    """Whether it is a folder of this user's that could be locked, for as long as this lasts."""
+    """Lock a folder during the block; gives whether that worked and this user owns it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:  # none, somebody else's, or its launcher has just removed it
+    except OSError:  # missing, not ours, or just removed by its launcher
         yield False
         return
     try:
@@ -52,7 +52,7 @@ def _locked(folder: Path, operation: int) -> Generator[bool]:
 
 
 def _lock(descriptor: int, operation: int) -> bool:
-    """Lock a folder; whether that could be done, as on some network file systems it cannot."""
+    """Lock a folder; return whether that worked, as some network file systems cannot."""
     try:
         fcntl.flock(descriptor, operation)
     except OSError:

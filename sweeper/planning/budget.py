@@ -1,4 +1,4 @@
-"""A sweep's budget in device-hours: what it refuses, and what is not started any more."""
+"""A sweep's budget in device-hours: which grids it refuses, and which runs no longer start."""
 
 import json
 import time
@@ -21,7 +21,7 @@ _ROUNDING = 1e-9
 def left_to_make(
     planned: Plan, *, retry: str | None, rerun: str | None, code: str | None = None
 ) -> list[RunSpec]:
-    """The runs that `tasks` would make, as far as the rows tell; changes nothing."""
+    """The runs that `tasks` would start, judging by the rows alone; changes nothing."""
     again = {*planned.changes} if code == "rerun" else set[str]()
     settled = {
         run_id
@@ -51,7 +51,7 @@ def allowed_hours(config: RunConfig) -> float | None:
 
 
 def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
-    """What all attempts at these runs have taken so far [device-hours]."""
+    """Time spent by all attempts at these runs so far [device-hours]."""
     attempts = (
         ledger.attempt_folder(spec.run_id, number)
         for spec in specs
@@ -61,18 +61,18 @@ def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
 
 
 def _taken_hours(folder: Path) -> float:
-    """From the attempt's first file to its last but the note of its end, which may come later."""
+    """Device-hours of an attempt, up to its last file except the note of its end, which may lag."""
     try:
         config = json.loads((folder / "config.json").read_text())
         began = (folder / "config.json").stat().st_mtime
         times = [path.stat().st_mtime for path in folder.iterdir() if path.name != "released.json"]
         return (max(times) - began) * config["devices"] * config["num_nodes"] / 3600
-    except (OSError, ValueError, KeyError):  # it was not begun, or is damaged
+    except (OSError, ValueError, KeyError):  # never started, or damaged
         return 0.0
 
 
 def left_hours(spec: RunSpec, ledger: Ledger, *, from_scratch: bool = False) -> float | None:
-    """What is left of a run, as predicted; None if its time is not known [device-hours]."""
+    """Predicted remaining time of a run; None if its time is not known [device-hours]."""
     if spec.config.predicted is None:
         return None
     hours = spec.config.predicted.s * spec.split.world_size / 3600
@@ -86,16 +86,16 @@ def left_hours(spec: RunSpec, ledger: Ledger, *, from_scratch: bool = False) -> 
 def check_budget(
     config: RunConfig, hours: Mapping[str, float | None], runs: Sequence[RunSpec], *, spent: float
 ) -> None:
-    """Refuse runs that the budget does not cover.
+    """Refuse a grid that the budget does not cover.
 
     Args:
         config: of the command.
-        hours: what is left of each run, by id [device-hours].
-        runs: that are left.
-        spent: by attempts so far [device-hours].
+        hours: predicted remaining time by run id [device-hours].
+        runs: the runs still to do.
+        spent: time spent by attempts so far [device-hours].
 
     Raises:
-        ValueError: with the largest part that it does cover.
+        ValueError: if a run's time is unknown, or with the largest part that the budget covers.
     """
     allowed = allowed_hours(config)
     if allowed is None:
@@ -128,7 +128,7 @@ def _of(config: RunConfig, allowed: float) -> str:
 
 
 def _largest_part(runs: Sequence[RunSpec], hours: Mapping[str, float], left: float) -> str:
-    """Overrides for what fits: as many seeds as do, else of one seed what fits of one key."""
+    """Overrides that fit: as many seeds as possible, else one seed with some values of one key."""
     words = {spec.run_id: {k: text for k, (text, _) in spec.words.items()} for spec in runs}
     by_seed = _costs(words, hours, "seed")
     seeds = list(by_seed)
@@ -152,7 +152,7 @@ def _largest_part(runs: Sequence[RunSpec], hours: Mapping[str, float], left: flo
 def _costs(
     words: Mapping[str, Mapping[str, str]], hours: Mapping[str, float], key: str
 ) -> dict[str, float]:
-    """What the runs at each value of a key cost."""
+    """Cost of the runs at each value of a key [device-hours]."""
     costs: dict[str, float] = defaultdict(float)
     for run_id, one in words.items():
         costs[one.get(key, "")] += hours[run_id]
@@ -171,7 +171,7 @@ class _Started:
 
     @property
     def cost(self) -> float:
-        """What it took so far, or will have taken [device-hours]."""
+        """The predicted time, or the time since it began if that is longer [device-hours]."""
         if self.at is None:
             return self.hours
         return max(self.hours, (time.monotonic() - self.at) * self.ranks / 3600)
@@ -179,11 +179,11 @@ class _Started:
 
 @dataclass(slots=True)
 class Account:
-    """What a running sweep spends; what would pass the budget is left out.
+    """What a running sweep spends; runs that would exceed the budget are left out.
 
     Attributes:
-        left: what it may take from now on [device-hours].
-        hours: what is left of each run, by id [device-hours].
+        left: the part of the budget that this sweep may spend [device-hours].
+        hours: predicted remaining time by run id [device-hours].
         left_out: tasks that were not started.
     """
 
@@ -195,11 +195,11 @@ class Account:
 
     @property
     def spent(self) -> float:
-        """By runs that have ended, and will be by those that have started [device-hours]."""
+        """Spent by ended runs, plus the expected total of those started [device-hours]."""
         return self._ended_hours + sum(run.cost for run in self._started.values())
 
     def fits(self, task: Task) -> bool:
-        """Whether a task may start; if so it is reckoned with, else it is left out."""
+        """Whether a task may start; if so its time is reserved, otherwise it is left out."""
         hours, spec = self.hours.get(task.spec.run_id) or 0.0, task.spec
         if self.spent + hours > self.left * (1 + _ROUNDING):
             self.left_out.append(task)
@@ -208,7 +208,7 @@ class Account:
         return True
 
     def take(self, event: Event) -> None:
-        """Take in what began and ended."""
+        """Account for the attempts that began and ended."""
         for attempt in event.began:
             spec = attempt.spec
             again = _Started(self.hours.get(spec.run_id) or 0.0, spec.split.world_size)
@@ -219,7 +219,7 @@ class Account:
                 self._ended_hours += (time.monotonic() - run.at) * run.ranks / 3600
 
     def words(self, budget: object) -> str | None:
-        """What was left out, in a sentence; None if nothing was."""
+        """A sentence on the runs that were left out; None if none were."""
         if not self.left_out:
             return None
         are = "is" if len(self.left_out) == 1 else "are"

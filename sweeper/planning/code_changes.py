@@ -1,4 +1,4 @@
-"""Runs whose results, or what is there of them, sources of the user's other than today's made."""
+"""Runs whose results or checkpoints were made with other user sources than today's."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ _MOST_FILES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChange:
-    """What has changed since a run was made, or begun.
+    """How the user's sources have changed since a run was trained.
 
-    `files` say how they differ; `is_held` if a process is training the run just now.
+    `files` lists the files that differ; `is_held` if a process is training the run at this moment.
     """
 
     files: tuple[str, ...]
@@ -30,15 +30,15 @@ Changes = Mapping[str, CodeChange]
 def code_changes(
     named: Mapping[str, Sequence[str]], ended: Mapping[str, RowFile], ledger: Ledger
 ) -> dict[str, CodeChange]:
-    """The runs that other sources made than those of today, by run id.
+    """The runs that were trained with other sources than today's, by run id.
 
-    A run is made by the sources at the start of its last attempt, if it has a result, a checkpoint
-    to resume from, or is being trained.
+    The sources that count are those at the start of the last attempt. A run is left out if it has
+    no result, no checkpoint to resume from, and no process that is training it.
 
     Args:
-        named: every `_target_` of its config, by run id.
-        ended: current rows, by run id.
-        ledger: where they are.
+        named: every `_target_` of a run's config, by run id.
+        ended: current rows by run id.
+        ledger: the ledger of these runs.
     """
     tops = {run_id: found for run_id, names in named.items() if (found := own_tops(names))}
     if not tops:
@@ -58,7 +58,7 @@ def code_changes(
 def _made_by(
     run_ids: Collection[str], ended: Mapping[str, RowFile], ledger: Ledger
 ) -> dict[str, tuple[str | None, bool]]:
-    """The hash of the code of each run, and whether it is being trained."""
+    """The code hash of each run to consider, and whether it is being trained."""
     results = {id for id in run_ids if id in ended and ended[id].outcome.is_result}
     rows = ledger.rows(results, ["code_hash"]) if results else {}
     made = {run_id: (row["code_hash"], False) for run_id, row in rows.items()}
@@ -81,17 +81,18 @@ def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str
 
 
 def changed_files(changes: Changes) -> str:
-    """The files of all changes, for a sentence."""
+    """The files of all changes, as part of a sentence."""
     files = list(dict.fromkeys(file for change in changes.values() for file in change.files))
     more = len(files) - _MOST_FILES
     return ", ".join(files[:_MOST_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
-    """Have the user say what becomes of the runs that other sources made, of so many runs.
+    """Make the user decide about runs that were trained with other sources.
 
     Raises:
-        ValueError: without an answer, or if a run cannot be made again now.
+        ValueError: if `code` does not say what to do, or says rerun while such a run is being
+            trained.
     """
     if not changes or code == "keep":
         return
@@ -113,7 +114,7 @@ def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
 
 
 def of_code(changes: Changes, code: str | None) -> str | None:
-    """What becomes of runs that other sources made, in a sentence; None if there are none."""
+    """A sentence on what happens to runs trained with other sources; None if there are none."""
     if not changes:
         return None
     what = {

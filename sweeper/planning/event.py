@@ -1,4 +1,4 @@
-"""What happens while tasks are made, as a launcher reports it to whoever asked."""
+"""Events, by which a launcher reports what happens to its tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ class Event:
     """What happened since the last event.
 
     `began` are attempts that started here, `elsewhere` those found running in another process;
-    `ended` says by run id how attempts ended, here or there; `queued` are ids of runs that wait
-    in a queue, `said` sentences for the user; `is_detached` if the runs continue without this
-    process; `is_stopping` if runs end because the user stops the command.
+    `ended` holds, by run id, how attempts ended, here or there; `queued` are ids of runs waiting
+    in a queue, `said` sentences for the user; `is_detached`: the runs continue without this
+    process; `is_stopping`: runs are ending because the user stops the command.
     """
 
     began: Sequence[Attempt] = ()

@@ -1,4 +1,4 @@
-"""How long the exchange of gradients takes: all-reduce by NCCL's own model, hidden by backward.
+"""Time of the gradient exchange: all-reduce by NCCL's own model, overlapped with the backward pass.
 
 Pure: no clock, no disk. Bandwidths are in GB/s = 1,000 bytes per microsecond.
 """
@@ -17,9 +17,9 @@ Algorithm = Literal["ring", "tree", "hierarchical"]
 
 #: NCCL's protocols, in the order of its tables.
 _LL, _LL128, _SIMPLE = range(3)
-#: Of a collective, by protocol [us].
+#: Base latency of a collective, by protocol [us].
 _BASE_US = {"tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4)}
-#: Of one hop, by protocol [us].
+#: Latency of one hop, by protocol [us].
 _HOP_US = {
     ("nvlink", "tree"): (0.6, 1.25, 4.0),
     ("nvlink", "ring"): (0.6, 1.9, 3.4),
@@ -28,31 +28,31 @@ _HOP_US = {
     ("network", "tree"): (5.0, 8.5, 14.0),
     ("network", "ring"): (2.7, 4.0, 14.0),
 }
-#: The most that protocol LL reaches: in one node by compute capability, between nodes [GB/s].
+#: Highest bandwidth of protocol LL: within a node by compute capability, between nodes [GB/s].
 _LL_MOST = {70: 39.0, 80: 87.7, 90: 141.0}
 _LL_MOST_BETWEEN = 20.4
-#: Of 16 channels, a slice of a rank from which on a ring's latency is on its plateau [bytes].
+#: A rank's slice, over 16 channels, above which a ring's latency is on its plateau [bytes].
 _PLATEAU_BYTES = 16 * 64
-#: Shares of a tree's bandwidth at 64 B, 128 B, ... 256 MiB, by protocol.
+#: Fraction of a tree's bandwidth reached at 64 B, 128 B, ... 256 MiB, by protocol.
 _TREE_SHARES = (
     (1, 1, 1, 1, .9, .8, .7, .7, .7, .7, .6, .5, .4, .4, .5, .6, .7, .8, .9, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, .9, .8, .8, .8, .7, .6, .6, .6, .6, .6, .6, .8, .9, .9, .9, .9, 1, 1),
     (.9, .9, .9, .9, .9, .9, .9, .8, .7, .6, .6, .5, .5, .5, .5, .6, .7, .8, .7, .7, .8, .9, .9),
 )  # fmt: skip
-#: Of a gradient as it travels, where that is not its own precision [bytes].
+#: Size of a gradient element in transit, for hooks that compress it [bytes].
 _HALVED = {"bf16": 2, "fp16": 2}
 _MIB = 2**20
-#: Of a micro-batch's time, the part of its backward pass: twice the arithmetic of the forward one.
+#: Fraction of a micro-batch's time in the backward pass, which has twice the forward arithmetic.
 BACKWARD_SHARE = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Ranks and the nodes that they fill.
+    """Ranks and the nodes that they occupy.
 
     Attributes:
-        ranks: in all.
-        per_node: devices of a node.
+        ranks: total number of ranks [count].
+        per_node: devices of a node [count].
     """
 
     ranks: int
@@ -60,12 +60,12 @@ class Places:
 
     @property
     def nodes(self) -> int:
-        """Nodes with a rank."""
+        """Nodes that have at least one rank [count]."""
         return -(-self.ranks // self.per_node)
 
     @property
     def in_node(self) -> int:
-        """Ranks of a node."""
+        """Ranks in each node [count]."""
         return min(self.ranks, self.per_node)
 
 
@@ -75,15 +75,15 @@ def all_reduce_s(
     """Time of one all-reduce [seconds].
 
     Args:
-        num_bytes: of each rank's gradients.
-        places: of the ranks.
+        num_bytes: size of each rank's gradients [bytes].
+        places: the ranks and their nodes.
         hardware: of the cluster.
-        algorithm: None: the faster of ring and tree, as NCCL chooses.
+        algorithm: None for the faster of ring and tree, as NCCL chooses.
 
     Source:
         NCCL 2.30, src/graph/tuning.cc: `t = latency + bytes / bandwidth` with its constants, for
         the fastest of its protocols. Left out: caps per channel, NVLS, CollNet (SHARP).
-        Hierarchical is not NCCL's: a ring in each node, and one between nodes for each device.
+        Hierarchical is not from NCCL: a ring in each node, and one between nodes for each device.
     """
     if places.ranks == 1:
         return 0.0
@@ -96,7 +96,7 @@ def all_reduce_s(
 
 
 def _measured_us(num_bytes: float, pairs: Sequence[Sequence[float]]) -> float:
-    """On the line between two measured sizes; beyond the largest on the last line."""
+    """Interpolate linearly between measured sizes; beyond the largest, extend the last segment."""
     i = next((i for i in range(1, len(pairs) - 1) if num_bytes < pairs[i][0]), len(pairs) - 1)
     (size, less_us), (larger, more_us) = pairs[i - 1], pairs[i]
     share = max(0.0, (num_bytes - size) / (larger - size))
@@ -139,7 +139,7 @@ def _tree_us(num_bytes: float, places: Places, hardware: Hardware) -> float:
 
 
 def _hierarchical_us(num_bytes: float, places: Places, hardware: Hardware) -> float:
-    """A ring in each node, before and after a ring between nodes for each of its devices."""
+    """A ring in each node, half of it before and half after rings between nodes, one per device."""
     node = Places(places.in_node, places.in_node)
     in_node = _ring_us(num_bytes, node, hardware) if node.ranks > 1 else 0.0
     if places.nodes == 1:
@@ -169,11 +169,11 @@ def _protocols(hardware: Hardware) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The exchange of a step.
+    """Time of a step's gradient exchange.
 
     Attributes:
-        total_s: of all its buckets, one after the other [seconds].
-        exposed_s: what is left of it after the backward pass [seconds].
+        total_s: time of all its buckets, one after the other [seconds].
+        exposed_s: how long it continues after the backward pass [seconds].
     """
 
     total_s: float
@@ -183,17 +183,17 @@ class Exchange:
 def exchange(
     num_bytes: float, bucket_bytes: float, backward_s: float, time_s: Callable[[float], float]
 ) -> Exchange:
-    """The exchange of a step's gradients in buckets, as they become ready in the backward pass.
+    """Time to exchange a step's gradients in buckets, as they become ready in the backward pass.
 
-    A bucket is ready when its share of the bytes has been through the backward pass, and its
-    exchange begins when that of the one before has ended. With gradients that are accumulated only
-    the last micro-batch's backward pass counts, since a step has one exchange.
+    A bucket is ready when the backward pass has produced its share of the bytes, and its exchange
+    begins when that of the previous bucket has ended. With gradient accumulation only the last
+    micro-batch's backward pass counts, since a step has one exchange.
 
     Args:
-        num_bytes: of all gradients.
-        bucket_bytes: of a bucket; one as large as all gradients hides nothing.
-        backward_s: of the last micro-batch [seconds].
-        time_s: of the all-reduce of so many bytes [seconds].
+        num_bytes: size of all gradients [bytes].
+        bucket_bytes: size of a bucket; one as large as all gradients hides nothing [bytes].
+        backward_s: backward pass of the last micro-batch [seconds].
+        time_s: gives the time to all-reduce a number of bytes [bytes -> seconds].
     """
     sizes = list(_buckets(num_bytes, bucket_bytes))
     times = [time_s(size) for size in sizes]
@@ -211,14 +211,14 @@ def _buckets(num_bytes: float, bucket_bytes: float) -> Iterator[float]:
 
 
 def exposed_s(config: RunConfig, num_parameters: int, micro_s: float) -> float:
-    """What of a step's exchange the backward pass does not hide [seconds].
+    """The part of a step's exchange that the backward pass does not hide [seconds].
 
-    0 where it is not known: without `hardware`, and with methods that exchange something else.
+    0 if it is not known: without `hardware`, and with methods that exchange gradients differently.
 
     Args:
         config: of the run.
-        num_parameters: that are trained.
-        micro_s: of a micro-batch, forward and backward [seconds].
+        num_parameters: trainable parameters [count].
+        micro_s: time of a micro-batch, forward and backward [seconds].
     """
     hook, hardware = config.comm_hook, config.hardware
     ranks = config.world_size

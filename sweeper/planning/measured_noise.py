@@ -1,4 +1,4 @@
-"""``lr_rule.noise_scale=measured``: the number that an earlier run in the folder has measured."""
+"""``lr_rule.noise_scale=measured``: the noise scale that an earlier run in the folder measured."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,10 +9,10 @@ from sweeper.store.ledger import Ledger
 
 
 def measured_in(ledger: Ledger) -> Callable[[str], float]:
-    """Tells what a run by its id has measured, each looked up once.
+    """A function that gives the noise scale measured by a run, by id; each is looked up once.
 
     Raises:
-        ValueError: if it has measured nothing.
+        ValueError: by that function, if the run has measured none.
     """
 
     @cache
@@ -32,9 +32,9 @@ def measured_in(ledger: Ledger) -> Callable[[str], float]:
 
 
 def with_measured_noise(config: RunConfig, noise_of: Callable[[str], float]) -> RunConfig:
-    """The config with the number in place of the word.
+    """The config with `measured` replaced by the number.
 
-    The number belongs to the run's identity; where it comes from does not.
+    The number is part of the run's identity; the run that measured it is not.
     """
     rule = config.lr_rule
     assert isinstance(rule, Saturating | Surge | OwnRule)

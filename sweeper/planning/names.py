@@ -1,4 +1,4 @@
-"""Names of classes and models that no package has, found in sources: nothing is imported."""
+"""Checks that the named classes and models can exist, by reading sources: nothing is imported."""
 
 import re
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ _LIBRARIES = {
     "lightning_modules.models.library.torchvision_model": "torchvision",
 }
 
-_LONGEST_NAME = 255  # of a file on any file system
+_LONGEST_NAME = 255  # of a file, on any file system
 
 
 def check_names(named: Iterable[tuple[str, str, str | None]]) -> None:
-    """Refuse classes and models that certainly are not there.
+    """Refuse classes and models that certainly do not exist.
 
     Args:
-        named: the key of a group, its `_target_`, and its `name`.
+        named: for each group, its key, its `_target_` and its `name`.
 
     Raises:
         ValueError: with a line of key, name and remedy for each.
@@ -44,7 +44,7 @@ def _mistake_in_model(library: str, name: str) -> str:
     words, models = _models(library)
     if not words:
         return f"model={library} needs the package {library}. Install it: pip install {library}."
-    if name.partition(".")[0] in words:  # after the dot: of which training its weights are
+    if name.partition(".")[0] in words:  # after the dot: which pretrained weights
         return ""
     mistake = f"model.name must be a model of {library}; got model.name={name!r}."
     return f"{mistake} {did_you_mean(name, models, 'model.name=')}".rstrip()
@@ -52,7 +52,7 @@ def _mistake_in_model(library: str, name: str) -> str:
 
 @cache
 def _models(library: str) -> tuple[frozenset[str], list[str]]:
-    """All words in the sources of a library's models, and which of them are models."""
+    """All words in the sources of a library's models, and the names registered as models."""
     found = find_spec(library)
     folders = found.submodule_search_locations if found else None
     files = Path(folders[0], "models").rglob("*.py") if folders else ()
@@ -62,7 +62,7 @@ def _models(library: str) -> tuple[frozenset[str], list[str]]:
 
 
 def _may_exist(dotted: str) -> bool:
-    """Whether something may go by a dotted path; no only where its source shows that it cannot."""
+    """Whether a dotted path may name something; false only if no source can define it."""
     top, *rest = dotted.split(".")
     try:
         found = find_spec(top)
@@ -83,6 +83,6 @@ def _may_exist(dotted: str) -> bool:
 
 
 def _may_define(file: Path, name: str) -> bool:
-    """Whether a module may have a name: it stands there, or the module takes names unseen."""
+    """Whether a module may define a name: its text has it, or it can define names dynamically."""
     text = file.read_text(errors="replace")
     return bool(re.search(rf"\b{re.escape(name)}\b|import \*|__getattr__|globals\(\)", text))

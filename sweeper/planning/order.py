@@ -1,4 +1,4 @@
-"""The order in which a grid's runs start: what says most about the whole comes first."""
+"""The order in which a grid's runs start: those that say most about the whole grid come first."""
 
 from collections.abc import Sequence
 
@@ -7,16 +7,16 @@ from sweeper.spec.run_spec import RunSpec
 
 
 def by_information(tasks: Sequence[Task]) -> list[Task]:
-    """One seed before the next; of each the corners of the grid, then what halves its gaps.
+    """Order by seed; within a seed the corners of the grid first, then points that halve the gaps.
 
-    A curve over all batches is there when the first seed is, and its ends are there before that.
+    A curve over all batches is complete as soon as the first seed is, and has its ends before that.
     """
     ranks = information_ranks([task.spec for task in tasks])
     return sorted(tasks, key=lambda task: ranks[task.spec.run_id])
 
 
 def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:
-    """Of each run by id: the place of its seed, and how often gaps are halved until it is there."""
+    """By run id: the position of its seed, and after how many halvings of gaps it is reached."""
     words = {spec.run_id: {k: text for k, (text, _) in spec.words.items()} for spec in specs}
     keys = dict.fromkeys(key for one in words.values() for key in one if key != "seed")
     depths = {key: _depths([one.get(key) for one in words.values()]) for key in keys}
@@ -29,7 +29,7 @@ def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:
 
 
 def _depths(values: Sequence[str | None]) -> dict[str | None, int]:
-    """How often the gaps between numbers are halved until each is there; empty for other values."""
+    """By value, after how many halvings of gaps it is reached; empty if a value is not a number."""
     try:
         number_of = {value: float(value or "") for value in dict.fromkeys(values)}
     except ValueError:

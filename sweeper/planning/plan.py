@@ -1,4 +1,4 @@
-"""The plan of a grid: every run with its status, and the tasks left."""
+"""The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
 import pickle
 from collections import Counter
@@ -32,11 +32,11 @@ Config = Mapping[str, Any]
 class Plan:
     """The plan of a grid.
 
-    `points` are all of the grid, `specs` the runs trained for them, `ended` their current rows in
-    the ledger; `repeats` points that are the same run as another and differ only in where they run;
-    `same` those whose training is that of one of the specs; `warnings`, by run id, what is allowed
-    but probably not meant; `fits`, by run id, what is known of the micro-batches, empty if not
-    read; `changes` the runs that other sources made; `early` those that failed before a step.
+    `points` are all distinct runs of the grid, `specs` the runs trained for them, `ended` their
+    current rows in the ledger; `repeats` counts points that only differ from another in where they
+    run; `same` are points whose training is that of one of the specs; `warnings` are by run id;
+    `fits`, by run id, is what is known about which micro-batches fit, empty if not read; `changes`
+    are runs trained with other sources; `early` those that failed before their first step.
     """
 
     specs: Sequence[RunSpec]
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def without_result(self) -> Sequence[RunSpec]:
-        """Those of the runs that neither finished nor diverged."""
+        """The runs that have neither finished nor diverged."""
         done = {run_id for run_id, row in self.ended.items() if row.outcome.is_result}
         return [spec for spec in self.specs if spec.run_id not in done]
 
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def of_repeats(self) -> list[str]:
-        """What becomes of points that are the run of another; empty if there are none."""
+        """A sentence on points that are the same run as another; empty if there are none."""
         if not self.repeats:
             return []
         are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
@@ -74,10 +74,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A run to be made.
+    """A run to execute.
 
-    `number` is that of the attempt to make, 1-based; `from_scratch` ignores an earlier
-    attempt's checkpoint.
+    `number` is the 1-based number of the attempt to make, or to wait for if another process has
+    it; `from_scratch` ignores an earlier attempt's checkpoint.
     """
 
     spec: RunSpec
@@ -85,16 +85,17 @@ class Task:
     from_scratch: bool = False
 
 
-#: What a place to run is given: tasks in their order, taken one by one as room appears. None means
-#: that there is no task just now: what has ended is reported first, then asked again.
+#: What a launcher receives: tasks in order, taken one by one as capacity appears. None means that
+#: no task is available now: the launcher first reports what has ended, then asks again.
 Tasks = Iterable[Task | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LazyTasks:
-    """Tasks that are decided on when each is asked for.
+    """Tasks that are chosen one at a time, when the launcher asks for the next.
 
-    `known` can be looked at before; `taken` are made, in `hours` in all if any [device-hours].
+    `known` can be inspected in advance; `taken` are executed; `hours` is their joint budget, None
+    for no limit [device-hours].
     """
 
     known: Sequence[Task]
@@ -102,12 +103,12 @@ class LazyTasks:
     hours: float | None = None
 
     def __iter__(self) -> Iterator[Task]:
-        """Those that are made."""
+        """The tasks that are actually executed."""
         return iter(self.taken)
 
 
 def known_tasks(tasks: Tasks) -> list[Task]:
-    """Those that can be looked at before the first is taken."""
+    """The tasks that can be inspected before the first is taken."""
     listed = tasks.known if isinstance(tasks, LazyTasks) else tasks
     return [task for task in listed if task] if isinstance(listed, list | tuple) else []
 
@@ -124,11 +125,11 @@ def plan(
 
     Args:
         configs: of the points.
-        ledger: where their runs are.
-        device: what they will train on, to find the micro-batches known to fit; None leaves that
+        ledger: the ledger of their runs.
+        device: what they will train on, to look up the micro-batches known to fit; None leaves that
             to the launcher.
-        stored: what is known of the runs in the ledger, for one who plans again and again.
-        running_now: runs that this command has begun.
+        stored: what was read of the ledger's runs, to be shared by callers that plan repeatedly.
+        running_now: runs that this command has started.
 
     Raises:
         ValueError: with a line per distinct mistake, if any point is impossible.
@@ -140,7 +141,7 @@ def plan(
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
     points, same = list(specs.values()), list[SamePoint]()
-    if len(specs) > 1 or ended or running_now:  # else there is nothing that a run could be like
+    if len(specs) > 1 or ended or running_now:  # otherwise there is nothing to compare with
         same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
         specs = without_same(specs, same)
     named = {run_id: spec.kin.targets for run_id, spec in specs.items()}
@@ -159,7 +160,7 @@ def plan(
 
 
 def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
-    """The runs of a grid by id, as their first points have them; how many points repeat one."""
+    """The runs of a grid by id, as their first points specify, and how many points repeat one."""
     specs, mistakes = dict[str, RunSpec](), Counter[str]()
     repeats, points = 0, _Points(ledger)
     for config in configs:
@@ -184,7 +185,7 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
 
 
 class _Points:
-    """Reads points; those that differ from an earlier one in the seed alone share its numbers."""
+    """Reads points; one that differs from an earlier one only in its seed reuses its spec."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._noise_of = measured_in(ledger)
@@ -193,8 +194,8 @@ class _Points:
     def read(self, config: Config) -> RunSpec:
         seed = config.get("seed")
         if type(seed) is not int or not 0 <= seed <= LARGEST:
-            return self._read(config)  # which refuses it
-        rest = pickle.dumps({**config, "seed": None})  # in a third of the time of `repr`
+            return self._read(config)  # raises
+        rest = pickle.dumps({**config, "seed": None})  # a third of the time of `repr`
         first = self._first.get(rest) or self._first.setdefault(rest, self._read(config))
         return first.with_seed(seed)
 
@@ -212,13 +213,14 @@ def tasks(
     rerun: str | None,
     code: str | None = None,
 ) -> list[Task]:
-    """The attempts to make now; abandoned ones get their rows first.
+    """The attempts to make now, after writing rows for abandoned attempts.
 
-    Finished and diverged runs are settled; those that failed after a step are tried again only on
-    request; those that failed before it, were cut off, timed out or out of memory are tried again.
+    Finished and diverged runs are settled. Runs that failed after an optimizer step are tried again
+    only on request; those that failed before one, were preempted, timed out or ran out of memory
+    are always tried again.
 
     Raises:
-        ValueError: if other sources made some of the runs, and `code` does not say what now.
+        ValueError: if runs were trained with other sources and `code` does not say what to do.
     """
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
@@ -233,14 +235,14 @@ def tasks(
     found = [
         _task(s, planned, ledger, retry, since, rerun=s.run_id in again) for s in planned.specs
     ]
-    published = since & ledger.ended().keys() if since else since  # of the others the row was lost
+    published = since & ledger.ended().keys() if since else since  # the others lost their rows
     return [task for task in found if task and task.spec.run_id not in published]
 
 
 def _task(
     spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, since: set[str], *, rerun: bool
 ) -> Task | None:
-    """The attempt to make; `since` takes in the runs that have ended since the plan was made."""
+    """The attempt to make; adds the run to `since` if it has ended since the plan was made."""
     ended = planned.ended.get(spec.run_id)
     is_early = spec.run_id in planned.early
     if ended and not rerun and not is_early and is_settled(ended.outcome, retry):
@@ -259,12 +261,12 @@ def _task(
 
 
 def is_settled(outcome: Outcome, retry: str | None) -> bool:
-    """Whether a run that ended so is not tried again, unless all are."""
+    """Whether a run with this outcome is not tried again, except with `rerun`."""
     return outcome.is_result or (outcome == Outcome.FAILED and retry != "failed")
 
 
 def _groups(config: RunConfig) -> Iterator[tuple[str, Component]]:
-    """What a run is made of, by key; of a user's module facts are known."""
+    """The components to check, by key; a user's module and its model are checked elsewhere."""
     yield "data", config.data
     if config.model and not config.has_own_module:
         yield "model", config.model
@@ -275,7 +277,7 @@ def _groups(config: RunConfig) -> Iterator[tuple[str, Component]]:
 def _failed_early(
     run_ids: Collection[str], ended: Mapping[str, RowFile], ledger: Ledger
 ) -> Set[str]:
-    """Those of these runs that failed before any optimizer step: their rows have 0 steps."""
+    """The runs that failed before their first optimizer step: their rows have 0 steps."""
     failed = {id for id in run_ids if id in ended and ended[id].outcome == Outcome.FAILED}
     rows = ledger.rows(failed, ["steps"]) if failed else {}
     return {run_id for run_id, row in rows.items() if row["steps"] == 0}

@@ -1,18 +1,18 @@
-"""Points of a grid that are one run, though what was asked for differs."""
+"""Points of a grid that have the same run id although they ask for different things."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Refuse points with one run id whose data or models differ.
+    """Refuse two points with the same run id whose data folders or models differ.
 
     Args:
         first: the resolved config of a point.
-        other: that of another with the same run id.
+        other: the resolved config of another point with the same run id.
 
     Raises:
-        ValueError: for two folders of data, and for models beside a module that reads none.
+        ValueError: for two data folders, or for two models with a module that reads neither.
     """
     roots = [config["data"].get("root") for config in (first, other)]
     if roots[0] != roots[1]:

@@ -1,6 +1,6 @@
-"""Points whose trainings are the same, step by step: one is trained, and has the row for all.
+"""Points whose trainings are identical, step by step: one is trained, and its row serves all.
 
-Such as `lr_rule=none` and `linear` at the base batch, or any warmup that starts at its peak.
+Examples: `lr_rule=none` and `linear` at the base batch, or warmups that start at the peak rate.
 """
 
 import json
@@ -14,9 +14,9 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.row_file import RowFile
 
 _POINTS_SHOWN = 10
-#: Columns that are read to tell which rows are worth a look.
+#: Columns read first, to select the rows that could match.
 _MARKING = ("seed", "global_batch", "epochs")
-#: Those that tell what a run trains on.
+#: Columns from which a run's identity is computed.
 _LAID_OUT = ("config_json", "micro_batch", "world_size")
 _Mark = tuple[Any, ...]
 _Rates = dict[str, Any]
@@ -31,9 +31,9 @@ class SamePoint:
 
 
 class StoredTrainings:
-    """The runs of a results folder that have a result, by what they train on but for the rates.
+    """Runs with a result in a results folder, grouped by all that training uses except the rates.
 
-    Nothing that a stored config names is imported.
+    Nothing that only a stored config names is imported.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -44,7 +44,7 @@ class StoredTrainings:
         self._trainings: dict[str, dict[str | None, _Rates]] = {}
 
     def read(self, results: Set[str], points: Iterable[RunSpec]) -> None:
-        """Look at the rows of results that could be like these points, each once."""
+        """Read the rows of those results that could have these points' training, each once."""
         new = results - self._marks.keys()
         rows = self._ledger.rows(new, _MARKING) if new else {}
         self._marks |= {id: tuple(row[name] for name in _MARKING) for id, row in rows.items()}
@@ -58,11 +58,11 @@ class StoredTrainings:
                 config = with_spans(json.loads(text), micro_batch, ranks)
                 rates = {key: config.get(key) for key in OF_RATES}
                 self._rates_of.setdefault(id_but_for_rates(config), {})[run_id] = rates
-            except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
+            except (ValueError, TypeError, KeyError, AttributeError):  # not one of our configs
                 continue
 
     def like(self, spec: RunSpec) -> RunSpec | None:
-        """A run of the folder with the same training, laid out as this one."""
+        """A stored run with the same training, in this run's layout; None if there is none."""
         if not self._rates_of:
             return None
         rest = spec.kin.id_but_for_rates(spec.config.seed)
@@ -75,9 +75,9 @@ class StoredTrainings:
         return _with(rates, spec) if rates else None
 
     def _new(self, rest: str, spec: RunSpec) -> Iterator[tuple[str, _Rates]]:
-        """Runs that are alike but in their rates, each once.
+        """Runs that differ from this one at most in their rates, each once.
 
-        One whose rates a function of somebody's gives waits for a point that calls it anyway.
+        A run whose rates come from a user's function waits for a point that calls it anyway.
         """
         found, asked = self._rates_of.get(rest, {}), spec.config.resolved["lr_rule"]
         for run_id, rates in list(found.items()):
@@ -86,7 +86,7 @@ class StoredTrainings:
 
 
 def _with(rates: _Rates, spec: RunSpec) -> RunSpec | None:
-    """A run with other rates, laid out as this one; None if they are not possible."""
+    """This run with other rates; None if they are not possible."""
     try:
         return run_spec(spec.config.replaced(**rates))
     except ValueError:
@@ -94,7 +94,7 @@ def _with(rates: _Rates, spec: RunSpec) -> RunSpec | None:
 
 
 def _mark(spec: RunSpec) -> _Mark:
-    """What `_MARKING` has in the row of a run: other runs cannot be the same training."""
+    """The values of `_MARKING` for a run; only runs that share them can be the same training."""
     return spec.config.seed, spec.config.batch, spec.epochs
 
 
@@ -106,8 +106,8 @@ def same_points(
 ) -> list[SamePoint]:
     """The points that need no training of their own.
 
-    A run that has a result stands for the points of the same training that have none; else one
-    that is running, one that was begun, or the first of the grid does.
+    Among points of the same training, one run is trained for all: a run of the grid with a result,
+    else one that is running, a stored one with a result, one with a row, or the first of the grid.
     """
     results = {run_id for run_id, row in ended.items() if row.outcome.is_result}
     trainings: dict[str, list[RunSpec]] = {}
@@ -130,14 +130,14 @@ def same_points(
 
 
 def without_same(specs: Mapping[str, RunSpec], same: Sequence[SamePoint]) -> dict[str, RunSpec]:
-    """The runs of a grid, each where its first point is."""
+    """The runs to train, each at the position of its first point."""
     trained = {pair.point.run_id: pair.trained for pair in same}
     runs = (trained.get(run_id, spec) for run_id, spec in specs.items())
     return {spec.run_id: spec for spec in runs}
 
 
 def of_same(same: Sequence[SamePoint]) -> Iterator[str]:
-    """What becomes of such points, in lines of text; nothing if there are none."""
+    """Lines of text on what happens to such points; nothing if there are none."""
     if not same:
         return
     is_one = len(same) == 1

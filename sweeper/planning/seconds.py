@@ -1,4 +1,4 @@
-"""How long runs will take, from what runs of their kind took on the same device."""
+"""Predicted time of runs, from the time that runs of their kind took on the same device."""
 
 import json
 import math
@@ -25,25 +25,25 @@ _READ = (
     "config_json", "micro_batch", "accumulation_steps", "epochs_completed", "steps",
     "train_s", "start_s", "wall_s", "device_kind", "num_parameters", "world_size", "energy_kwh",
 )  # fmt: skip
-#: Keys that tell kinds of runs apart beside those that a micro-batch's memory depends on.
+#: Keys that distinguish kinds of runs, in addition to those that micro-batch memory depends on.
 _OF_KIND = ("lr_rule", "reproducible", *LAYOUT)
-#: Of so many runs of a kind the curves are read, which tell evaluations from checkpoints.
+#: Number of runs per kind whose curves are read, to tell evaluations from checkpoints.
 _CURVES_READ = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """What a run will take, in one attempt, by what it does [seconds].
+    """The predicted time of a run in one attempt, by activity [seconds].
 
     Attributes:
         start: until training begins.
-        steps: the optimizer steps, with what they exchange.
-        between: evaluations, checkpoints and all else between epochs, and after the last.
-        factors: 9 of 10 runs are to take between these multiples of the sum.
-        exchange: of the steps, the exchange that the backward pass does not hide; 0 if it is not
-            known.
-        evaluations: of what lies between epochs; 0 if they are not known.
-        power_kw: that each rank's device takes on the mean; None if it was not counted [kW].
+        steps: the optimizer steps, including the gradient exchange.
+        between: evaluations, checkpoints and all else between epochs and after the last one.
+        factors: 9 of 10 runs should take between these multiples of the total.
+        exchange: part of the steps: the exchange that the backward pass does not hide; 0 if it is
+            not known.
+        evaluations: part of `between`; 0 if not known.
+        power_kw: mean power of each rank's device; None if it was not measured [kW].
     """
 
     start: float
@@ -56,12 +56,12 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        """All of it [seconds]."""
+        """Time of the whole run [seconds]."""
         return self.start + self.steps + self.between
 
     @property
     def parts(self) -> dict[str, float]:
-        """What it consists of [seconds]."""
+        """The total by part; the parts do not overlap [seconds]."""
         return {
             "start": self.start,
             "steps": self.steps - self.exchange,
@@ -71,19 +71,19 @@ class Seconds:
         }
 
     def energy_kwh(self, world_size: int) -> float | None:
-        """What so many ranks' devices will take; None if the power is not known [kWh]."""
+        """Energy of this many ranks' devices; None if the power is not known [kWh]."""
         return None if self.power_kw is None else self.power_kw * world_size * self.total / 3600
 
     @property
     def predicted(self) -> Predicted:
-        """As its row will say it."""
+        """The prediction as the run's row will record it."""
         least, most = (self.total * factor for factor in self.factors)
         return Predicted(s=self.total, least_s=least, most_s=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Usual:
-    """Medians over runs of a kind on a device: as of `Timing`, steps by their micro-batches."""
+    """Medians of `Timing` over runs of a kind on a device; step times by accumulation steps."""
 
     start_s: float
     between_s: float
@@ -113,7 +113,7 @@ class _Usual:
 
 
 class Speeds:
-    """What the runs in a results folder took, and what probes found, by kind and device."""
+    """Times of the runs in a results folder and of time probes, by kind of run and device."""
 
     def __init__(self, ledger: Ledger, device: Device) -> None:
         self._device = device
@@ -133,7 +133,7 @@ class Speeds:
         return bool(self._usual)
 
     def of(self, spec: RunSpec) -> Seconds | None:
-        """What a run will take; None if none of its kind was seen on its device."""
+        """The predicted time of a run; None if no run of its kind was seen on its device."""
         if spec.kin not in self._of_kin:
             self._of_kin[spec.kin] = self._predict(spec)
         return self._of_kin[spec.kin]
@@ -164,7 +164,7 @@ class Speeds:
         )
 
     def _usual_of(self, spec: RunSpec) -> _Usual | None:
-        """On this device; where this machine has none, on the only GPU that such runs have seen."""
+        """Medians on this device, or for a GPU run on a CPU machine, on the only GPU type seen."""
         by_device = self._usual.get(kind_of(spec), {})
         accelerator = spec.config.accelerator
         if accelerator == "gpu" and self._device.kind == "cpu":
@@ -174,7 +174,7 @@ class Speeds:
 
 
 def kind_of(spec: RunSpec) -> str:
-    """All that the time of a micro-batch depends on but the device, as text."""
+    """Everything that the time of a micro-batch depends on, except the device, as text."""
     return _kind(spec.config.resolved, spec.split.micro_batch)
 
 
@@ -185,7 +185,7 @@ def _kind(resolved: Mapping[str, Any], micro_batch: int) -> str:
 
 @lru_cache(maxsize=10_000)
 def _kind_of(text: str, micro_batch: int) -> str:
-    """Of the keys that matter, as JSON: most runs of a folder share them."""
+    """The kind, from the keys that matter as JSON; cached, as most runs of a folder share them."""
     resolved = json.loads(text)
     rule = resolved["lr_rule"].get("name")
     about = {
@@ -198,9 +198,9 @@ def _kind_of(text: str, micro_batch: int) -> str:
 
 
 def _as_of_any_version(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings alike in old and new rows: keys came later, off, and classes of ours may have moved.
+    """Settings that old and new rows spell alike, though keys were added and our classes moved.
 
-    Earlier runs have no module: they trained our classifier.
+    Earlier runs have no module key: they trained our classifier.
     """
     kept = {
         key: _as_of_any_version(value) if isinstance(value, Mapping) else value
@@ -216,7 +216,7 @@ def _as_of_any_version(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Seen]]:
-    """Of runs that finished in one attempt with one batch."""
+    """By kind and device, the runs that finished in one attempt at a constant batch."""
     ended = ledger.ended().items()
     finished = {id for id, row in ended if row.outcome == Outcome.FINISHED and row.attempt == 1}
     rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
@@ -226,7 +226,7 @@ def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Seen]]:
             if kind is not None:
                 rows[kind, row["device_kind"]].append(row)
         except (ValueError, TypeError, KeyError, AttributeError):
-            continue  # no row of ours
+            continue  # not one of our rows
     few = [row["run_id"] for alike in rows.values() for row in alike[:_CURVES_READ]]
     elapsed_s = ledger.elapsed(few) if few else {}
     return {
@@ -236,13 +236,13 @@ def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Seen]]:
 
 
 def _but_for_seed(text: str) -> str:
-    """A config as JSON, with the same seed for all: most rows of a folder then share theirs."""
+    """A config's JSON with its seed set to 0, so that most rows of a folder share the text."""
     return re.sub(r'"seed": \d+', '"seed": 0', text) if text.count('"seed"') == 1 else text
 
 
 @lru_cache(maxsize=10_000)
 def _kind_of_text(config: str, micro_batch: int) -> str | None:
-    """Of a run with one batch; None if it grows."""
+    """The kind of a run, from its config as JSON; None if its batch grows."""
     resolved = json.loads(config)
     return None if resolved["schedule"]["name"] == "growing_batch" else _kind(resolved, micro_batch)
 
@@ -251,16 +251,16 @@ def _seen(row: Mapping[str, Any], elapsed_s: float | None) -> Seen | None:
     try:
         timing = timing_of(row, elapsed_s)
     except (ValueError, TypeError, ZeroDivisionError):
-        return None  # no row of ours
+        return None  # not one of our rows
     return Seen(timing, row["steps"], row["epochs_completed"], row["wall_s"])
 
 
 def timing_of(row: Mapping[str, Any], elapsed_s: float | None) -> Timing:
-    """What a run took that finished in one attempt with one batch.
+    """The timing of a run that finished in one attempt at a constant batch.
 
     Args:
         row: of the run.
-        elapsed_s: what training and validation took, as its curve says [seconds].
+        elapsed_s: time of training and validation according to its curve [seconds].
     """
     start_s = row["start_s"] or 0.0
     return Timing(
@@ -275,20 +275,20 @@ def timing_of(row: Mapping[str, Any], elapsed_s: float | None) -> Timing:
 
 
 def _power_kw(row: Mapping[str, Any]) -> float | None:
-    """Of each rank's device on the mean, where its energy was counted [kW]."""
+    """Mean power of each rank's device; None if its energy was not measured [kW]."""
     energy_kwh = row.get("energy_kwh")
     return energy_kwh and energy_kwh / (row["wall_s"] * row["world_size"] / 3600)
 
 
 def evaluation_s(row: Mapping[str, Any], elapsed_s: float | None) -> float | None:
-    """Of an evaluation: curves know of no time after it; None if it is not known [seconds]."""
+    """Mean time of an evaluation, with which a curve's time ends; None if not known [seconds]."""
     if elapsed_s is None or not row["epochs_completed"]:
         return None
     return max(0.0, (elapsed_s - row["train_s"]) / row["epochs_completed"])
 
 
 def _step_s(seen: Mapping[int, float], accumulation_steps: int) -> float:
-    """Of a step of so many micro-batches: on the line through the two nearest numbers seen."""
+    """Time of a step, on the line through the two nearest accumulation steps seen [seconds]."""
     by_distance = sorted(seen, key=lambda number: abs(math.log(number / accumulation_steps)))
     nearest, *others = by_distance
     step_s = seen[nearest]

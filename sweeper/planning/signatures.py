@@ -1,4 +1,4 @@
-"""Settings compared with the signatures of what they are given to, in sources: no import."""
+"""Checks settings against the signatures that receive them, read from sources: no import."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,9 @@ from typing import Any
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.sentences import as_typed, did_you_mean
 
-#: What a run gives beside the settings: parameters by position, and by name.
+#: Arguments that a run passes in addition to the settings: how many by position, which by name.
 _GIVEN = {"data": (0, ()), "model": (2, ()), "optimizer": (1, ("lr",))}
-#: Annotations of settings of ours, as rules.
+#: Annotations of our own classes' settings, as rules.
 _RULES = {
     "int": "a whole number, 0 or more",
     "float": "a number",
@@ -26,10 +26,10 @@ _MOST_HOPS = 3
 
 
 def check_settings(groups: Iterable[tuple[str, Component]]) -> None:
-    """Refuse settings that a class or a function does not take, or of ours takes no such value of.
+    """Refuse settings that a class or function does not take, and for ours, values of a wrong type.
 
     Args:
-        groups: key and value of data, models and optimizers.
+        groups: key and component of data, models and optimizers.
 
     Raises:
         ValueError: with a line of key, value and remedy for each.
@@ -65,7 +65,7 @@ def _mistakes(key: str, group: Component) -> list[str]:
 
 
 class _Parameters:
-    """The parameters of a function: the annotation of each, and which have no default."""
+    """The parameters of a function: their annotations, and which have no default."""
 
     def __init__(self, of: ast.arguments, *, is_method: bool) -> None:
         positional = [*of.posonlyargs, *of.args]
@@ -84,7 +84,7 @@ def _text(annotation: ast.expr | None) -> str:
 
 @cache
 def _parameters(dotted: str) -> _Parameters | None:
-    """Of a class or function; None if its source does not show them."""
+    """The parameters of a class or function; None if its source does not show them."""
     found = _definition(dotted, hops=_MOST_HOPS)
     if isinstance(found, ast.ClassDef):
         inits = (node for node in found.body if getattr(node, "name", "") == "__init__")
@@ -98,7 +98,7 @@ def _parameters(dotted: str) -> _Parameters | None:
 
 
 def _definition(dotted: str, *, hops: int) -> ast.stmt | None:
-    """Where a source defines a name; imports of it are followed."""
+    """The statement in a source that defines a name; imports of it are followed."""
     module, _, name = dotted.rpartition(".")
     for node in _statements(module) if hops else ():
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
@@ -123,7 +123,7 @@ def _statements(module: str) -> list[ast.stmt]:
 
 
 def _fits(value: Any, annotation: str) -> bool:
-    """Whether a value has a type, as far as its annotation says."""
+    """Whether a value fits an annotation, as far as the annotation can be interpreted."""
     return value is None or any(_is(value, part) for part in annotation.split(" | "))
 
 

@@ -1,4 +1,4 @@
-"""Between which multiples of its prediction a run's time will lie, from how much runs differed."""
+"""Bounds on a run's time as multiples of its prediction, from how much earlier runs varied."""
 
 import math
 from collections import defaultdict
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from sweeper.store.timings import Timing
 
-#: With fewer runs seen than this, no share of 1 in 20 can be told from them.
+#: With fewer runs than this, a tail of 1 in 20 cannot be estimated.
 _LEAST_RUNS = 19
 _FACTOR_UNTIL_THEN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run that has ended: what it took, its steps and epochs [count], all of it [seconds]."""
+    """An ended run: its timing, its steps and epochs [count], and its whole time [seconds]."""
 
     timing: Timing
     steps: int
@@ -23,7 +23,7 @@ class Seen:
 
 
 def bounds(found: Iterable[Sequence[Seen]]) -> tuple[float, float]:
-    """Bounds of 9 in 10 ratios of a run's time to what the others of its kind say of it."""
+    """Bounds on 9 in 10 ratios of a run's time to its prediction from others of its kind."""
     ratios: list[float] = []
     for seen in found:
         alike: dict[int, list[Seen]] = defaultdict(list)
@@ -39,13 +39,13 @@ def bounds(found: Iterable[Sequence[Seen]]) -> tuple[float, float]:
 
 
 def widened(factors: tuple[float, float]) -> tuple[float, float]:
-    """Bounds for what no runs have shown yet, no narrower than these."""
+    """Bounds for predictions that no earlier run supports, no narrower than these."""
     least, most = factors
     return min(least, 1 / _FACTOR_UNTIL_THEN), max(most, _FACTOR_UNTIL_THEN)
 
 
 def _to_others(runs: Sequence[Seen]) -> list[float]:
-    """Of each run's time, to what it would be by the medians of the rest; none for one alone."""
+    """Ratios of each run's time to its prediction by medians of the others; none for one run."""
     if len(runs) < 2:
         return []
     start_s = _medians_of_others([run.timing.start_s for run in runs])
@@ -58,7 +58,7 @@ def _to_others(runs: Sequence[Seen]) -> list[float]:
 
 
 def _medians_of_others(numbers: Sequence[float]) -> list[float]:
-    """For each of some numbers, the median of the rest."""
+    """For each number, the median of the others."""
     last = len(numbers) - 1
     order = sorted(range(last + 1), key=lambda k: numbers[k])
     found = dict[int, float]()

@@ -1,4 +1,4 @@
-"""AdaScale: a step counts for as many steps of the base batch as its gradient is worth."""
+"""AdaScale: each step counts as the number of base-batch steps that its gradient is worth."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from sweeper.spec.schedule import LRSchedule
 class AdaScale:
     """The state of AdaScale's learning rate.
 
-    ``lr = gain * schedule.lr(floor(progress))``, then ``progress += gain``. The schedule, its
-    warmup included, is that of the base batch; training is over when it has been gone through.
+    ``lr = gain * schedule.lr(floor(progress))``, then ``progress += gain``. The schedule, including
+    its warmup, is that of the base batch; training ends when progress reaches its end.
 
     Attributes:
         schedule: the learning rate at the base batch.
         base_batch: the reference batch [examples].
         global_batch: examples per optimizer step [examples].
-        average: of the gradient's noise over steps.
+        average: moving average of the gradient's noise over steps.
         gain: of the last step, from 1 to ``global_batch / base_batch`` [dimensionless].
-        progress: scale-invariant steps, those of the base batch that are behind [steps].
+        progress: scale-invariant steps: the number of base-batch steps done so far [steps].
 
     Source:
         Johnson et al. 2020, arXiv:2007.05105, algorithm 1. Differs from the paper: training ends
-        with the epoch in which the schedule does.
+        after the epoch in which the schedule ends.
     """
 
     schedule: LRSchedule
@@ -36,7 +36,7 @@ class AdaScale:
     progress: float = 0.0
 
     def step(self, noise: Noise) -> float:
-        """Count in the gradient of a step that is about to be taken; its learning rate."""
+        """Add the gradient noise of the step about to be taken, and return its learning rate."""
         self.average.add(noise)
         mean = self.average.mean()
         self.gain = gain(mean, base_batch=self.base_batch, global_batch=self.global_batch)
@@ -46,7 +46,7 @@ class AdaScale:
 
     @property
     def lr(self) -> float:
-        """The rate at the progress and the gain so far [dimensionless]."""
+        """The learning rate at the current progress and gain [dimensionless]."""
         return self.gain * self.schedule.lr(math.floor(self.progress))
 
     def state(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class AdaScale:
 
 
 def smoothing(batch_ratio: float) -> float:
-    """The decay of the moving averages at each step, ``max(1 - batch_ratio / 1000, 0)``.
+    """Decay factor of the moving averages per step, ``max(1 - batch_ratio / 1000, 0)``.
 
     Args:
         batch_ratio: ``global_batch / base_batch`` [dimensionless].

@@ -1,4 +1,4 @@
-"""The batch contract: a global batch as micro-batches, ranks and accumulation steps, exactly.
+"""The batch contract: a global batch split exactly over micro-batches, ranks and accumulation.
 
 Pure: no clock, no disk, no cluster. Nothing here rounds a batch.
 """
@@ -32,25 +32,25 @@ class BatchSplit:
         return self.micro_batch * self.accumulation_steps
 
     def ranks_per_span(self, bn_span: int) -> int:
-        """Ranks whose micro-batches BatchNorm normalises together; they work side by side."""
+        """Ranks whose simultaneous micro-batches BatchNorm normalises together [count]."""
         return max(1, bn_span // self.micro_batch)
 
 
 def split_global_batch(
     global_batch: int, *, world_size: int, micro_batch: int, bn_span: int
 ) -> BatchSplit:
-    """Solve ``global_batch = micro_batch * accumulation_steps * world_size`` for given parts.
+    """Solve ``global_batch = micro_batch * accumulation_steps * world_size`` for the accumulation.
 
     Args:
         global_batch: examples per optimizer step [examples].
         world_size: data-parallel ranks [count].
         micro_batch: examples per rank per forward/backward [examples].
-        bn_span: examples normalised together; divides the micro-batch, or is the micro-batches
-            of several ranks [examples].
+        bn_span: examples normalised together: a divisor of the micro-batch, or the size of the
+            micro-batches of several ranks together [examples].
 
     Raises:
-        ValueError: if the parts cannot make the global batch exactly; the text names the
-            nearest global batches that can be made.
+        ValueError: if the split is not exact; the text names the nearest global batches, or the
+            nearest micro-batch, for which it is.
     """
     spannable = _spannable_micro_batches(micro_batch, bn_span=bn_span, world_size=world_size)
     if micro_batch not in spannable:
@@ -88,7 +88,7 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         bn_span: examples normalised together [examples].
 
     Raises:
-        ValueError: if no micro-batch does; the text names the nearest batches that work.
+        ValueError: if there is none, or only absurdly small ones; the text names a remedy.
     """
     if limit < bn_span:
         msg = (
@@ -125,7 +125,7 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
 
 
 def usable_micro_batches(rank_batch: int, *, limit: int, bn_span: int) -> list[int]:
-    """Every micro-batch within the limit that makes a rank's share exactly, in ascending order.
+    """Every micro-batch within the limit that divides a rank's share exactly, in ascending order.
 
     Args:
         rank_batch: examples per rank per optimizer step; a multiple of bn_span [examples].
@@ -137,11 +137,11 @@ def usable_micro_batches(rank_batch: int, *, limit: int, bn_span: int) -> list[i
 
 
 def is_slow(micro_batch: int, *, reach: int) -> bool:
-    """Whether micro-batches are far smaller than those that could be trained on.
+    """Whether a micro-batch is far smaller than the largest possible one.
 
     Args:
         micro_batch: examples per rank per forward/backward [examples].
-        reach: the largest that the rank's share, the limit and the memory allow [examples].
+        reach: the largest that the rank's share, the limit and memory allow [examples].
     """
     return micro_batch * _SLOW_FRACTION < reach
 
@@ -149,7 +149,7 @@ def is_slow(micro_batch: int, *, reach: int) -> bool:
 def nearest_splitting_well(
     global_batch: int, *, world_size: int, limit: int, bn_span: int
 ) -> list[int]:
-    """The nearest batch below and above whose micro-batch is at least half of what it could be.
+    """The nearest batches below and above whose micro-batch is at least half the largest allowed.
 
     Args:
         global_batch: examples per optimizer step [examples].
@@ -172,9 +172,9 @@ def nearest_splitting_well(
 
 
 def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
-    """The largest micro-batch of at most half the size that makes the same global batch.
+    """The largest micro-batch of at most half the current size that gives the same global batch.
 
-    None if there is none: the BatchNorm span cannot be cut.
+    None if there is none, because a BatchNorm span cannot be split.
     """
     spans = split.rank_batch // bn_span
     at_most = split.micro_batch // bn_span // 2
@@ -198,8 +198,8 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     return steps
 
 
-# A micro-batch of less than a fourth of what could be is worth a warning; one of less than an
-# eighth, with this many micro-batches in a step, would be trained almost example by example.
+# A micro-batch below a quarter of the largest possible deserves a warning. One below an eighth,
+# with more than this many micro-batches per step, would train almost example by example.
 _SLOW_FRACTION = 4
 _ABSURD_FRACTION = 8
 _ABSURD_STEPS = 1000
@@ -220,7 +220,7 @@ def _divisors(number: int) -> set[int]:
 
 
 def _spannable_micro_batches(near: int, *, bn_span: int, world_size: int) -> set[int]:
-    """Micro-batches that hold whole spans or, with those of other ranks, make one."""
+    """Micro-batches near this one that hold whole spans, or that form one across ranks."""
     below = max(1, near // bn_span) * bn_span
     parts = {bn_span // ranks for ranks in _divisors(math.gcd(bn_span, world_size))}
     return {below, below + bn_span} | parts

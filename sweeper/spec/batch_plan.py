@@ -11,13 +11,13 @@ from sweeper.spec.batch import BatchSplit, steps_per_epoch
 class BatchPlan:
     """How the examples of each epoch are laid out over steps, ranks and micro-batches.
 
-    When the batch grows, micro-batch and ranks stay and accumulation grows.
+    When the batch grows, the accumulation steps grow; micro-batch and ranks stay the same.
 
     Attributes:
-        split: of the first epoch's optimizer steps.
+        split: layout of the first epoch's optimizer steps.
         bn_span: examples normalised together by BatchNorm [examples].
         num_train_examples: examples in the data set [examples].
-        factor: what each growth multiplies the batch by [count].
+        factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs that began with a growth, ascending.
     """
 
@@ -29,7 +29,7 @@ class BatchPlan:
 
     def split_at(self, epoch: int) -> BatchSplit:
         """The layout of a 0-based epoch's optimizer steps."""
-        if not self.grown:  # asked several times at each micro-batch
+        if not self.grown:  # called several times per micro-batch
             return self.split
         times = self.factor ** sum(first <= epoch for first in self.grown)
         steps = self.split.accumulation_steps * times
@@ -51,15 +51,15 @@ class BatchPlan:
         )
 
     def _lengths(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """First epoch and number of epochs of each batch, as far as it lies before an epoch."""
+        """First epoch and number of epochs at each batch, counting only epochs before this one."""
         ends = [0, *(first for first in self.grown if first < epoch), epoch]
         return ((start, end - start) for start, end in pairwise(ends))
 
     def batches(self) -> list[tuple[int, int]]:
-        """Each global batch, after the 0-based epoch that it begins with."""
+        """Pairs of the 0-based epoch from which a global batch is used, and that batch."""
         return [(first, self.split_at(first).global_batch) for first in (0, *self.grown)]
 
     def position(self, step: int) -> float:
-        """Where in the training a 0-based optimizer step is taken [epochs]."""
+        """Position in training of a 0-based optimizer step [epochs]."""
         start = max(first for first in (0, *self.grown) if self.steps_before(first) <= step)
         return start + (step - self.steps_before(start)) / self.steps_at(start)

@@ -1,4 +1,4 @@
-"""Communication hooks: how ranks exchange gradients. Their settings; what they do is torch's."""
+"""Settings of the communication hooks, by which ranks exchange gradients; torch does the work."""
 
 from typing import Annotated, Literal
 
@@ -17,19 +17,19 @@ class AllReduce(Settings):
 
 
 class BFloat16(Settings):
-    """Gradients travel as bfloat16."""
+    """Gradients are exchanged as bfloat16."""
 
     name: Literal["bf16"]
 
 
 class Float16(Settings):
-    """Gradients travel as float16."""
+    """Gradients are exchanged as float16."""
 
     name: Literal["fp16"]
 
 
 class Hierarchical(Settings):
-    """Summed within nodes of `ranks_per_node` ranks, all-reduced between nodes."""
+    """Sums within nodes of `ranks_per_node` ranks, all-reduced between nodes."""
 
     name: Literal["hierarchical"]
     ranks_per_node: InStep
@@ -37,7 +37,7 @@ class Hierarchical(Settings):
 
 
 class PostLocalSGD(Settings):
-    """From `start_epoch` on, ranks take local steps and average weights every `local_steps`."""
+    """From `start_epoch` on, ranks step locally and average weights every `local_steps` steps."""
 
     name: Literal["post_local_sgd"]
     workers: InStep

@@ -1,4 +1,4 @@
-"""The config of one run, typed: every key as users write it, checked once where it enters."""
+"""The typed config of one run: every key as users write it, validated once on entry."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -30,12 +30,12 @@ from sweeper.spec.values import (
 
 
 def is_ours(target: str) -> bool:
-    """Whether a dotted path names something of ours."""
+    """Whether a dotted path names something in our own packages."""
     return target.startswith(("lightning_modules.", "sweeper."))
 
 
 def targets(node: Any) -> Iterator[str]:
-    """Every `_target_` of a resolved config, and the function of `loss_items`: dotted paths."""
+    """The dotted paths in a resolved config: every `_target_`, and the function in `loss_items`."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             is_function = key == "loss_items" and "." in str(value)
@@ -49,11 +49,11 @@ def targets(node: Any) -> Iterator[str]:
 
 
 class Component(Settings, extra="allow"):
-    """A class or function, and what it is called with.
+    """A class or function, and the arguments that it is called with.
 
     Attributes:
         target: its dotted path.
-        choice: the name of this choice, where one class has many.
+        choice: the name of this choice, if one class serves several.
     """
 
     target: Text = Field(alias="_target_")
@@ -61,12 +61,12 @@ class Component(Settings, extra="allow"):
 
     @property
     def name(self) -> str:
-        """Its name in tables: its `name`, else its class."""
+        """Its name in tables: its `name` if it has one, otherwise its class."""
         return self.choice or self.target.rpartition(".")[2]
 
     @property
     def group(self) -> dict[str, Any]:
-        """As it stands in the config, without what is only said of it."""
+        """Its group in the config, without the keys that are no arguments."""
         return {"_target_": self.target, **self.settings}
 
     @property
@@ -79,7 +79,7 @@ class Component(Settings, extra="allow"):
 
         Args:
             args: positional arguments, given first.
-            more: keyword arguments beside the settings.
+            more: keyword arguments in addition to the settings, over which they take precedence.
 
         Raises:
             ValueError: if the target cannot be imported or does not take these arguments.
@@ -88,7 +88,7 @@ class Component(Settings, extra="allow"):
 
 
 class Logger(Settings, extra="allow"):
-    """A logger of Lightning's; `target` is the dotted path of its class, None for no logger."""
+    """A Lightning logger; `target` is the dotted path of its class, None for no logger."""
 
     target: Text | None = Field(alias="_target_")
 
@@ -107,8 +107,8 @@ class Data(Component):
     """The data set.
 
     Attributes:
-        num_train_examples: in an epoch [examples].
-        about: what readers of a table should know of it; no argument.
+        num_train_examples: training examples in an epoch [examples].
+        about: a remark for readers of tables; not an argument of the constructor.
     """
 
     num_train_examples: Count
@@ -116,28 +116,29 @@ class Data(Component):
 
 
 class Optimizer(Component):
-    """The optimizer. Its name is no argument.
+    """The optimizer. Its name is not an argument of the constructor.
 
     Attributes:
-        gradient_span: examples whose mean gradient it looks at on its own; None if it does not.
+        gradient_span: examples whose mean gradient it uses separately; None if it uses only the
+            gradient of the whole batch.
     """
 
     gradient_span: InStep | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of the constructor, but for the parameters and the rate."""
+        """The keyword arguments of the constructor, except the parameters and the learning rate."""
         return _arguments(self, without="name")
 
 
 class NoPerturbation(Settings):
-    """Descend on the loss as it is."""
+    """Descend on the loss itself."""
 
     name: Literal["none"]
 
 
 class SAM(Settings):
-    """The gradient where the loss is highest within `rho`, for each `gradient_span` examples."""
+    """The gradient at the highest loss within `rho`, separately per `gradient_span` examples."""
 
     name: Literal["sam"]
     rho: Positive
@@ -148,10 +149,10 @@ Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
 
 
 class Predicted(Settings):
-    """What a run was predicted to take, in one attempt; 9 of 10 are to lie between the bounds.
+    """The predicted duration of a run in one attempt; 9 runs of 10 should lie within the bounds.
 
     Attributes:
-        s: in the middle [seconds].
+        s: the middle estimate [seconds].
         least_s: lower bound [seconds].
         most_s: upper bound [seconds].
     """
@@ -163,7 +164,7 @@ class Predicted(Settings):
 
     @property
     def columns(self) -> dict[str, float]:
-        """As the row of a run says it."""
+        """The columns of the run's row that hold it."""
         return dict(zip(self.names, (self.s, self.least_s, self.most_s), strict=True))
 
 
@@ -172,7 +173,7 @@ class Scientific(Settings):
 
     module: Component
     data: Data
-    model: Component | None = None  # read by our classifier only
+    model: Component | None = None  # only our classifier reads it
     optimizer: Optimizer
     lr_rule: LRRule
     schedule: Schedule
@@ -188,7 +189,7 @@ class Scientific(Settings):
     epochs: Count
     seed: Index
     bn_span: InStep | Literal["micro"] | None
-    loss_span: Literal["micro"] | None = None  # of a user's loss that is no mean: filled in
+    loss_span: Literal["micro"] | None = None  # filled in for a user's loss that is not a mean
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
     no_decay_on_norm_and_bias: Switch = False
@@ -201,7 +202,7 @@ class Scientific(Settings):
 
 
 class Incidental(Tariff):
-    """The keys that say where, how fast and under which name a run runs."""
+    """The keys that set where, how fast and under what name a run trains, not its numbers."""
 
     logger: Logger
     devices: InStep
@@ -211,21 +212,21 @@ class Incidental(Tariff):
     micro_batch: InStep | Literal["auto"]
     micro_batch_limit: InStep
     memory_limit_gib: Positive | None = None
-    reproducible: Switch | None = None  # the same sums in another order: nothing beyond rounding
+    reproducible: Switch | None = None  # another order of the same sums: differs only by rounding
     timeout_s: Positive | None = None
     results: Text
     twin_of: Text | None = None
     tags: Text | None = None
-    data_order: Literal["counted"] | None = None  # of data without indices: filled in
+    data_order: Literal["counted"] | None = None  # filled in for data without indices
     keep_checkpoint: Switch = False
     keep_going: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
-    guarantees: list[Text] | None = None  # of the user's module: filled in as they are found out
+    guarantees: list[Text] | None = None  # of the user's module: filled in once found
     budget: Budget | None = None
     hardware: Hardware | None = None
-    order: Literal["grid", "information"] | None = None  # of earlier rows
-    predicted: Predicted | None = None  # filled in where the time of such runs is known
+    order: Literal["grid", "information"] | None = None  # None in earlier rows
+    predicted: Predicted | None = None  # filled in if the time of such runs is known
     predicted_memory_gib: Positive | None = None  # the same for memory
     code: Literal["keep", "rerun"] | None = None
     metric: Text
@@ -239,12 +240,12 @@ class RunConfig(Incidental, Scientific):
 
     @property
     def has_own_module(self) -> bool:
-        """Whether the module is the user's, and not our classifier of any model."""
+        """Whether the module is the user's own rather than our classifier."""
         return not is_ours(self.module.target)
 
     @property
     def keeps_own_optimizer(self) -> bool:
-        """Whether rates multiply those of the module's own optimizers."""
+        """Whether the module's own optimizers are kept, and our rates are factors on theirs."""
         return self.optimizer.target == "module.configure_optimizers"
 
     @property
@@ -261,7 +262,7 @@ class RunConfig(Incidental, Scientific):
         """The same config with some keys changed.
 
         Raises:
-            ValueError: as of `run_config`.
+            ValueError: as in `run_config`.
         """
         return run_config({**self.resolved, **changes})
 
@@ -270,7 +271,7 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
     """Read a resolved config.
 
     Args:
-        resolved: with the keys that users type; plain values only.
+        resolved: plain values by the keys that users type.
 
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.

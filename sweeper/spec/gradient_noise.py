@@ -1,4 +1,4 @@
-"""The noise of a gradient: measured from the gradients of parts of a batch. Pure arithmetic."""
+"""Gradient noise, estimated from the gradients of parts of a batch. Pure arithmetic."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -8,16 +8,16 @@ from sweeper.spec.schedules import GrowingBatch
 
 
 def noise_span(config: RunConfig) -> int | None:
-    """Examples of each gradient that the noise is measured from; None if it is not measured.
+    """Examples in each part whose gradient enters the noise estimate; None if it is not measured.
 
-    Like the BatchNorm span it belongs to the run and not to its layout [examples].
+    Like the BatchNorm span, it is a property of the run and not of its layout [examples].
     """
     is_needed = config.noise_span is None and needs_noise(config)
     return config.base_batch if is_needed else config.noise_span
 
 
 def needs_noise(config: RunConfig) -> bool:
-    """Whether something in the training follows the measured noise."""
+    """Whether the batch or the learning rate depends on the measured noise."""
     schedule = config.schedule
     is_measured = isinstance(schedule, GrowingBatch) and schedule.growth == "measured"
     return is_measured or config.lr_rule.name == "adascale"
@@ -25,7 +25,7 @@ def needs_noise(config: RunConfig) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Unbiased estimates from one batch. Either may come out below zero: average before dividing.
+    """Unbiased estimates from one batch. Either may be negative, so average before dividing.
 
     Attributes:
         signal: squared norm of the true gradient, ``|G|**2``.
@@ -62,12 +62,12 @@ def noise_of_batch(mean_square: float, square_of_mean: float, *, span: int, part
 
 @dataclass(slots=True, kw_only=True)
 class NoiseAverage:
-    """A moving average over optimizer steps, corrected for its start; numerators and denominators.
+    """Moving averages over optimizer steps, with bias correction by the sum of the weights.
 
     Attributes:
-        smoothing: what is kept at each step; 1 makes it the mean of all steps [dimensionless].
-        signal: sum of the signals, each with its weight.
-        variance: sum of the variances, each with its weight.
+        smoothing: decay factor per step; 1 gives the mean of all steps [dimensionless].
+        signal: weighted sum of the signals.
+        variance: weighted sum of the variances.
         weight: sum of the weights.
     """
 
@@ -77,7 +77,7 @@ class NoiseAverage:
     weight: float = 0.0
 
     def add(self, noise: Noise) -> None:
-        """Count in one step."""
+        """Add the estimates of one step."""
         share = 1.0 if self.smoothing == 1 else 1 - self.smoothing
         self.signal = self.smoothing * self.signal + share * noise.signal
         self.variance = self.smoothing * self.variance + share * noise.variance
@@ -88,14 +88,14 @@ class NoiseAverage:
         return Noise(signal=self.signal / self.weight, variance=self.variance / self.weight)
 
     def state(self) -> dict[str, float]:
-        """Everything, for the checkpoint."""
+        """The state to checkpoint."""
         return asdict(self)
 
 
 def noise_scale(noise: Noise) -> float:
     """``variance / signal``: the batch whose noise is as large as its gradient [examples].
 
-    Infinite where no signal stands out of the noise.
+    Infinite if the estimated signal is not positive.
 
     Source:
         McCandlish et al. 2018, equation 2.9 (B_simple).
@@ -111,7 +111,7 @@ def gain(noise: Noise, *, base_batch: float, global_batch: float) -> float:
     ``(variance / base_batch + signal) / (variance / global_batch + signal)``
 
     Args:
-        noise: averaged over steps.
+        noise: the average over steps.
         base_batch: the reference batch [examples].
         global_batch: examples per optimizer step [examples].
 

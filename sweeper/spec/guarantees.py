@@ -1,4 +1,4 @@
-"""What may hold for a user's module and data beyond what a run secures by itself."""
+"""Guarantees about a user's module and data that a run cannot enforce by itself."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ FIXED_BATCHNORM = "fixed batchnorm"
 WHOLE_CHECKPOINT = "whole checkpoint"
 SEEDS_APPLY = "seeds apply"
 
-#: Every guarantee, with what follows where it does not hold.
+#: Every guarantee, with the consequence if it does not hold.
 GUARANTEES = {
     ADDITIVE: "Unless the loss is a mean over examples, each layout has another gradient.",
     KEYED_ITEMS: "A data set with generators of its own gives no two runs the same examples.",
@@ -21,15 +21,15 @@ GUARANTEES = {
     WHOLE_CHECKPOINT: "What changes in a step and is in no checkpoint is lost at a resume.",
     SEEDS_APPLY: "A project that seeds generators itself begins with the same weights every time.",
 }
-#: Those without which layouts differ.
+#: Guarantees without which layouts give different results.
 OF_LAYOUTS = (ADDITIVE, KEYED_ITEMS, SEPARATE_ITEMS, KEYED_DRAWS, FIXED_BATCHNORM)
 
 
 def held(facts: Mapping[str, Any], *, bn_span: int | str | None) -> list[str]:
-    """The guarantees that were found to hold; what was not found out is not among them.
+    """The guarantees that were found to hold; one that could not be determined is left out.
 
     Args:
-        facts: of the user's project: `found` and `has_batchnorm`.
+        facts: about the user's project: `found` and `has_batchnorm`.
         bn_span: as in the config.
     """
     holds = {name for name, finding in facts["found"].items() if finding["holds"]}

@@ -1,4 +1,4 @@
-"""What a cluster's devices and links are, as its preset in conf/cluster says."""
+"""A cluster's devices and links, as described by its preset in conf/cluster."""
 
 from typing import Annotated, Literal
 
@@ -26,14 +26,14 @@ class Hardware(Settings):
 
     Attributes:
         compute_capability: of its GPUs, such as 70 (V100), 80 (A100), 90 (H100).
-        link: what joins the devices of a node.
+        link: what connects the devices of a node.
         node_gb_per_s: bus bandwidth of an all-reduce within a node [GB/s].
-        network_gb_per_s: of the network, all rails of a node together [GB/s].
+        network_gb_per_s: bandwidth of the network, summed over all rails of a node [GB/s].
         bucket_mib: gradients are exchanged in buckets of this size; DDP's default is 25 [MiB].
-        hop_us: measured steps of a ring, in place of NCCL's constants: two or more pairs of the
-            bytes that are passed on and how long it takes, the smallest first [bytes, us].
-        host_us_per_example: an example takes so much longer on a device where all devices of its
-            node work, which share input, power and cooling [us].
+        hop_us: measured time of one step of a ring, instead of NCCL's constants: two or more pairs
+            of bytes passed on and the time it takes, in ascending order of bytes [bytes, us].
+        host_us_per_example: extra time per example when all devices of a node are in use, since
+            they share input, power and cooling [us].
     """
 
     compute_capability: Count

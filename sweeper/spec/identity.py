@@ -1,4 +1,4 @@
-"""A run's identity: a hash of its scientific configuration, and that configuration in words.
+"""A run's identity: a hash of its scientific configuration, and that configuration as text.
 
 `config.py` says which keys are scientific. Pure: no clock, no disk, no cluster.
 """
@@ -13,8 +13,8 @@ from sweeper.spec.config import Scientific, is_ours, targets
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
-#: Keys of a group that say where its files lie or how they are read, not what they hold. Of other
-#: groups, such as a module of the user's, every argument counts, whatever its name.
+#: Keys of a group that cannot change a result: where files are, how they are read. In other
+#: groups, such as a user's own module, every argument counts, whatever its name.
 INCIDENTAL: Mapping[str, frozenset[str]] = {
     "data": frozenset({"root", "download", "num_workers", "about"}),
     "lr_rule": frozenset({"measured_in"}),
@@ -22,34 +22,34 @@ INCIDENTAL: Mapping[str, frozenset[str]] = {
     "trainer": INCIDENTAL_OF_TRAINER,
 }
 
-#: Up to here an integral float is written as an integer; larger ones as 1e+20.
+#: Integral floats below this are written as integers, larger ones in the form 1e+20.
 _LARGEST_EXACT = 1e15
-#: Keys that are `micro` where a micro-batch is taken together: its size is part of what is trained.
+#: Keys whose value `micro` means that a micro-batch is processed as one, so its size matters.
 MICRO = ("bn_span", "loss_span")
 _SCIENTIFIC = frozenset(Scientific.model_fields)
 
-#: Of a run: what each key is, as text, and the choices of groups that the key belongs to.
+#: By dotted key: the value as text, and the choices of the config groups that contain the key.
 Words = Mapping[str, tuple[str, tuple[str, ...]]]
 
 
 def run_id(config: Mapping[str, Any]) -> str:
     """Hash of the scientific part of a resolved config: 12 hexadecimal digits.
 
-    Stable across processes, key order and number formats (``0.1`` and ``1e-1``, ``5`` and ``5.0``);
-    what is passed on to a class of the user's or to Lightning is as it was given, since ``1`` may
-    be a number of batches there and ``1.0`` all of them.
+    Stable across processes, key order and number formats (``0.1`` and ``1e-1``, ``5`` and ``5.0``).
+    Arguments passed on to a user's class or to Lightning are hashed as given, since there ``1`` may
+    mean one batch and ``1.0`` all of them.
 
     Args:
-        config: the resolved config, as of `with_spans`.
+        config: the resolved config, as returned by `with_spans`.
     """
     return _digest(_text_of(scientific_part(config)))
 
 
 def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[str, Any]:
-    """A resolved config with the number of examples that are in fact taken together.
+    """A resolved config with `micro` replaced by the number of examples processed as one.
 
-    For a loss that is no mean the ranks count too, as `2x32`: it may gather what they have, and an
-    average that follows every micro-batch follows those of its own rank alone.
+    `loss_span` includes the ranks, as in `2x32`: a loss that is not a mean may gather over ranks,
+    and a running average over micro-batches sees only those of its own rank.
     """
     spans: dict[str, Any] = {key: micro_batch for key in MICRO if config.get(key) == "micro"}
     if ranks > 1 and "loss_span" in spans:
@@ -57,49 +57,49 @@ def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[
     return {**config, **spans}
 
 
-#: Keys that a training knows only through the learning rates that follow from them, unless it
-#: measures its noise.
+#: Keys that affect training only through the learning rates derived from them, unless the run
+#: measures gradient noise.
 OF_RATES = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
 
 
 def id_but_for_rates(config: Mapping[str, Any]) -> str:
-    """Hash of what a training depends on beside its learning rates.
+    """Hash of everything that training depends on, except its learning rates.
 
     Args:
-        config: as of `run_id`.
+        config: as for `run_id`.
     """
     return _digest(_text_of([_but_for_rates(scientific_part(config)), None]))
 
 
-_SEED = "\0seed"  # stands for it; nobody types this
+_SEED = "\0seed"  # a placeholder for the seed that nobody types
 
 
 class Kin:
-    """What runs share that differ in their seed alone, most of a large grid: worked out once.
+    """What runs that differ only in their seed have in common, computed once for all of them.
 
     Args:
-        config: of any of them, as of `run_id`.
-        rates: what their learning rates are; None if only the training shows them.
+        config: of any one of them, as for `run_id`.
+        rates: what determines their learning rates; None if they depend on measured noise.
     """
 
     def __init__(self, config: Mapping[str, Any], rates: Any) -> None:
         self._config, self._rates = config, rates
 
     def run_id(self, seed: int) -> str:
-        """As `run_id` has it."""
+        """As the function `run_id`."""
         return _digest(str(seed).join(self._identity))
 
     def training_id(self, seed: int) -> str | None:
-        """Hash of what a training depends on, with its rates; None if they are not known."""
+        """Hash of everything that training depends on, with its rates; None if they are unknown."""
         return _digest(str(seed).join(self._training)) if self._training else None
 
     def id_but_for_rates(self, seed: int) -> str:
-        """As `id_but_for_rates` has it."""
+        """As the function `id_but_for_rates`."""
         before, after = self._rest
         return _digest(f"{before}{seed}{after}, null]")
 
     def words(self, seed: int) -> Words:
-        """As `words` has them."""
+        """As the function `words`."""
         return {**self._words, "seed": (str(seed), ())}
 
     @cached_property
@@ -133,7 +133,7 @@ class Kin:
 
 
 def _around_seed(content: Mapping[str, Any]) -> tuple[str, str]:
-    """The text of a content that is hashed, before and after its seed."""
+    """The text to be hashed, split into the parts before and after the seed."""
     before, after = _text_of({**content, "seed": _SEED}).split(_text_of(_SEED))
     return before, after
 
@@ -150,9 +150,9 @@ def _but_for_rates(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The scientific keys alone, without the incidental keys of the groups.
+    """Only the scientific keys, without the incidental keys inside groups.
 
-    A key that is null, false or empty is as good as absent, so that a switch added later, off by
+    A key that is null, false or empty counts as absent, so that a switch added later, off by
     default, does not change the identity of earlier runs.
     """
     unread = _unread(config)
@@ -169,10 +169,10 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(config: Mapping[str, Any]) -> Words:
-    """The scientific settings by dotted key, as people would type them.
+    """The scientific settings by dotted key, as users would type them.
 
     Args:
-        config: as of `run_id`.
+        config: as for `run_id`.
     """
     return _words_of(config, scientific_part(config))
 
@@ -185,7 +185,7 @@ def _words_of(config: Mapping[str, Any], kept: Mapping[str, Any]) -> Words:
 
 
 def _unread(config: Mapping[str, Any]) -> frozenset[str]:
-    """Keys that nothing reads: those of our classifier beside a module of the user's."""
+    """Keys that do not count: the classifier's if the module is the user's, else `module`."""
     if "module" not in config or is_ours(config["module"]["_target_"]):
         return frozenset({"module"})
     return frozenset({"model", "label_smoothing", "zero_init_last_norm"})
@@ -196,14 +196,14 @@ def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     is_read = name == "optimizer" or (name != "trainer" and _is_read(group))
     spelled = {key: _canonical(value) if is_read else value for key, value in group.items()}
     kept = {key: value for key, value in spelled.items() if key not in incidental}
-    # A class of ours goes by its name, so that its file may move; any other by its import path.
+    # Our classes are identified by name, so that files may move; all others by import path.
     if is_ours(str(kept.get("_target_", ""))):
         kept["_target_"] = kept["_target_"].rpartition(".")[2]
     return kept
 
 
 def _canonical(value: Any) -> Any:
-    """One spelling for each number that we read ourselves: integral floats become integers."""
+    """One spelling per number, if we read it ourselves: integral floats become integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
     if isinstance(value, dict):
@@ -212,13 +212,13 @@ def _canonical(value: Any) -> Any:
 
 
 def _is_read(group: Mapping[str, Any]) -> bool:
-    """Whether its settings are read by us, and not passed on to a class of the user's."""
+    """Whether we read its settings, rather than passing them on to a user's class."""
     return is_ours(str(group.get("_target_", "sweeper.")))
 
 
 @lru_cache(maxsize=10_000)
 def _leaves_of(key: str, text: str) -> Sequence[tuple[str, str, tuple[str, ...]]]:
-    """Of a setting as JSON: most runs of a grid share theirs, and then the same texts."""
+    """`_leaves` of a setting given as JSON; cached, because most runs of a grid share it."""
     return tuple(_leaves(key, json.loads(text), ()))
 
 
@@ -238,7 +238,7 @@ def _leaves(
 
 
 def _text(value: Any) -> str:
-    """As one would type it."""
+    """A value as users would type it."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, list | tuple):

@@ -14,7 +14,7 @@ def imported(dotted: str, key: str) -> Callable[..., Any]:
 
     Args:
         dotted: `module.function`; the module's folder is on Python's path.
-        key: the config key that holds the path, for the error.
+        key: the config key that holds the path, for error messages.
 
     Raises:
         ValueError: if it cannot be imported or called.
@@ -27,7 +27,7 @@ def imported(dotted: str, key: str) -> Callable[..., Any]:
             "Install its package or put its folder on PYTHONPATH."
         )
         raise ValueError(msg) from error
-    except (Exception, SystemExit) as error:  # of the module's own code
+    except (Exception, SystemExit) as error:  # raised by the module's own code
         raise ValueError(_raised(f"{key}={dotted!r}", error)) from error
     if not callable(found):
         msg = f"{key} must name a class or a function; got {key}={dotted!r}. It cannot be called."
@@ -36,13 +36,13 @@ def imported(dotted: str, key: str) -> Callable[..., Any]:
 
 
 def call(dotted: str, *args: Any, settings: Mapping[str, Any], key: str = "_target_") -> Any:
-    """Call the class or function that a dotted path names; an error inside of it is its own.
+    """Call the class or function that a dotted path names; errors raised inside it pass through.
 
     Args:
-        dotted: as of `imported`.
+        dotted: as for `imported`.
         args: positional arguments, given first.
         settings: keyword arguments.
-        key: as of `imported`.
+        key: as for `imported`.
 
     Raises:
         ValueError: if it cannot be imported or does not take these arguments.
@@ -55,19 +55,19 @@ def call(dotted: str, *args: Any, settings: Mapping[str, Any], key: str = "_targ
         msg = f"{key}={dotted} must accept the settings in its config; got {given}: {error}."
         raise ValueError(msg) from error
     except ValueError:
-        pass  # written in C, without a signature: the call will tell
+        pass  # written in C, without a signature: the call will show
     return made(*args, **settings)
 
 
 def given_by(what: str, call_it: Callable[[], _Given]) -> _Given:
-    """What a function of the user's gives, before a run starts.
+    """The result of a user's function that is called before a run starts.
 
     Args:
-        what: the key and the dotted path of the function.
+        what: the function's key and dotted path, for the error.
         call_it: calls it.
 
     Raises:
-        ValueError: if it raises or exits; a ValueError of its own is passed on.
+        ValueError: if it raises or exits; its own ValueErrors are passed on unchanged.
     """
     try:
         return call_it()

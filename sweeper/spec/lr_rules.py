@@ -1,4 +1,4 @@
-"""Learning-rate rules: how the peak rate follows the global batch. Pure functions of the batch."""
+"""Learning-rate rules: how the peak rate scales with the global batch. Pure functions."""
 
 import math
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from sweeper.spec.values import (
     named_or_own,
 )
 
-RunID = Text | Index  # one of digits alone is a number to Hydra
+RunID = Text | Index  # Hydra reads one that has only digits as a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """All that a rule may see: no layout, no data, no step.
+    """All that a rule may depend on: no layout, no data, no step.
 
     Attributes:
         base_lr: learning rate tuned at `base_batch` [dimensionless].
@@ -48,18 +48,18 @@ class _Rule(Settings):
     """A rule gives the peak learning rate; at the base batch it gives ``base_lr``.
 
     Attributes:
-        warmup_exponent: of the batch ratio in the length of the warmup; None leaves it as it is.
+        warmup_exponent: exponent of the batch ratio by which the warmup is scaled; None: unscaled.
     """
 
     warmup_exponent: Number | None = None
 
 
 class _RuleOfNoise(_Rule):
-    """A rule that needs the gradient's noise scale.
+    """A rule that depends on the gradient noise scale.
 
     Attributes:
-        noise_scale: from an earlier run; `measured` until planning fills in the number [examples].
-        measured_in: the run that has measured it.
+        noise_scale: the number, or `measured` until planning fills it in [examples].
+        measured_in: the run that measured it.
     """
 
     noise_scale: Positive | Literal["measured"]
@@ -89,7 +89,7 @@ class NoScaling(_Rule):
 class Linear(_Rule):
     """Multiply by the batch ratio: ``peak_lr = base_lr * batch_ratio``.
 
-    Keeps the noise of SGD per epoch, ``lr / global_batch``, the same.
+    Keeps SGD's noise per epoch, which goes as ``lr / global_batch``, the same.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 2.1.
@@ -105,7 +105,7 @@ class Linear(_Rule):
 class Sqrt(_Rule):
     """Multiply by the root of the batch ratio: ``peak_lr = base_lr * sqrt(batch_ratio)``.
 
-    Keeps the covariance of one step's update, ``lr**2 / global_batch``, the same.
+    Keeps the covariance of a step's update, which goes as ``lr**2 / global_batch``, the same.
 
     Source:
         Krizhevsky 2014, arXiv:1404.5997; Hoffer et al. 2017, arXiv:1705.08741.
@@ -140,7 +140,7 @@ class Power(_Rule):
         exponent: 0 is `none`, 0.5 `sqrt`, 1 `linear` [dimensionless].
 
     Source:
-        An empirical law without a theory; McCandlish et al. 2018 saw 0.5 to 1 with Adam.
+        An empirical law without theory; McCandlish et al. 2018 found 0.5 to 1 with Adam.
     """
 
     name: Literal["power"]
@@ -152,7 +152,7 @@ class Power(_Rule):
 
 
 class LinearCapped(_Rule):
-    """Linear up to a highest rate: ``peak_lr = min(base_lr * batch_ratio, max_lr)``.
+    """Linear up to a cap: ``peak_lr = min(base_lr * batch_ratio, max_lr)``.
 
     Attributes:
         max_lr: the highest learning rate, at least ``base_lr`` [dimensionless].
@@ -180,8 +180,8 @@ class Saturating(_RuleOfNoise):
     """Linear far below the noise scale, constant far above it.
 
     ``peak_lr = base_lr * (1 + noise_scale / base_batch) / (1 + noise_scale / global_batch)``,
-    that is ``max_lr / (1 + noise_scale / global_batch)`` through the base point. AdaScale's gain
-    (Johnson et al. 2020) is the same ratio, measured at each step.
+    that is ``max_lr / (1 + noise_scale / global_batch)``, with ``max_lr`` chosen so that the base
+    batch has the base rate. AdaScale's gain (Johnson et al. 2020) is this ratio, measured per step.
 
     Source:
         McCandlish et al. 2018, arXiv:1812.06162, equation 2.6 (from memory).
@@ -196,13 +196,13 @@ class Saturating(_RuleOfNoise):
 
 
 class Surge(_RuleOfNoise):
-    """Rise as the root, peak at the noise scale, fall beyond it; for Adam and sign updates.
+    """Rise as the square root, peak at the noise scale, fall beyond it; for Adam and sign updates.
 
     ``peak_lr`` is proportional to ``1 / (sqrt(noise_scale / B) + sqrt(B / noise_scale))`` at the
-    global batch ``B``, through the base point. Differs from the exact law: far beyond the peak
-    that tends to a constant above zero, this form to zero.
+    global batch ``B``, and is ``base_lr`` at the base batch. Differs from the exact law, which
+    tends to a constant above zero far beyond the peak; this form tends to zero.
 
-    The noise scale is here the batch of the highest rate, not McCandlish's.
+    Here the noise scale is the batch with the highest rate, not McCandlish's.
 
     Source:
         Li et al. 2024, arXiv:2405.14578.
@@ -211,7 +211,7 @@ class Surge(_RuleOfNoise):
     name: Literal["surge"]
 
     def peak_lr(self, at: Scaling) -> float:
-        """``base_lr`` times the height of the curve at the batch over that at the base batch."""
+        """``base_lr * height(global_batch) / height(base_batch)``, with the height of the curve."""
         scale = self._noise_scale
 
         def height(batch: float) -> float:
@@ -221,13 +221,13 @@ class Surge(_RuleOfNoise):
 
 
 class AdaScaleRule(_Rule):
-    """The rate of the base batch; each step multiplies it by the gain it measures.
+    """The base batch's rate, which each step multiplies by the gain that it measures.
 
     Attributes:
-        smoothing: of the gain's moving averages, from 0 to below 1; None: by the batch ratio.
+        smoothing: decay of the moving averages, from 0 to below 1; None: from the batch ratio.
 
     Source:
-        Johnson et al. 2020, arXiv:2007.05105; the gain is in adascale.py and gradient_noise.py.
+        Johnson et al. 2020, arXiv:2007.05105; see adascale.py and gradient_noise.py for the gain.
     """
 
     name: Literal["adascale"]
@@ -249,7 +249,7 @@ class AdaScaleRule(_Rule):
 
 
 class OwnRule(_Rule, Own):
-    """A function that gets a `Scaling` and its settings, and gives the rate."""
+    """A user's function of a `Scaling` and its settings that returns the peak rate."""
 
     measured_in: RunID | None = None
 
@@ -274,7 +274,7 @@ LRRule = Annotated[
 
 
 def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: int) -> float:
-    """Learning rate at the end of warmup, by a rule.
+    """The learning rate at the end of warmup under a rule.
 
     Args:
         lr_rule: the rule.
@@ -283,7 +283,7 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
         base_batch: the reference batch [examples].
 
     Raises:
-        ValueError: if the rule does not take these settings or gives no positive rate.
+        ValueError: if the rule refuses these settings or gives no positive, finite rate.
     """
     at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
     peak = number(lambda: lr_rule.peak_lr(at))

@@ -14,8 +14,8 @@ class Device:
 
     Attributes:
         kind: the name of the GPU, or cpu.
-        memory_gib: of the GPU, as its driver tells; None on a CPU [GiB].
-        runs: that share a GPU [count].
+        memory_gib: memory of the GPU as reported by its driver; None on a CPU [GiB].
+        runs: number of runs that share a GPU [count].
     """
 
     kind: str = "cpu"
@@ -26,7 +26,7 @@ class Device:
 #: The CPU of any machine.
 CPU = Device()
 
-#: Scientific keys that do not affect memory; any other key is assumed to.
+#: Scientific keys that do not affect memory; every other key is assumed to.
 _WITHOUT_MEMORY = frozenset(
     {
         "base_batch",
@@ -43,19 +43,19 @@ _WITHOUT_MEMORY = frozenset(
         "warmup_workers",
     }
 )
-#: Keys that change nothing of what a micro-batch takes, but for those of the layout.
+#: Keys that, except for those of the layout, do not change what a micro-batch takes.
 WITHOUT_WORK = _WITHOUT_MEMORY | frozenset(Incidental.model_fields)
-#: Keys that change nothing but speed and memory, and do change memory.
+#: Incidental keys that do change memory.
 LAYOUT = ("devices", "num_nodes", "threads")
-#: Groups whose sizes stand in their numbers; elsewhere a number with a fraction is on or off.
+#: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.
 _SIZED = frozenset({"data", "model"})
 
 
 def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
-    """All of a config and a device that can change the memory of a micro-batch.
+    """The part of a config and a device that can change the memory of a micro-batch.
 
-    Two runs with the same part may share what was measured; the size of their batch is none of it,
-    because accumulation costs no memory.
+    Two runs with the same part may share measurements; the batch is not included, because
+    accumulation costs no memory.
 
     Args:
         config: of a run.
@@ -65,7 +65,7 @@ def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
 
 
 def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a resolved config that can change what a micro-batch of a given size takes."""
+    """The part of a resolved config that can change what a micro-batch of a given size takes."""
     changing = {
         key: _sizes(key, value)
         for key, value in resolved.items()
@@ -75,7 +75,7 @@ def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(key: str, value: Any) -> Any:
-    """A config value as far as memory depends on it."""
+    """A config value, reduced to what memory depends on."""
     if isinstance(value, Mapping):
         incidental = INCIDENTAL.get(key, frozenset()) - {"num_workers"}
         kept = {k: v for k, v in value.items() if k not in incidental}

@@ -9,26 +9,26 @@ from pydantic import BaseModel, ConfigDict
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
-#: Of tensors; what else a process or a device holds is `DEVICE`.
+#: Classes of tensors; everything else that a process or a device holds is `DEVICE`.
 CLASSES: tuple[str, ...] = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, TEMPORARIES)
 DEVICE = "device"
 
 _GIB = 2**30
-#: The C library takes larger blocks from the system and gives them back; of smaller ones it keeps
-#: what is freed, and most of that does not fit what is asked for next: measured, on Linux.
+#: The C library returns larger blocks to the system when they are freed. Smaller ones it keeps,
+#: and most of them do not fit later requests. Measured on Linux.
 _KEPT_BELOW, _KEPT_PART, _STAYING_PART = 2**25, 0.65, 0.5
-#: Of libraries' code, what training touches: measured, with torch 2.15 [GiB].
+#: Library code that only training pages in; measured with torch 2.15 [GiB].
 _CODE_GIB = 0.02
 
 
 class MemoryTrace(BaseModel):
-    """What was found of the memory of one kind of run, without training it.
+    """What is known of the memory of one kind of run without training it.
 
     Attributes:
-        classes: by micro-batch the bytes of each class at the peak of a step.
-        sizes: of the smaller micro-batch's activations and temporaries, with how many have them.
-        held_gib: what a process on a CPU holds besides: libraries and data [GiB].
-        why_not: why nothing was found; empty if it was.
+        classes: by micro-batch, the size of each class at the peak of a step [bytes].
+        sizes: number of activations and temporaries of the smaller micro-batch by size [bytes].
+        held_gib: what a process on a CPU holds in addition: libraries and data [GiB].
+        why_not: why the trace failed; empty if it succeeded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -39,9 +39,9 @@ class MemoryTrace(BaseModel):
     why_not: str = ""
 
     def at(self, micro_batch: int) -> dict[str, float] | None:
-        """The memory of each class with a micro-batch, on the line through the two traced [GiB].
+        """The memory of each class at a micro-batch, on the line through the two traced ones [GiB].
 
-        With one traced, activations and temporaries are in proportion to the micro-batch.
+        If only one was traced, activations and temporaries are proportional to the micro-batch.
         """
         if not self.classes:
             return None
@@ -56,10 +56,10 @@ class MemoryTrace(BaseModel):
         return {name: max(0.0, size) / _GIB for name, size in found.items()}
 
     def beside(self, micro_batch: int) -> float:
-        """What a process on a CPU holds besides its tensors, at the most [GiB].
+        """The most that a process on a CPU holds in addition to its tensors [GiB].
 
-        A checkpoint is written to memory first, when activations are gone, as far as the C library
-        gives them back.
+        A checkpoint is serialized in memory once activations are freed; it adds only what exceeds
+        the part of them that the C library returned to the system.
         """
         if (found := self.at(micro_batch)) is None:
             return self.held_gib

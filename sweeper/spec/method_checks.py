@@ -1,4 +1,4 @@
-"""Methods for any optimizer and any model, and what they rule out."""
+"""Checks of methods that combine with any optimizer and model: which combinations are refused."""
 
 from collections.abc import Mapping
 
@@ -13,25 +13,25 @@ from sweeper.spec.trainer_settings import check_trainer
 
 
 def gradient_span(config: RunConfig) -> int | None:
-    """Examples whose mean gradient a method looks at on its own; None if none does.
+    """Examples whose mean gradient a method uses separately; None if no method does.
 
-    Like the BatchNorm span it is part of what is trained, not of the layout: it fixes the
-    micro-batch, so that the same statistics come from every layout [examples].
+    Like the BatchNorm span, it is part of the experiment and not of the layout: it fixes the
+    micro-batch, so that every layout gives the same statistics [examples].
     """
     return next(iter(_spans(config).values()), None)
 
 
 def takes_micro_batches_whole(config: RunConfig) -> bool:
-    """Whether BatchNorm, the loss or the method looks at each micro-batch.
+    """Whether BatchNorm, the loss or a method uses each micro-batch as a unit.
 
-    Its size is part of what is trained then: the memory of a machine must not choose it.
+    Its size is then part of the experiment, so a machine's memory must not choose it.
     """
     is_whole = any(getattr(config, key) == "micro" for key in MICRO)
     return is_whole or gradient_span(config) is not None
 
 
 def _spans(config: RunConfig) -> dict[str, int]:
-    """Methods that use gradients of parts of the batch: examples per part, by config key."""
+    """By config key, the examples per part of methods that use gradients of parts of the batch."""
     noise_key = "base_batch" if config.noise_span is None else "noise_span"
     asked = {
         "optimizer.gradient_span": config.optimizer.gradient_span,
@@ -42,7 +42,7 @@ def _spans(config: RunConfig) -> dict[str, int]:
 
 
 def check_methods(config: RunConfig) -> None:
-    """Refuse methods that do not go together.
+    """Refuse methods that cannot be combined.
 
     Raises:
         ValueError: with a rule, the value and a remedy.
@@ -65,7 +65,7 @@ def check_methods(config: RunConfig) -> None:
 
 
 def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
-    """Refuse a precision that the device does not have.
+    """Refuse a precision that the device does not support.
 
     Raises:
         ValueError: with a rule, the value and a remedy.
@@ -229,7 +229,7 @@ def _check_comparable(key: str, span: int, config: RunConfig) -> None:
 
 
 def _check_module(config: RunConfig) -> None:
-    """Refuse keys that do not go with the module, its optimizers or its metric."""
+    """Refuse keys that do not fit the module, its optimizers or its metric."""
     if config.has_own_module:
         _check_own(config)
     elif config.loss_items is not None:

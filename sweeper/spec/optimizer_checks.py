@@ -1,4 +1,4 @@
-"""Settings of the optimizers that conf/ has: torch accepts momenta that no training survives."""
+"""Checks of the settings of conf/'s optimizers: torch accepts momenta that always diverge."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _TORCHS = "torch.optim."
 
 
 def check_optimizer(optimizer: Optimizer) -> None:
-    """Refuse a setting that cannot be meant; optimizers of the user's own check theirs.
+    """Refuse a setting that cannot be intended; a user's own optimizer checks its own.
 
     Raises:
         ValueError: with a rule, the value and a remedy.

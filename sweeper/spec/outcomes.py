@@ -1,10 +1,10 @@
-"""How a run can end. Failure is data: each end is a row with its reason."""
+"""How a run can end. Failure is data: every outcome is a row with its reason."""
 
 from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How an attempt at a run ended, or what it is doing."""
+    """How an attempt at a run ended."""
 
     FINISHED = "finished"  # trained all epochs
     DIVERGED = "diverged"  # a non-finite loss: a scientific result, never retried
@@ -15,5 +15,5 @@ class Outcome(StrEnum):
 
     @property
     def is_result(self) -> bool:
-        """Whether the run is settled: trained to its end, or found to diverge."""
+        """Whether the run needs no other attempt: it trained to its end, or diverged."""
         return self in {Outcome.FINISHED, Outcome.DIVERGED}

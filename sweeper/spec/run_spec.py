@@ -1,4 +1,4 @@
-"""One run, decided: everything a worker needs and a table row says, checked and derived once."""
+"""One fully specified run: all that a worker needs and a row records, checked and derived once."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,12 @@ from sweeper.spec.schedules import (
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One training run: its config and what follows from it.
+    """One training run: its config and what is derived from it.
 
     Attributes:
         config: with the keys that users type.
         batch_plan: micro-batch, accumulation, ranks and steps of each epoch, as far as known.
-        schedule: the learning rate at every step; with AdaScale, of the base batch.
+        schedule: the learning rate at every step; with AdaScale, that of the base batch.
     """
 
     config: RunConfig
@@ -43,7 +43,7 @@ class RunSpec:
 
     @cached_property
     def kin(self) -> identity.Kin:
-        """What it shares with the runs that differ from it in the seed alone."""
+        """What it shares with the runs that differ from it only in the seed."""
         return identity.Kin(self.identified, self._rates)
 
     @cached_property
@@ -53,9 +53,9 @@ class RunSpec:
 
     @cached_property
     def training_id(self) -> str | None:
-        """Hash of all that the training depends on; runs that share it are the same, step by step.
+        """Hash of all that training depends on; runs that share it are identical, step by step.
 
-        None if its rates or batches follow from what only the training shows.
+        None if its rates or batches depend on what training measures.
         """
         return self.kin.training_id(self.config.seed)
 
@@ -65,22 +65,22 @@ class RunSpec:
         return self.kin.words(self.config.seed)
 
     def with_seed(self, seed: int) -> "RunSpec":
-        """The same run with another seed, a whole number of 0 or more: nothing else follows it."""
+        """The same run with another seed, 0 or more; nothing else depends on the seed."""
         return self if seed == self.config.seed else self._with("seed", seed, plain=seed)
 
     def with_predicted(self, predicted: Predicted | None) -> "RunSpec":
-        """The same run with the time that it is predicted to take: its row will say it."""
+        """The same run with its predicted duration, which its row will record."""
         return self._with("predicted", predicted, plain=predicted and predicted.model_dump())
 
     def with_predicted_memory(self, gib: float) -> "RunSpec":
-        """The same run with the memory that it is predicted to take [GiB]."""
+        """The same run with its predicted memory [GiB]."""
         return self._with("predicted_memory_gib", gib, plain=gib)
 
     def _with(self, key: str, value: Any, *, plain: Any) -> "RunSpec":
-        """With another value of a key; `plain` is what files have of it."""
+        """The same run with another value of a key; `plain` is that value as written to files."""
         config = self.config.model_copy(update={key: value})
         vars(config)["resolved"] = {**self.config.resolved, key: plain}
-        spec = object.__new__(RunSpec)  # in a fifth of the time of `replace`: a plan has thousands
+        spec = object.__new__(RunSpec)  # a fifth of the time of `replace`; plans make thousands
         vars(spec).update(
             config=config, batch_plan=self.batch_plan, schedule=self.schedule, kin=self.kin
         )
@@ -88,7 +88,7 @@ class RunSpec:
 
     @property
     def _rates(self) -> Sequence[object] | None:
-        """What its learning rates are, as few numbers; None if only the training shows them."""
+        """A few values that fix all learning rates; None if those depend on measured noise."""
         if needs_noise(self.config):
             return None
         decay = self.config.schedule
@@ -98,7 +98,7 @@ class RunSpec:
 
     @property
     def identified(self) -> dict[str, Any]:
-        """The config as its identity reads it."""
+        """The config from which its identity is computed."""
         return identity.with_spans(
             self.config.resolved, self.split.micro_batch, self.split.world_size
         )
@@ -115,7 +115,7 @@ class RunSpec:
 
     @property
     def has_spans(self) -> bool:
-        """Whether BatchNorm layers are replaced: a user's are left as they are with `micro`."""
+        """Whether BatchNorm layers are replaced; with `micro`, those of a user's module are not."""
         config = self.config
         is_left = config.has_own_module and config.bn_span == "micro"
         return config.bn_span is not None and not is_left
@@ -127,7 +127,7 @@ class RunSpec:
 
     @property
     def dropped_examples(self) -> int:
-        """What the first epoch leaves out, as it makes no whole batch [examples]."""
+        """Examples that the first epoch leaves out, because they do not fill a batch [examples]."""
         return self.config.data.num_train_examples % self.config.batch
 
     @property
@@ -137,7 +137,7 @@ class RunSpec:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps in the training, of `epochs` epochs and the known batches [steps]."""
+        """Optimizer steps in `epochs` epochs, with the batch growths known so far [steps]."""
         return self.batch_plan.steps_before(self.epochs)
 
     def steps_at(self, epoch: int) -> int:
@@ -146,14 +146,14 @@ class RunSpec:
 
     @property
     def most_epochs(self) -> int:
-        """The longest that the training can take: with AdaScale, at a gain of 1 [epochs]."""
+        """The longest that training can take; with AdaScale, that is at a gain of 1 [epochs]."""
         if self.config.lr_rule.name != "adascale":
             return self.epochs
         return math.ceil(self.schedule.steps_per_epoch * self.epochs / self.steps_per_epoch)
 
     @property
     def point(self) -> str:
-        """Batch, warmup, rule and seed as a short label, for tables and job names."""
+        """Batch, warmup, rule, seed and any devices as a short label, for tables and job names."""
         c = self.config
         words = f"batch={c.batch} warmup={c.warmup:g} lr_rule={c.lr_rule.name} seed={c.seed}"
         return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
@@ -163,7 +163,7 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
     """Check a config and derive the run from it.
 
     Args:
-        config: of the run; as a mapping, resolved, with the keys that users type.
+        config: of the run; if a mapping, resolved and with the keys that users type.
 
     Raises:
         ValueError: if a value is wrong or the values do not fit together.
@@ -172,13 +172,13 @@ def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
 
 
 def stored_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> RunSpec:
-    """The run of a config that lies in a results folder, whoever wrote it: calls nothing it names.
+    """The run of a config in a results folder, whoever wrote it: calls nothing that it names.
 
-    A schedule of the user's own is not known then, it is nan everywhere.
+    A user's own schedule is therefore unknown: it is nan everywhere.
 
     Args:
-        config: as of `run_spec`.
-        noted_lr: the peak rate, where a function of the user's own gives it [dimensionless].
+        config: as for `run_spec`.
+        noted_lr: the peak rate, in case it comes from a user's own function [dimensionless].
 
     Raises:
         ValueError: if a value is wrong or the values do not fit together.
@@ -199,24 +199,24 @@ def _run_spec(config: RunConfig, noted_lr: float | None = None) -> RunSpec:
 
 
 def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
-    """The same run with its batch multiplied at the start of these 0-based epochs."""
+    """The same run with its batch multiplied at the start of each of these 0-based epochs."""
     plan = replace(spec.batch_plan, grown=grown)
-    schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # of the first batch
+    schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # that of the first batch
     return replace(spec, batch_plan=plan, schedule=schedule)
 
 
 def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
-    """The same run in micro-batches of another size; its config keeps the user's word for it.
+    """The same run with another micro-batch; its config keeps what the user wrote, such as `auto`.
 
     Raises:
-        ValueError: if micro-batches of this size do not make the batch.
+        ValueError: if micro-batches of this size do not split the batch exactly.
     """
     return replace(run_spec(spec.config.replaced(micro_batch=micro_batch)), config=spec.config)
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
-    """With a `noted_lr`, no function of the user's own is called."""
-    # Without a rate of our own, what is scheduled multiplies those of the module's optimizers.
+    """The schedule; if `noted_lr` is given, none of the user's functions is called."""
+    # Without base_lr, the schedule is a factor on the rates of the module's own optimizers.
     base_lr, batch, base_batch = float(config.base_lr or 1), config.batch, config.base_batch
     if noted_lr is not None and isinstance(config.lr_rule, OwnRule):
         peak = noted_lr
@@ -251,14 +251,14 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
 
 
 def _unknown(epoch: float) -> float:
-    """The decay of a schedule that is not to be called."""
+    """The decay of a user's schedule that must not be called."""
     del epoch
     return math.nan
 
 
 def _batch_plan(config: RunConfig) -> BatchPlan:
     steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
-    span = None if config.bn_span == "micro" else config.bn_span  # None: as the micro-batch
+    span = None if config.bn_span == "micro" else config.bn_span  # None: the micro-batch
     micro_batch = config.micro_batch
     if micro_batch == "auto":
         micro_batch = gradient_span(config) or choose_micro_batch(

@@ -1,6 +1,6 @@
 """The learning rate as a pure function of the optimizer step: warmup times decay.
 
-No hidden counter: any step can be evaluated, on any layout, after any resume.
+No hidden counter: any step can be evaluated, on any layout and after any resume.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +10,8 @@ from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Decay, number
 
-#: How far along the climb a 0-based step stands, 0 at the start and 1 at the peak, given the
-#: step and the length of the warmup [steps].
+#: From a 0-based step and the length of the warmup [steps]: how far the rate has climbed by then,
+#: 0 at the start and 1 at the peak.
 Shape = Callable[[int, float], float]
 
 
@@ -29,7 +29,7 @@ class Warmup:
 
 
 def gradual(step: int, steps: float) -> float:
-    """Climb by the same amount each step; the first step is at the start: ``step / steps``.
+    """Climb by the same amount at each step; the first step has the start rate: ``step / steps``.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 2.2.
@@ -38,7 +38,7 @@ def gradual(step: int, steps: float) -> float:
 
 
 def ahead(step: int, steps: float) -> float:
-    """Like `gradual`, but the last step of the warmup is at the peak: ``(step + 1) / steps``.
+    """Like `gradual`, but the last warmup step has the peak rate: ``(step + 1) / steps``.
 
     Source:
         Horovod's examples/pytorch/pytorch_imagenet_resnet50.py, `adjust_learning_rate`.
@@ -47,7 +47,7 @@ def ahead(step: int, steps: float) -> float:
 
 
 def flat(step: int, steps: float) -> float:
-    """Stay at the start, then jump to the peak.
+    """Stay at the start rate, then jump to the peak.
 
     Source:
         Goyal et al. 2017, section 2.2, "constant warmup" (worse than none in their table).
@@ -59,8 +59,8 @@ def flat(step: int, steps: float) -> float:
 def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> float:
     """Length of the warmup at this batch, ``warmup * batch_ratio**warmup_exponent`` [epochs].
 
-    A rule without `warmup_exponent` leaves the warmup as it is. LEGW's exponent is 1: the epochs
-    grow with the batch, the number of steps stays.
+    Without a `warmup_exponent` the warmup is not scaled. LEGW's exponent is 1: the epochs grow with
+    the batch, and the number of steps stays the same.
 
     Args:
         lr_rule: the rule.
@@ -80,10 +80,10 @@ def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -
     """The warmup that a `warmup_start` names.
 
     * `base`: gradually from the base rate (Goyal et al. 2017);
-    * `zero`: gradually from zero, which the first step trains at (MLPerf);
+    * `zero`: gradually from zero, which is the rate of the first step (MLPerf);
     * `constant`: at the base rate, then a jump (Goyal et al. 2017);
-    * `horovod`: from ``peak_lr / workers``. Horovod divides by the ranks it happens to run on;
-      here the number is stated with the experiment, so that the layout changes nothing.
+    * `horovod`: from ``peak_lr / workers``. Horovod divides by the number of ranks; here the number
+      is part of the experiment, so that the layout changes nothing.
 
     Raises:
         ValueError: if `workers` is missing for `horovod`, or given without it.
@@ -113,17 +113,17 @@ class LRSchedule:
 
         lr(s) = (start_lr + (peak_lr - start_lr) * shape(s, S)) * decay(s / steps_per_epoch)
 
-    and 1 for the shape from ``S`` on. ``S`` need not be whole: nothing is rounded. The decay clock
-    runs through the warmup, so milestones are epochs since the start of training.
+    where the shape is 1 from ``S`` on. ``S`` need not be whole: nothing is rounded. The decay's
+    clock includes the warmup, so milestones are epochs since the start of training.
 
     Attributes:
         start_lr: learning rate of the first step when there is a warmup [dimensionless].
         peak_lr: learning rate at the end of warmup [dimensionless].
         warmup_epochs: length of the warmup [epochs].
         steps_per_epoch: optimizer steps per epoch [steps].
-        decay: factor on the learning rate at a position in training [epochs -> dimensionless].
+        decay: factor on the learning rate by position in training [epochs -> dimensionless].
         shape: the climb of the warmup.
-        batch_plan: where steps stand when their number per epoch changes; None: it does not.
+        batch_plan: position of each step if the steps per epoch change; None if they do not.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 2.2: the gradual warmup starts at the
@@ -144,7 +144,7 @@ class LRSchedule:
         return self._warmup(step) * self.decay(self.position(step))
 
     def position(self, step: int) -> float:
-        """Where in the training a 0-based optimizer step is taken [epochs]."""
+        """Position in training of a 0-based optimizer step [epochs]."""
         if self.batch_plan is None:
             return step / self.steps_per_epoch
         return self.batch_plan.position(step)
@@ -157,14 +157,15 @@ class LRSchedule:
 
     @property
     def warmup_steps(self) -> float:
-        """Length of the warmup [steps]; a fraction is kept."""
+        """Length of the warmup; may have a fraction [steps]."""
         return self.warmup_epochs * self.steps_per_epoch
 
     def before_decay(self, *, with_length: bool) -> tuple[object, ...]:
-        """What the rates before the decay are, as few numbers; equal if every step's rate is.
+        """The few values that determine all rates before the decay; equal values mean equal rates.
 
         Args:
-            with_length: whether the decay depends on the length of the warmup.
+            with_length: whether to include the length of the warmup in any case, for a decay that
+                depends on it.
         """
         is_level = self.warmup_epochs == 0 or self.start_lr == self.peak_lr
         climb = None if is_level else (self.start_lr, self.shape.__name__)

@@ -24,7 +24,7 @@ from sweeper.spec.values import (
     named_or_own,
 )
 
-#: Parts of a training at whose ends the schedule is looked at.
+#: Equal parts of the training at whose ends the factor is checked.
 _LOOKED_AT = 8
 #: The factor at a position in training [epochs -> dimensionless].
 Decay = Callable[[float], float]
@@ -32,7 +32,7 @@ Decay = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What a decay may depend on.
+    """The properties of a training that a decay may depend on.
 
     Attributes:
         epochs: length of the training [epochs].
@@ -61,13 +61,13 @@ class Constant(Settings):
 
 
 class PeriodicDecay(Settings):
-    """Multiply by ``factor`` at each milestone reached: ``factor ** #{milestones <= epoch}``.
+    """Multiply by ``factor`` at each milestone: ``factor ** #{milestones <= epoch}``.
 
     A milestone of 30 takes effect at the first step of 0-based epoch 30.
 
     Attributes:
         milestones: positions in training, ascending [epochs].
-        factor: what each milestone multiplies the learning rate by [dimensionless].
+        factor: each milestone multiplies the learning rate by this [dimensionless].
 
     Source:
         McCord & Dash 2021 ("periodic decay", 1/10 at 30, 60, 90); Goyal et al. 2017 (30, 60, 80).
@@ -84,20 +84,20 @@ class PeriodicDecay(Settings):
 
 
 class GrowingBatch(Settings):
-    """Multiply the batch at milestones instead of dividing the rate, as far as the batch may grow.
+    """Multiply the batch at milestones instead of dividing the rate, until it reaches its maximum.
 
-    The rate is divided by ``factor`` at each milestone where the batch does not grow:
+    The rate is divided by ``factor`` at each milestone at which the batch does not grow:
     ``factor ** -max(0, #{milestones <= epoch} - #{grown <= epoch})``.
 
     Attributes:
         milestones: positions in training, ascending [epochs].
-        factor: what a growth multiplies the batch by, and what a decay divides the rate by [count].
-        growth: what decides when the batch grows.
+        factor: a growth multiplies the batch by it, a decay divides the rate by it [count].
+        growth: whether the batch grows at the milestones or when the measured noise says so.
         max_batch: the largest batch [examples].
 
     Source:
-        Smith et al. 2017, arXiv:1711.00489: the noise of SGD is as ``lr / global_batch``, so both
-        ways lower it alike.
+        Smith et al. 2017, arXiv:1711.00489: SGD's noise goes as ``lr / global_batch``, so both ways
+        lower it equally.
     """
 
     name: Literal["growing_batch"]
@@ -111,7 +111,7 @@ class GrowingBatch(Settings):
     max_batch: InStep
 
     def growths_allowed(self, global_batch: int) -> int:
-        """How often the batch may be multiplied before it would exceed `max_batch` [count]."""
+        """How many times the batch may be multiplied without exceeding `max_batch` [count]."""
         allowed = 0
         while global_batch * self.factor ** (allowed + 1) <= self.max_batch:
             allowed += 1
@@ -129,12 +129,12 @@ class GrowingBatch(Settings):
 
 
 class _ToTheEnd(Settings):
-    """A decay that ends with the training.
+    """A decay that reaches its end rate when training ends.
 
     Attributes:
         end_lr: learning rate at the end [dimensionless].
-        clock: `start`: progress counts from the start of training, warmup included; `warmup`: from
-            the end of the warmup.
+        clock: where progress starts to count: `start`, at the start of training, including the
+            warmup; `warmup`, at the end of the warmup.
     """
 
     end_lr: NotNegative
@@ -147,8 +147,8 @@ class _ToTheEnd(Settings):
     ]
 
     def _end(self, training: Training) -> float:
-        """The factor at the end."""
-        if not self.end_lr > training.peak_lr:  # which is nan in a folder where it was not noted
+        """The factor at the end of training."""
+        if not self.end_lr > training.peak_lr:  # true for nan too: a peak that was not recorded
             return self.end_lr / training.peak_lr
         msg = (
             f"schedule.end_lr must be from 0 to the peak rate; got schedule.end_lr={self.end_lr}, "
@@ -157,20 +157,20 @@ class _ToTheEnd(Settings):
         raise ValueError(msg)
 
     def _progress(self, training: Training, extra_steps: float = 0) -> Callable[[float], float]:
-        """The part of the decay that is behind, from 0 to 1, at a position in training [epochs]."""
+        """The fraction of the decay completed, from 0 to 1, at a position in training [epochs]."""
         start = training.warmup_epochs if self.clock == "warmup" else 0.0
         length = training.epochs - start + extra_steps / training.steps_per_epoch
         return lambda epoch: min(1.0, max(0.0, (epoch - start) / length))
 
 
 class Polynomial(_ToTheEnd):
-    """Fall along a power to the end rate.
+    """Fall to the end rate as a power of the remaining fraction.
 
     ``lr = end_lr + (peak_lr - end_lr) * (1 - progress)**power``
 
     Attributes:
         power: 1 is a straight line, 2 LARS's parabola [dimensionless].
-        extra_steps: the end lies this far past the last step [steps]; MLPerf's is 1.
+        extra_steps: how far past the last step the end lies; 1 in MLPerf [steps].
 
     Source:
         You et al. 2017, arXiv:1708.03888 (power 2); mlcommons/training
@@ -205,7 +205,7 @@ class Cosine(_ToTheEnd):
 
 
 class OwnSchedule(Own):
-    """A function that gets a `Training` and its settings, and gives a `Decay`."""
+    """A user's function of a `Training` and its settings that returns a `Decay`."""
 
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training.
@@ -230,20 +230,20 @@ Schedule = Annotated[
 
 
 def silent_milestones(schedule: Schedule, epochs: float) -> list[float]:
-    """Milestones at or past the end of training: they never fire (McCord & Dash's 90 of 90)."""
+    """Milestones at or after the end of training, which never fire (McCord & Dash: 90 of 90)."""
     return [m for m in getattr(schedule, "milestones", ()) if m >= epochs]
 
 
 def early_milestones(schedule: Schedule, warmup_epochs: float) -> list[float]:
-    """Milestones before the end of the warmup: the rate never reaches its peak."""
+    """Milestones before the end of the warmup, with which the rate never reaches its peak."""
     return [m for m in getattr(schedule, "milestones", ()) if m < warmup_epochs]
 
 
 def checked_decay(schedule: Schedule, training: Training) -> Decay:
-    """The decay of a schedule, of which a few factors are looked at.
+    """The decay of a schedule, after checking its factor at a few positions.
 
     Raises:
-        ValueError: if the rate would be below 0, infinite or no number.
+        ValueError: if a rate would be negative, infinite or not a number.
     """
     decay = schedule.decay(training)
     for part in range(_LOOKED_AT + 1):
@@ -259,14 +259,14 @@ def checked_decay(schedule: Schedule, training: Training) -> Decay:
 
 
 def _factor(schedule: Schedule, decay: Decay, epoch: float) -> float:
-    """What a decay gives, nan if it is none."""
+    """The factor that a decay gives; nan if the decay is not a function."""
     if not callable(decay):
         return math.nan
     return given_by(f"schedule={schedule.name}", lambda: number(lambda: decay(epoch)))
 
 
 def number(found: Callable[[], float]) -> float:
-    """What a formula or a function of the user's gives; inf if too large, nan if no number."""
+    """The value of a formula or of a user's function; inf if too large, nan if not a number."""
     try:
         value = found()
     except OverflowError:

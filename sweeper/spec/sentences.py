@@ -1,4 +1,4 @@
-"""Errors in a config, as sentences of rule, value and remedy."""
+"""Plain values read into a model, and its errors as sentences of rule, value and remedy."""
 
 import difflib
 import re
@@ -15,12 +15,12 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> _Model:
-    """Read plain values.
+    """Read plain values into a model.
 
     Args:
-        model: what they are to become.
+        model: the model to make of them.
         given: the values by key.
-        prefix: goes before the key in a refusal.
+        prefix: put before the key in error messages.
 
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.
@@ -33,7 +33,7 @@ def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> 
 
 
 def check_complete(config: Any) -> None:
-    """Refuse a composed config in which values are still to be given: `???`.
+    """Refuse a composed config in which a value is still missing: `???`.
 
     Raises:
         ValueError: naming all of them.
@@ -54,7 +54,7 @@ def missing_keys(config: Any, path: str = "") -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """A line of text without what a terminal would take for a command."""
+    """A line of text without the characters that a terminal would interpret."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else "?" for c in text)
@@ -74,7 +74,7 @@ def _sentences(
     found: dict[str, str] = {}
     errors = refused.errors(include_url=False, include_context=False)
     of_places = {tuple(p for p in e["loc"] if isinstance(p, str)): e for e in reversed(errors)}
-    for error in reversed(of_places.values()):  # a long list has as many errors as items
+    for error in reversed(of_places.values()):  # one error per key: a long list has one per item
         key, holder, annotation = _place(error["loc"], given, model)
         if error["type"] == "extra_forbidden":
             sentence = _unknown(key, given, holder)
@@ -147,7 +147,7 @@ def _place(
 
 
 def models_of(annotation: Any) -> dict[str, type[BaseModel]]:
-    """The models that a group may be, by their names; one without a fixed name is the users'."""
+    """The models that a group may be, by name; one without a fixed name is for users' functions."""
     models = [part for part in _leaves(annotation) if isinstance(part, type)]
     return {
         next(iter(_choices(model.__annotations__.get("name"))), OWN): model
@@ -157,7 +157,7 @@ def models_of(annotation: Any) -> dict[str, type[BaseModel]]:
 
 
 def _rule(annotation: Any) -> Rule:
-    """What a value of a type must be: its rule, then its words, then null."""
+    """What a value of a type must be: its rules, then its literal choices, then null."""
     rules = [part for part in _leaves(annotation) if isinstance(part, Rule)]
     words, texts = _choices(annotation), [rule.text for rule in rules]
     if words:
@@ -175,7 +175,7 @@ def _choices(annotation: Any) -> list[str]:
 
 
 def _leaves(annotation: Any) -> list[Any]:
-    """The rules, words and plain types that an annotation is made of."""
+    """The rules, literal choices and plain types that an annotation consists of."""
     parts, origin = get_args(annotation), get_origin(annotation)
     if origin is Annotated:
         return [part for part in parts if isinstance(part, Rule)] or _leaves(parts[0])
@@ -187,7 +187,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
-    """A question naming a known word that begins so, or looks like it; empty if none does."""
+    """A question naming a known word that starts with this one or resembles it; empty if none."""
     words, low = {other.lower(): other for other in known}, word.lower()
     begin_so = [other for other in words if low and other.startswith(low)]
     meant = begin_so or difflib.get_close_matches(low, words, n=1)
@@ -195,7 +195,7 @@ def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
 
 
 def listed(value: Any) -> str:
-    """The numbers in a list, or in a text that was meant as one, as a grid has them; else empty."""
+    """The numbers of a list, or of a text meant as one, in the syntax of a grid; else empty."""
     parts = value if isinstance(value, list) else re.split(r"[\s,;|]+", str(value).strip("()[]{}"))
     texts = [str(part) for part in parts]
     are_numbers = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in texts)
@@ -213,13 +213,13 @@ def _value(given: Any, key: str) -> Any:
 
 
 def as_typed(value: Any) -> str:
-    """A value as one would write it in a config."""
+    """A value as users would write it in a config."""
     words = {True: "true", False: "false", None: "null"}
     return words[value] if value is None or isinstance(value, bool) else repr(value)
 
 
 def not_stored(node: Any, key: str = "") -> Iterator[str]:
-    """A sentence for each value, in settings of any type, that no table and no file can hold."""
+    """A sentence for each value, at any depth, that no table or file can hold."""
     if isinstance(node, int | float):
         if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
             yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."

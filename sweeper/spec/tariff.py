@@ -1,4 +1,4 @@
-"""What a device-hour and a kWh cost, as the user says. Pure: no clock, no disk, no cluster."""
+"""The user's prices of a device-hour and a kWh. Pure: no clock, no disk, no cluster."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -9,12 +9,12 @@ from sweeper.spec.values import EnergyPrice, Money, Rule, Settings
 
 
 class Tariff(Settings):
-    """What things cost; what is not given is not guessed.
+    """Prices; one that is not given is not guessed.
 
     Attributes:
         price: of a device-hour.
         energy_price: of a kWh.
-        pue: what the whole site takes for each kWh of its devices; 1 if None [dimensionless].
+        pue: energy of the whole site per energy of its devices; 1 if None [dimensionless].
     """
 
     price: Money | None = None
@@ -30,13 +30,13 @@ class Tariff(Settings):
         return energy_price
 
     def cost(self, device_hours: float, energy_kwh: float | None) -> str | None:
-        """A currency and an amount, as one would type it; None if no price is given for any of it.
+        """The cost as currency and amount, as users would type it; None if no price applies.
 
         ``device_hours * price + energy_kwh * pue * energy_price``
 
         Args:
-            device_hours: of all devices [hours].
-            energy_kwh: that they take; None if it is not known, and then left out [kWh].
+            device_hours: over all devices [hours].
+            energy_kwh: energy that they take; left out of the sum if None, unknown [kWh].
         """
         priced = [(self.price, device_hours)]
         if energy_kwh is not None:
@@ -51,13 +51,13 @@ def _currency(price: str) -> str:
 
 
 def total_kwh(parts: Iterable[float | None]) -> float | None:
-    """The sum of all parts; None if one is not known, or there is none [kWh]."""
+    """The sum of all parts; None if any is unknown or there are none [kWh]."""
     listed = list(parts)
     known = [part for part in listed if part is not None]
     return sum(known) if known and len(known) == len(listed) else None
 
 
 def taken(device_hours: float, energy_kwh: float | None, cost: str | None) -> str:
-    """What runs take, as far as it is known."""
+    """Device-hours, energy and cost as text, as far as they are known."""
     energy = None if energy_kwh is None else f"{energy_kwh:.3g} kWh"
     return ", ".join(filter(None, [f"{device_hours:.3g} device-hours", energy, cost]))

@@ -1,4 +1,4 @@
-"""Settings of Lightning's Trainer that pass through, and those that are the run's own."""
+"""Settings of Lightning's Trainer: those passed through, and those that only the run may set."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 from sweeper.spec.sentences import as_typed
 from sweeper.spec.values import Rule, Settings
 
-#: What a run decides, by the Trainer's name for it: the key to set instead, or why there is none.
+#: Trainer settings that the run decides: the config key to set instead, or why there is none.
 _OWNED = {
     "accelerator": "accelerator",
     "accumulate_grad_batches": "micro_batch, which it follows from",
@@ -52,7 +52,7 @@ _PASSED = frozenset(
         "profiler",
     }
 )
-#: Of those that pass, the ones that change no number.
+#: Of the settings passed through, those that do not change results.
 INCIDENTAL_OF_TRAINER = frozenset(
     {"benchmark", "detect_anomaly", "enable_autolog_hparams", "inference_mode"}
     | {"log_every_n_steps", "profiler"}
@@ -74,16 +74,16 @@ _REFUSED_CALLBACKS = {
 
 
 def _listed(given: Any) -> Any:
-    """Callbacks by name, as projects with Hydra have them, without their names."""
+    """A list of callbacks; projects with Hydra have a mapping by name instead."""
     return list(given.values()) if isinstance(given, Mapping) else given
 
 
 class TrainerSettings(Settings, extra="allow"):
-    """Settings of Lightning's Trainer, by its names for them.
+    """Settings of Lightning's Trainer, under the Trainer's own names.
 
     Attributes:
-        callbacks: groups with a `_target_`, in a list or by name; they have their turns after the
-            run's own.
+        callbacks: groups with a `_target_`, in a list or by name; they are called after the run's
+            own callbacks.
     """
 
     callbacks: Annotated[
@@ -94,12 +94,12 @@ class TrainerSettings(Settings, extra="allow"):
 
     @property
     def flags(self) -> dict[str, Any]:
-        """All others that are given."""
+        """All other settings that are given."""
         return self.model_dump(exclude={"callbacks"})
 
 
 def check_trainer(given: TrainerSettings) -> None:
-    """Refuse what is the run's own, and what no Trainer has.
+    """Refuse settings that the run decides, and names that are not passed through.
 
     Raises:
         ValueError: with a line for each setting.
@@ -128,8 +128,8 @@ def refused_callback(kinds: Iterable[str], given: str) -> str | None:
     """Why a callback is refused; None if it is not.
 
     Args:
-        kinds: names of its class and of what that is derived from.
-        given: what names it.
+        kinds: names of its class and base classes.
+        given: how the config names it, for the error.
     """
     for kind in kinds:
         if (refused := _REFUSED_CALLBACKS.get(kind)) is not None:

@@ -1,4 +1,4 @@
-"""The kinds of values that a config may hold, each with the rule that a refusal quotes."""
+"""The types of values that a config may hold, each with the rule that its error quotes."""
 
 import math
 from collections.abc import Mapping
@@ -9,16 +9,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 #: The largest whole number that a parquet column can hold.
 LARGEST = 2**63 - 1
-#: The largest number of examples or processes in a step, whose divisors are still found at once.
+#: The largest number of examples or processes in a step: its divisors are still found quickly.
 _LARGEST_STEP = 10**10
 #: The longest text, such as a path [characters].
 _LONGEST_TEXT = 4096
 
 
 class Settings(BaseModel):
-    """A part of the config. It has no default values: those are in conf/ and nowhere else.
+    """A part of the config. It has no default values; those are only in conf/.
 
-    A setting that may be left out, and is then written with a `+`, is None without it.
+    Optional settings, which users add with a `+`, are None when left out.
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -26,12 +26,12 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a value must be, in the words of a refusal.
+    """What a value must be, as error messages say it.
 
     Attributes:
         text: goes after "must be".
-        remedy: what to do about a value that is not.
-        most: the largest whole number.
+        remedy: what to do about a value that breaks the rule.
+        most: the largest whole number allowed.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Rule:
     most: int = LARGEST
 
 
-_Finite = Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float  # a whole number stays one
+_Finite = Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float  # a whole number stays an int
 
 Count = Annotated[int, Field(ge=1, le=LARGEST), Rule("a whole number, 1 or more")]
 InStep = Annotated[
@@ -58,7 +58,7 @@ Switch = Annotated[bool, Rule("true or false")]
 
 
 def _encodable(text: str) -> str:
-    text.encode()  # bytes that are no text come from the shell as lone surrogates
+    text.encode()  # the shell passes bytes that are not text as lone surrogates
     return text
 
 
@@ -91,7 +91,7 @@ def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
 
 Milestones = Annotated[
     tuple[Positive, ...],
-    Field(strict=False),  # a list is a tuple
+    Field(strict=False),  # so that a list is accepted as a tuple
     AfterValidator(_ascending),
     Rule("positive and ascending", "Sort them and remove repeats."),
 ]
@@ -107,21 +107,21 @@ WholeMilestones = Annotated[
 
 #: The key by which users name a function of their own.
 OWN = "_target_"
-#: The tag of the choices that go by their names; no key that users could type.
+#: The tag of choices that are identified by name; not a key that users could type.
 NAMED = "(named)"
 
 
 def named_or_own(group: Any) -> str:
-    """Whether a group is one of the choices that go by their names, or a function of the users'."""
+    """The tag of a group: a choice identified by its name, or a user's own function."""
     is_own = OWN in group if isinstance(group, Mapping) else hasattr(group, "target")
     return OWN if is_own else NAMED
 
 
 class Own(Settings, extra="allow"):
-    """A function of the users' own, and its settings.
+    """A user's own function and its settings.
 
     Attributes:
-        name: what tables call it.
+        name: its name in tables.
         target: its dotted path.
     """
 

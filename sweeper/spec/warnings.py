@@ -1,4 +1,4 @@
-"""Warnings: what is valid but probably unintended. Pure: no clock, no disk, no cluster."""
+"""Warnings: configs that are valid but probably unintended. Pure: no clock, no disk, no cluster."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -12,27 +12,27 @@ from sweeper.spec.schedules import early_milestones, silent_milestones
 from sweeper.spec.sentences import several
 
 _LISTED = 6
-#: What takes a micro-batch together, by the key that says so.
+#: What processes a micro-batch as one, by the key that is then `micro`.
 _TAKEN_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
     "loss_span": "Without an additive loss (`sweeper doctor` says why) training",
 }
-#: Parts of the batch from which on the weights of variance-reduced optimizers are hardly biased.
+#: With at least this many parts per batch, variance-reduced optimizers' weights are hardly biased.
 _FEW_PARTS = 8
-#: What conf/module/classifier.yaml has for its SGD, whatever optimizer is chosen then.
+#: conf/module/classifier.yaml's base_lr, meant for SGD; choosing another optimizer keeps it.
 _RATE_OF_SGD = 0.025
-#: Part of an epoch by which runs may differ without a word.
+#: Fraction of an epoch by which runs may differ without a warning.
 _EVEN = 0.01
 
 
 def find_warnings(
     specs: Sequence[RunSpec], fails: Mapping[str, int | None]
 ) -> dict[str, list[str]]:
-    """The warnings of a grid, by the id of the run that they concern.
+    """The warnings of a grid, by run id.
 
     Args:
         specs: every run of the grid.
-        fails: by run id, the smallest micro-batch known to need too much memory; may lack any.
+        fails: by run id, the smallest micro-batch known to need too much memory; may lack runs.
     """
     one_of = {spec.kin: spec for spec in specs}
     of_kin = {kin: [*_of_run(spec, fails.get(spec.run_id))] for kin, spec in one_of.items()}
@@ -77,7 +77,7 @@ def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
 
 
 def _few_parts(config: RunConfig) -> str:
-    """Warn of an optimizer that compares the gradients of few parts of the batch; else empty."""
+    """A warning if the optimizer compares gradients of too few parts of the batch; else empty."""
     span = config.optimizer.gradient_span
     if span is None or config.batch >= _FEW_PARTS * span:
         return ""
@@ -89,7 +89,7 @@ def _few_parts(config: RunConfig) -> str:
 
 
 def slow_split(spec: RunSpec, fails: int | None) -> str:
-    """Warn of a batch that splits into far smaller micro-batches than possible; else empty.
+    """A warning if the batch only splits into far smaller micro-batches than fit; else empty.
 
     Args:
         spec: the run.
@@ -119,7 +119,7 @@ def _nearest(batch: int, ranks: int, limit: int, span: int) -> list[int]:
 
 
 def _by_data(specs: Sequence[RunSpec]) -> Iterable[list[RunSpec]]:
-    """The runs of each number of training examples."""
+    """Groups of runs with the same number of training examples."""
     found: dict[int, list[RunSpec]] = {}
     for spec in specs:
         found.setdefault(spec.config.data.num_train_examples, []).append(spec)
@@ -127,7 +127,7 @@ def _by_data(specs: Sequence[RunSpec]) -> Iterable[list[RunSpec]]:
 
 
 def _uneven(specs: Sequence[RunSpec]) -> str:
-    """Warn of epochs that leave out very different parts of the same examples; else empty."""
+    """A warning if epochs leave out very different parts of the same examples; else empty."""
     left_out = {spec.config.batch: spec.dropped_examples for spec in specs}
     examples = specs[0].config.data.num_train_examples
     if max(left_out.values()) - min(left_out.values()) <= _EVEN * examples:
@@ -141,7 +141,7 @@ def _uneven(specs: Sequence[RunSpec]) -> str:
 
 
 def _varying(follow: Sequence[RunSpec], key: str) -> str:
-    """Warn of a span that follows the micro-batch and varies over runs; else empty."""
+    """A warning if a span follows the micro-batch and varies over runs; else empty."""
     runs: dict[int, dict[str, None]] = {}
     for spec in follow:
         ranks = spec.split.world_size

@@ -1,4 +1,4 @@
-"""One attempt at a run, from outside: its folder, its progress, its row."""
+"""One attempt at a run, seen from outside: its folder, progress and row."""
 
 import json
 import math
@@ -38,12 +38,12 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An attempt at a run: its number is its claim, because only one process can make its folder.
+    """An attempt at a run, claimed by making its numbered folder, which only one process can.
 
-    `spec` is laid out as this attempt trains it; `number` is 1-based; `folder` has config.json,
-    lease.json while it is held, released.json after that, and what the worker leaves: log,
-    progress, record. Attempts share their run's checkpoint; `started_at` is in UTC; `notes` are
-    sentences for the user on what was found when it was begun.
+    `spec` has this attempt's layout; `number` is 1-based; `folder` has config.json, lease.json
+    while it is held, released.json after that, and what the worker writes: log, progress, record.
+    Attempts share their run's checkpoint; `started_at` is in UTC; `notes` are sentences for the
+    user about problems found when it began.
     """
 
     spec: RunSpec
@@ -56,22 +56,22 @@ class Attempt:
     def begin(
         cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool = False
     ) -> "Attempt | None":
-        """Claim an attempt: make its folder, write its config; None if another process has it.
+        """Claim an attempt: make its folder and write its config; None if another process has it.
 
-        A checkpoint that is damaged is set aside: the run starts from scratch.
+        A damaged checkpoint is set aside, and the run then starts from scratch.
         """
         folder = ledger.attempt_folder(spec.run_id, number)
         if not claim(folder):
             return None
         ledger.mark_active(spec.run_id, number)
         config = {**spec.config.resolved, "micro_batch": spec.split.micro_batch}
-        if isinstance(spec.config.lr_rule, OwnRule):  # who reads the folder does not call it
+        if isinstance(spec.config.lr_rule, OwnRule):  # readers of the folder do not call it
             publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         if from_scratch:
             attempt.checkpoint.unlink(missing_ok=True)
-        code = own_code(targets(config))  # as ranks will import it
+        code = own_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
         note_code(code, folder, ledger.results, resumed=before if is_resumed else None)
@@ -84,7 +84,7 @@ class Attempt:
 
     @classmethod
     def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
-        """An attempt that another process made; None if its config is not there or not known.
+        """An attempt that another process made; None if its config is missing or not valid here.
 
         Nothing that the config names is imported or called.
         """
@@ -95,58 +95,58 @@ class Attempt:
             started = (folder / "config.json").stat().st_mtime
         except (FileNotFoundError, ValueError):
             return None
-        if spec.run_id != run_id:  # of another version of this code, or a stranger's
+        if spec.run_id != run_id:  # from another version of this code, or foreign
             return None
         at = datetime.fromtimestamp(started, UTC)
         return cls(spec=spec, number=number, folder=folder, started_at=at)
 
     @property
     def checkpoint(self) -> Path:
-        """The run's, which its attempts share."""
+        """The run's checkpoint, which its attempts share."""
         return self.folder.parent / CHECKPOINT
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether a later attempt was begun: its holder was presumed dead."""
+        """Whether a later attempt exists, because this one's holder was presumed dead."""
         return self.folder.with_name(f"{self.number + 1:03d}").exists()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process holds it, and not another one."""
+        """Whether this process holds it."""
         return holds(self.folder)
 
     @property
     def is_released(self) -> bool:
-        """Whether its end was noted."""
+        """Whether its end was recorded."""
         return (self.folder / "released.json").exists()
 
     def request_cancel(self, reason: str) -> None:
-        """Have whoever holds this attempt end it at once, as preempted for this reason."""
+        """Ask the process that holds this attempt to end it at once, preempted for this reason."""
         publish_text(self.folder / _CANCEL, reason)
 
     def cancel_reason(self) -> str | None:
-        """Why this attempt is to be ended; None if it is not."""
+        """Why this attempt should be ended; None if it should not."""
         try:
             return (self.folder / _CANCEL).read_text()
         except FileNotFoundError:
             return None
 
     def request_graceful_stop(self) -> None:
-        """Have the ranks save after the step they are in and exit, if it can be written."""
+        """Ask the ranks to checkpoint after the current step and exit; ignore a failing disk."""
         with suppress(OSError):
             (self.folder / GRACEFUL_STOP).touch()
 
     @property
     def has_graceful_stop(self) -> bool:
-        """Whether the ranks were to save and exit."""
+        """Whether the ranks were asked to checkpoint and exit."""
         return (self.folder / GRACEFUL_STOP).exists()
 
     def failed_early(self, end: End) -> bool:
-        """Whether it failed before any optimizer step: such an end is no result of the run."""
+        """Whether it failed before its first optimizer step, which does not settle the run."""
         return end.outcome == Outcome.FAILED and not (self.folder / FIRST_STEP).exists()
 
     def unsaved_s(self) -> float:
-        """How long ago the run was saved, or began [seconds]; inf if the clock was set back."""
+        """Time since the last checkpoint or the start; inf if the clock was set back [seconds]."""
         marks = (self.folder / "config.json", self.checkpoint)
         times = [mark.stat().st_mtime for mark in marks if mark.exists()]
         age_s = time.time() - max(times) if times else 0.0
@@ -158,7 +158,7 @@ class Attempt:
         self.settle(end, ledger)
 
     def settle(self, end: End, ledger: Ledger) -> None:
-        """After its row is published: remove what is not needed any more, and release it."""
+        """Once its row is published: remove what is no longer needed, and release the attempt."""
         is_last_use = end.outcome.is_result and not self.spec.config.keep_checkpoint
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
@@ -166,14 +166,14 @@ class Attempt:
         clean_up(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
-        """The rows of the completed epochs, up to a line that was cut short or is damaged."""
+        """The rows of the completed epochs, up to the first truncated or damaged line."""
         rows: list[dict[str, Any]] = []
         with suppress(ValueError):
             rows += (json.loads(line) for line in self._progress())
         return rows
 
     def _progress(self) -> list[str]:
-        """The lines of the completed epochs; one cut short by a kill is left out."""
+        """The lines of the completed epochs; one truncated by a kill is left out."""
         try:
             text = (self.folder / "progress.jsonl").read_text(errors="replace")
         except FileNotFoundError:
@@ -181,11 +181,11 @@ class Attempt:
         return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def steps(self) -> int:
-        """Optimizer steps that the run had saved when this attempt ended [steps]."""
+        """Optimizer steps of the run, as last recorded by this attempt [steps]."""
         return measured_row(self.record() or {}, self.curve())["steps"] or 0
 
     def end_of_stopped(self, why: Callable[[], str]) -> End:
-        """How an attempt without living ranks ended: as rank 0 recorded, or interrupted."""
+        """How an attempt ended that has no live ranks: as rank 0 recorded, else as preempted."""
         is_intact = len(self.curve()) == len(self._progress())
         if is_intact and (record := self.record()):
             return end_of_record(record, why)
@@ -193,14 +193,14 @@ class Attempt:
         return End(outcome=Outcome.PREEMPTED, reason=reason)
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
-        """The record that a rank's worker wrote, or None if it wrote none that can be read."""
+        """The record that a rank's worker wrote; None if there is none or it cannot be read."""
         try:
             return json.loads((self.folder / f"record-{rank}.json").read_text())
         except (FileNotFoundError, ValueError):
             return None
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
-        """The earliest record that these ranks left: the others failed because of that one."""
+        """The earliest record of these ranks: the other ranks failed because of that one."""
         paths = [(rank, self.folder / f"record-{rank}.json") for rank in ranks]
         left = [(path.stat().st_mtime_ns, rank) for rank, path in paths if path.exists()]
         if not left:
@@ -232,7 +232,7 @@ class Attempt:
 
 
 def _noted_lr(folder: Path) -> float:
-    """The peak rate that a rule of the user's own gave; nan if none was noted."""
+    """The peak rate that a user's own rule gave; nan if none was recorded."""
     try:
         return float(json.loads((folder / _PEAK_LR).read_text()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -240,7 +240,7 @@ def _noted_lr(folder: Path) -> float:
 
 
 def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> End:
-    """The end that a record states; of a graceful stop it states where, not why."""
+    """The end that a record states; for a graceful stop the record lacks the reason, added here."""
     end = End(outcome=Outcome(record["outcome"]), reason=record["reason"])
     if end.outcome != Outcome.PREEMPTED:
         return end
@@ -248,7 +248,7 @@ def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> 
 
 
 def clean_up(ledger: Ledger, run_id: str, number: int) -> None:
-    """Remove what an attempt needed while it was running."""
+    """Release an attempt, and remove the files that it needed only while it was running."""
     folder = ledger.attempt_folder(run_id, number)
     release(folder)
     is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now

@@ -1,8 +1,8 @@
-"""Many small files into one, while others read and write: `sweeper compact`.
+"""Merging many small files into one while others read and write: `sweeper compact`.
 
 Only settled runs (finished, diverged) are merged: no later attempt replaces them, unless the user
-starts over with `rerun=all`. The merged file is published first and the small ones are removed
-after that; for that moment a plain reader sees rows twice, our own readers do not.
+starts over with `rerun=all`. The merged file is published before the small ones are removed; in
+between, a plain reader sees rows twice, but our own readers do not.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _LOCK = ".compacting"
 
 
 def compact(results: Path) -> int:
-    """Merge the small files of settled runs; how many, 0 if another process is merging."""
+    """Merge the small files of settled runs; the number merged, 0 if another process is merging."""
     with _locked(results) as is_ours:
         if not is_ours:
             return 0
@@ -43,7 +43,7 @@ def compact(results: Path) -> int:
 
 
 def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
-    """The rows of the merged files that are understood, but for those of ignored names."""
+    """The readable rows of the merged files, except files with ignored names."""
     rows: list[RowFile] = []
     for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
         if path.name in ignored:
@@ -55,7 +55,7 @@ def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
 
 
 def take_out(results: Path, run_ids: Collection[str]) -> None:
-    """Give the merged rows of these runs files of their own again."""
+    """Move the merged rows of these runs back into files of their own."""
     if not any(row.run_id in run_ids for row in compacted(results)):
         return
     with _locked(results) as is_ours:
@@ -93,7 +93,7 @@ def _all_of(path: Path) -> pa.Table:
 
 
 def _finish_removals(results: Path) -> None:
-    """Remove small files whose rows are merged already: an earlier merge was cut off."""
+    """Remove small files whose rows are already merged: an earlier merge was interrupted."""
     for row in set(compacted(results)) & set(_small(results)):
         _remove(results, row)
     merged_runs = {path.name for path in (results / "runs").glob(f"{COMPACT_PREFIX}*")}
@@ -109,7 +109,7 @@ def _small(results: Path) -> list[RowFile]:
 
 
 def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
-    """A run's rows by table; None if they are damaged, or a newer program's: left as they are."""
+    """A run's rows by table; None if damaged or of another version, which stay as they are."""
     paths = {table: results / table / row.name_in(table) for table in ROW_FOLDERS}
     try:
         return {
@@ -122,13 +122,13 @@ def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
 
 
 def _remove(results: Path, row: RowFile) -> None:
-    for table in reversed(ROW_FOLDERS):  # the row first: what is left of a run without is not read
+    for table in reversed(ROW_FOLDERS):  # the row first: without it, the rest is not read
         (results / table / row.name_in(table)).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _locked(results: Path) -> Generator[bool]:
-    """Whether this process may merge: one at a time."""
+    """Hold the lock for merging, if it is free; gives whether this process has it."""
     is_ours = lock(results / _LOCK)
     try:
         yield is_ours

@@ -1,7 +1,7 @@
-"""Files of the tables that a power cut, a full disk or a bad disk has damaged: found, set aside.
+"""Finds table files damaged by a power cut, a full disk or a bad disk, and sets them aside.
 
-What is set aside lies in results/damaged, under the name of its table; its run is made again. Of a
-merged file, which may have hundreds of runs, that is for the user to decide.
+They are moved to a folder for each table in results/damaged, and their runs are trained again. For
+a merged file, which may hold hundreds of runs, the user has to decide.
 """
 
 import os
@@ -13,30 +13,30 @@ from pathlib import Path
 from sweeper.store.ledger import Ledger
 from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 
-#: Of more files only the ends are looked at, until they are merged: reading one takes 1.5 ms.
+#: With more files, only both ends of each are checked, as reading a whole file takes 1.5 ms.
 _FEW = 1000
 
 
 def find_damaged(results: Path) -> list[Path]:
-    """The files of the tables that cannot be read, or contradict their checksums.
+    """The table files that cannot be read or do not match their checksums.
 
-    By table and name. OSError if one may not be read.
+    In order of table and name. OSError if a file may not be read.
     """
     paths = [path for table in ROW_FOLDERS for path in sorted((results / table).glob("*.parquet"))]
     return [path for path in paths if _is_damaged(path, only_ends=len(paths) > _FEW)]
 
 
 def sound_rows(ledger: Ledger) -> dict[str, RowFile]:
-    """The current row of each run, but for those that a sweep would make again."""
+    """The current row of each run, except rows of damaged files, whose runs are trained again."""
     damaged = find_damaged(ledger.results)
     return ledger.ended(ignored={other.name for path in damaged for other in _of_same_runs(path)})
 
 
 def set_aside_damaged(ledger: Ledger) -> list[str]:
-    """Move the damaged files out of the tables with the others of their runs; a sentence each.
+    """Move damaged files, with the other files of their runs, out of the tables; a sentence each.
 
     Raises:
-        ValueError: if one of them is merged; nothing was moved then.
+        ValueError: if one of them is a merged file; then nothing is moved.
     """
     found = find_damaged(ledger.results)
     for path in found:
@@ -55,12 +55,12 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
 
 
 def is_merged(path: Path) -> bool:
-    """Whether a file of a table has many runs."""
+    """Whether a table file holds many runs."""
     return path.name.startswith(COMPACT_PREFIX)
 
 
 def _by_hand(path: Path, folder: Path) -> str:
-    """What to type to move a file and the others of its runs into a folder."""
+    """The shell commands that move a file, with the others of its runs, into a folder."""
     others = [(p, folder / f"{p.parent.name}-{p.name}") for p in _of_same_runs(path)]
     commands = [["mkdir", "-p", folder], *(["mv", *pair] for pair in others)]
     return " && ".join(shlex.join(map(str, command)) for command in commands)
@@ -76,7 +76,7 @@ def _is_damaged(path: Path, *, only_ends: bool) -> bool:
 
 @cache
 def _is_sound(path: Path, mtime_ns: int) -> bool:
-    """Whether a file, as it was left then, can be read; once in a process."""
+    """Whether a file of this modification time can be read; checked once per process."""
     del mtime_ns
     from sweeper.store.parquet import is_sound  # pyarrow: 0.2 s
 
@@ -84,7 +84,7 @@ def _is_sound(path: Path, mtime_ns: int) -> bool:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a parquet file begins and ends as one."""
+    """Whether a parquet file has the magic bytes at its beginning and end."""
     with path.open("rb") as file:
         begin, size = file.read(4), file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4))
@@ -92,7 +92,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _of_same_runs(path: Path) -> Sequence[Path]:
-    """A file of a table and what the other tables hold of its attempt, or of its merged runs."""
+    """A table file, and the files of the other tables for its attempt or its merged runs."""
     stem = path.stem
     if not is_merged(path):
         stem = "-".join(stem.split("-")[:2])  # run id and attempt

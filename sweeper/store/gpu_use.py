@@ -1,4 +1,4 @@
-"""What a run took of its GPUs, from what its ranks noted beside their attempts."""
+"""A run's use of its GPUs, from the notes of its ranks in the attempts' folders."""
 
 import json
 from pathlib import Path
@@ -14,12 +14,12 @@ def gpu_use_note(rank: int | str) -> str:
 
 
 def energy_kwh(attempt: Path) -> float | None:
-    """What all ranks took, in an attempt and in those that it resumes from [kWh].
+    """Energy of all ranks, over an attempt and those that it resumes from [kWh].
 
-    None if a part of it was not counted: a sum without that part would be of another training.
+    None if any part was not measured, because the sum would then not be that of the training.
 
     Args:
-        attempt: the attempt's folder, beside those of the earlier ones.
+        attempt: the attempt's folder, next to those of the earlier attempts.
     """
     parts: list[float | None] = []
     for number in range(int(attempt.name), 0, -1):
@@ -29,15 +29,15 @@ def energy_kwh(attempt: Path) -> float | None:
             parts += [note["kwh"] for note in notes] if is_whole else [None]
             if not notes[0]["is_resumed"]:
                 break
-        elif (folder / FIRST_STEP).exists():  # without, nothing was trained
+        elif (folder / FIRST_STEP).exists():  # without this file, nothing was trained
             return None
     return total_kwh(parts)
 
 
 def gpu_taken(attempt: Path) -> tuple[float, float] | None:
-    """What an attempt took of its one GPU: memory [GiB], and the part of time that it was in use.
+    """An attempt's use of its one GPU: memory [GiB], and the fraction of time that it was busy.
 
-    None if it was not alone there, or was too short to tell.
+    None if it was not alone on one GPU, or too short to measure.
     """
     notes = _notes(attempt)
     if len(notes) != 1 or notes[0]["world_size"] > 1 or notes[0]["kwh"] is None:

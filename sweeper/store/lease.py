@@ -1,9 +1,9 @@
-"""Who holds a folder: a process on a machine, alive while its heartbeat is fresh.
+"""Leases on folders: the holder is a process, presumed alive while its heartbeat is fresh.
 
-Making the folder is the claim: only one process can. A heartbeat is the modification time of the
-lease, compared with the clock of the file system it lies on, so that machines need not agree on the
-time. It comes from a thread of its own: a launcher may be kept waiting, as by a first import of
-torch over a network, for longer than a lease lasts.
+Making the folder is the claim, since only one process can. The heartbeat is the modification time
+of the lease file, compared with the clock of its file system, so that machines need not agree on
+the time. It has a thread of its own, because a launcher may block for longer than a lease lasts,
+for instance while it first imports torch over a network.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ EXPIRES_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process.
+    """A process that holds a lease.
 
-    `boot` is that of the machine, and the namespace of its process ids (containers of one
-    machine may share its name, but not its processes); `born` the process's start in clock
-    ticks since boot, which guards against a reused process id; both where they are known.
+    `boot` is the machine's boot id and its process-id namespace (containers on one machine may
+    share its name, but not its processes); `born` is the process's start in clock ticks since
+    boot, which guards against reused process ids; both are empty if unknown.
     """
 
     host: str
@@ -40,7 +40,7 @@ class Holder:
     born: str
 
     def is_alive(self) -> bool | None:
-        """Whether the process exists; None if this machine cannot know."""
+        """Whether the process exists; None if it cannot be seen from here."""
         me = this_process()
         if (self.host, self.boot) != (me.host, me.boot):
             return None
@@ -49,7 +49,7 @@ class Holder:
 
 @cache
 def this_process() -> Holder:
-    """The holder that this process is."""
+    """This process as a holder."""
     boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     is_linux = boot.exists() and namespace.is_symlink()
     return Holder(
@@ -61,7 +61,7 @@ def this_process() -> Holder:
 
 
 def claim(folder: Path) -> bool:
-    """Make a folder and hold it; False if it is there already."""
+    """Make a folder and hold it; False if it already exists."""
     folder.parent.mkdir(exist_ok=True)
     try:
         folder.mkdir()
@@ -78,7 +78,7 @@ def _hold(folder: Path) -> None:
 
 
 def release(folder: Path) -> None:
-    """Hold a folder no more; it stays."""
+    """Give up the lease on a folder, without removing the folder."""
     _held.discard(folder)
     (folder / LEASE).unlink(missing_ok=True)
 
@@ -94,10 +94,10 @@ def lock(folder: Path) -> bool:
 
 
 def _take_over(folder: Path) -> bool:
-    """Empty and hold a folder whose holder is presumed dead; False if another process was faster.
+    """Empty and hold a folder whose holder is presumed dead; False if another process is faster.
 
-    The folder stays where it is, so nobody can make it meanwhile; changed just now and without a
-    lease, it counts as held.
+    The folder itself stays, so no other process can make it meanwhile; while it has no lease it
+    still counts as held, because it has just been modified.
     """
     lease = folder / LEASE
     if not (_remove_lease(folder) if lease.exists() else _add_lease(folder)):
@@ -119,13 +119,13 @@ def _remove_lease(folder: Path) -> bool:
         return False
     if not _is_live(aside):
         return True
-    with contextlib.suppress(FileNotFoundError):  # its new holder has unlocked the folder
+    with contextlib.suppress(FileNotFoundError):  # its new holder has removed the folder
         aside.rename(lease)
     return False
 
 
 def _add_lease(folder: Path) -> bool:
-    if is_held(folder):  # by whoever has just removed the lease
+    if is_held(folder):  # by the process that has just removed the lease
         return False
     try:
         (folder / LEASE).touch(exist_ok=False)  # only one process can
@@ -141,12 +141,12 @@ def unlock(folder: Path) -> None:
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Who the lease of a folder names; None if there is no lease, or none that can be read."""
+    """The holder that a folder's lease names; None if there is no readable lease."""
     return _holder(folder / LEASE)
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a folder has a living holder; until it has a lease its own age counts."""
+    """Whether a folder has a live holder; while it has no lease, the folder's own age counts."""
     lease = folder / LEASE
     return _is_live(lease if lease.exists() else folder)
 
@@ -159,14 +159,14 @@ def _holder(lease: Path) -> Holder | None:
 
 
 def _is_live(path: Path) -> bool:
-    """Whether a lease's holder lives; by age if this machine cannot know, or it is no lease."""
+    """Whether a lease's holder is alive; judged by age if it cannot be seen, or for a folder."""
     holder = _holder(path)
     alive = holder.is_alive() if holder else None
     return alive if alive is not None else _age_s(path) < EXPIRES_S
 
 
 def process_start(pid: int) -> str | None:
-    """Start time of a process, from field 22 of its stat; None if there is no such process."""
+    """Start time of a process, field 22 of /proc/PID/stat; None if there is no such process."""
     if not Path("/proc/self/stat").exists():
         return _exists(pid)
     try:
@@ -182,7 +182,7 @@ _held: set[Path] = set()
 
 @cache
 def _start_heartbeat(pid: int) -> None:
-    """Once in a process: threads do not outlive a fork."""
+    """Start the thread once per process id, since threads do not survive a fork."""
     threading.Thread(target=_beat, name=f"heartbeat-{pid}", daemon=True).start()
 
 
@@ -190,7 +190,7 @@ def _beat() -> None:
     pause = threading.Event()
     while not pause.wait(HEARTBEAT_S):
         for folder in tuple(_held):
-            with contextlib.suppress(OSError):  # a full or lost disk: the runs say so
+            with contextlib.suppress(OSError):  # a full or lost disk: the runs report it
                 os.utime(folder / LEASE)
 
 
@@ -205,9 +205,9 @@ def _exists(pid: int) -> str | None:
 
 
 def _age_s(path: Path) -> float:
-    """Seconds since a file was touched, by the clock of the file system.
+    """Seconds since a file was modified, by the clock of its file system.
 
-    One of the future, as that clock was set back since, is touched: it ages from now on.
+    A file from the future, because that clock was set back, is touched so that it ages from now on.
     """
     try:
         age = _now_s(path.parent) - path.stat().st_mtime
@@ -215,12 +215,12 @@ def _age_s(path: Path) -> float:
             with if_allowed():
                 os.utime(path)
     except FileNotFoundError:
-        return 0.0  # just being made, or just being released
+        return 0.0  # being made or being released right now
     return age
 
 
 def _now_s(folder: Path) -> float:
-    """The file system's time; this machine's for a reader, who cannot take anything over."""
+    """The file system's time; this machine's time for readers, who cannot take anything over."""
     now = folder / f".now-{unique_suffix()}"
     try:
         now.touch()

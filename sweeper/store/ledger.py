@@ -1,14 +1,14 @@
-"""The outcome of every run: immutable files published by rename, none shared by two writers.
+"""The outcome of every run: immutable files published by rename, each with a single writer.
 
     results/runs/<run_id>-<attempt>-<outcome>.parquet   one row: the run's current attempt
     results/curves/<run_id>-<attempt>.parquet           one row per epoch of that attempt
     results/metrics/<run_id>-<attempt>.parquet          one row per epoch and logged name, if any
-    results/superseded/runs, results/superseded/curves  the earlier attempts
-    results/attempts/<run_id>/                          checkpoint, and a folder for each attempt
+    results/superseded/                                 the same tables for earlier attempts
+    results/attempts/<run_id>/                          checkpoint, and a folder per attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
     results/same_runs/                                  points that are the training of another run
     results/damaged/                                    files that were found damaged
-    results/runs/compact-*.parquet, curves/compact-*    many rows, merged from small files
+    results/runs/compact-*.parquet, and other tables    many rows, merged from small files
 
 Plain pandas reads runs and curves; a listing of runs alone says how each run ended.
 """
@@ -27,17 +27,17 @@ _COMPACT = COMPACT_PREFIX.rstrip("-")
 
 
 def _unusable(path: str) -> str:
-    """Why nothing can be at a path, or what is there is no folder; else empty."""
+    """Why a path cannot be a folder, as part of a sentence; empty if it can."""
     try:
         return "" if stat.S_ISDIR(os.stat(path).st_mode) else ", which is a file"  # noqa: PTH116
-    except FileNotFoundError:  # it can be made, as far as is known
+    except FileNotFoundError:  # it can probably be made
         return ""
     except (OSError, ValueError) as error:
         return f" ({getattr(error, 'strerror', None) or error})"
 
 
 class Ledger:
-    """A results folder, made when the first run starts."""
+    """A results folder, which is created when the first run starts."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
@@ -46,7 +46,7 @@ class Ledger:
 
     @classmethod
     def at(cls, results: object) -> "Ledger":
-        """The ledger that `results` names; ValueError if it is no path."""
+        """The ledger that `results` names; ValueError if it cannot be the path of a folder."""
         reason = _unusable(results) if isinstance(results, str) else ""
         if isinstance(results, str) and results.strip() and not reason:
             return cls(Path(results))
@@ -57,7 +57,7 @@ class Ledger:
         raise ValueError(msg)
 
     def prepare(self) -> None:
-        """Make the folders; ValueError if they cannot be written."""
+        """Create the folders; ValueError if they cannot be written."""
         try:
             for folder in (self._runs, self._curves, self._active, self.results / "attempts"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class Ledger:
     def ended(self, *, ignored: Collection[str] = ()) -> dict[str, RowFile]:
         """The current row of each run, from one listing and the merged files.
 
-        Files of ignored names do not count.
+        Files with ignored names do not count.
         """
         if not self._runs.is_dir():
             return {}
@@ -92,7 +92,7 @@ class Ledger:
         return rows
 
     def num_small_files(self) -> int:
-        """Rows of settled runs in files of their own [count]."""
+        """Number of settled runs whose rows are not merged [count]."""
         names = os.listdir(self._runs)  # noqa: PTH208  names alone
         ended = (RowFile.from_name(name) for name in names)
         return sum(row is not None and row.outcome.is_result for row in ended)
@@ -114,7 +114,7 @@ class Ledger:
         return found
 
     def measured(self, run_ids: Collection[str], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Outcome, reason and what was measured of these runs: columns, or what modules logged."""
+        """Outcome, reason and measured values of these runs: columns, or what modules logged."""
         rows = self.rows(run_ids, ["outcome", "reason", *names])
         lacking = {(run_id, n) for run_id, row in rows.items() for n in names if row[n] is None}
         for logged in self._logged({run_id for run_id, _ in lacking}, names):
@@ -124,9 +124,9 @@ class Ledger:
         return rows
 
     def curve(self, run_id: str, name: str) -> list[dict[str, Any]]:
-        """A column of a run's current curve, or what its module logged, by epoch.
+        """A column of a run's current curve, or a value that its module logged, by epoch.
 
-        Empty if the run has no separate file.
+        Empty if the run has no file of its own.
         """
         from sweeper.store.parquet import read_rows  # pyarrow: 0.2 s
 
@@ -138,7 +138,7 @@ class Ledger:
         return [{"epoch": row["epoch"], name: logged.get(row["epoch"])} for row in rows]
 
     def elapsed(self, run_ids: Collection[str]) -> dict[str, float]:
-        """Seconds of training and validation of these runs, to the end of their current curves."""
+        """By run id, time of training and validation until its current curve ends [seconds]."""
         from sweeper.store.parquet import read_elapsed  # pyarrow: 0.2 s
 
         paths = sorted(self._curves.glob("*.parquet"))
@@ -153,7 +153,7 @@ class Ledger:
         return {row["run_id"]: row["elapsed_s"] for row in rows}
 
     def _logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
-        """What the modules of these runs logged under these names, by epoch."""
+        """Values that the modules of these runs logged under these names, by epoch."""
         from sweeper.store.parquet import read_logged  # pyarrow: 0.2 s
 
         paths = (self.results / "metrics").glob("*.parquet") if run_ids else ()
@@ -170,7 +170,7 @@ class Ledger:
         return self.run_folder(run_id) / f"{attempt:03d}"
 
     def last_attempt(self, run_id: str) -> int:
-        """The number of the latest attempt that was begun; 0 if there is none."""
+        """The number of the latest attempt; 0 if there is none."""
         try:
             names = os.listdir(self.run_folder(run_id))  # noqa: PTH208  names alone
         except FileNotFoundError:
@@ -186,17 +186,17 @@ class Ledger:
         (self._active / f"{run_id}-{attempt:03d}").unlink(missing_ok=True)
 
     def active(self) -> list[tuple[str, int]]:
-        """Run id and number of the attempts marked as running; their holders may have died."""
+        """Run id and number of attempts marked as running; their holders may have died."""
         if not self._active.is_dir():
             return []
         marks = (path.name.partition("-") for path in self._active.iterdir())
         return sorted((run_id, int(number)) for run_id, _, number in marks if number.isdigit())
 
     def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> RowFile:
-        """Make an attempt the current one of its run, or history if a later one was begun.
+        """Make an attempt the current one of its run, or archive it if a later one exists.
 
-        The row appears last and at once, so a run either has a complete row or none. Row and curve
-        have the columns of the runs and the curves table.
+        The row appears last and atomically, so a run has a complete row or none. Row and curve have
+        the columns of the runs and the curves table.
         """
         from sweeper.store.parquet import write_rows  # pyarrow: 0.2 s
 
@@ -204,7 +204,7 @@ class Ledger:
         others = [other for other in self._rows_of(now.run_id) if other != now]
         root = self.results
         latest = max([self.last_attempt(now.run_id), *(other.attempt for other in others)])
-        if latest > now.attempt:  # it was taken over: its holder was presumed dead
+        if latest > now.attempt:  # taken over, since its holder was presumed dead
             root = self.results / "superseded"
         else:
             for other in others:
@@ -218,7 +218,7 @@ class Ledger:
         return now
 
     def remove_partial(self, run_id: str) -> None:
-        """Remove what a killed writer left of a run's files."""
+        """Remove the partial files that a killed writer left for a run."""
         for table in ROW_FOLDERS:
             for path in (self.results / table).glob(f".{run_id}-*.tmp"):
                 path.unlink(missing_ok=True)

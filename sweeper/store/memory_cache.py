@@ -1,12 +1,12 @@
-"""What is known of the memory that runs take, remembered beside them.
+"""What is known of the memory that runs take, stored in the results folder.
 
-    results/memory/<key>/about.json         what the key means, for people
-    results/memory/<key>/trace.json         the memory by class, as a trace predicts it
-    results/memory/<key>/<micro>-took.json  the most that a run with this micro-batch took
-    results/memory/<key>/<micro>-over.json  one that took more than it might; takes precedence
+    results/memory/<key>/about.json         what the key stands for, for people
+    results/memory/<key>/trace.json         the memory by class, as predicted by a trace
+    results/memory/<key>/<micro>-took.json  the peak of a run with this micro-batch
+    results/memory/<key>/<micro>-over.json  one that exceeded its memory; takes precedence
 
-One writer per file, published by rename: sweeps at once lose nothing. A file that cannot be read is
-as good as none.
+Files are published by rename, so that concurrent sweeps lose nothing. A file that cannot be read
+counts as missing.
 """
 
 import hashlib
@@ -32,9 +32,9 @@ from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import if_allowed, publish_json, publish_text
 
 _KEY_LENGTH = 16
-#: A prediction may take this part of a limit: equal runs were seen to differ (docs/batch.md).
+#: Fraction of a limit that a prediction may reach: equal runs were seen to differ (docs/batch.md).
 _PART_OF_LIMIT = 0.95
-#: Left free of a run's share of a GPU: CUDA's and NCCL's own memory, and fragments.
+#: Left free in a run's share of a GPU, for CUDA's and NCCL's own memory and for fragmentation.
 _GPU_RESERVE_GIB = 1.0
 
 
@@ -42,10 +42,10 @@ _GPU_RESERVE_GIB = 1.0
 class Fit:
     """What is known about a run's memory before it starts.
 
-    `spec` is the run with its micro-batch, and with the memory that it is predicted to take if
-    that is known: `classes`, by class [GiB]. `source` of the micro-batch is given, limit,
-    predicted or to be traced; `fails` the smallest that needs too much, None if none is known;
-    `refusal` why the run cannot be made, empty if it can.
+    `spec` is the run with its micro-batch and, if known, its predicted memory, which `classes`
+    has by class [GiB]. `source` says where the micro-batch comes from: given, limit, predicted or
+    to be traced; `fails` is the smallest micro-batch that needs too much memory, None if none is
+    known; `refusal` says why the run cannot be executed, empty if it can.
     """
 
     spec: RunSpec
@@ -57,7 +57,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Of one kind of run: its trace, and by micro-batch what runs took or had too little of."""
+    """One kind of run: its trace, and by micro-batch its peaks and the limits that it exceeded."""
 
     trace: MemoryTrace | None
     took: Mapping[int, float]
@@ -77,7 +77,7 @@ class _Known:
         return {**found, DEVICE: max(0.0, beside)}
 
     def fails(self, micro_batch: int, allowed_gib: float, *, on_gpu: bool) -> bool:
-        """Whether a micro-batch is known, or else predicted, to need more."""
+        """Whether a micro-batch is known, or otherwise predicted, to need more than is allowed."""
         for failed, limit in self.over.items():
             if failed <= micro_batch and (limit is None or allowed_gib <= limit):
                 return True
@@ -91,7 +91,7 @@ class TracedKind:
     """A kind of run whose memory was traced.
 
     Attributes:
-        run_ids: of runs that took what is remembered.
+        run_ids: the runs whose measured memory is stored.
     """
 
     run_ids: frozenset[str]
@@ -104,7 +104,7 @@ class TracedKind:
 
 
 def traced_kinds(results: Path) -> Iterator[TracedKind]:
-    """The kinds of run whose memory was traced, and that were trained."""
+    """The kinds of run whose memory was traced, with the runs of each that were trained."""
     for path in sorted((results / "memory").glob("*/about.json")):
         known, device = _known(path.parent), _read(path).get("device")
         if isinstance(device, Mapping) and known.trace is not None and known.trace.classes:
@@ -113,13 +113,13 @@ def traced_kinds(results: Path) -> Iterator[TracedKind]:
 
 
 class MemoryCache:
-    """What a results folder knows of memory on one kind of device."""
+    """What a results folder has on the memory of runs on one kind of device."""
 
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
-        """By run id, what is known of each."""
+        """What is known of each run, by run id."""
         known: dict[str, _Known] | None = {} if self._folder.is_dir() else None
         found: dict[str, Fit] = {}
         of_kin: dict[Kin, tuple[RunSpec, Fit]] = {}
@@ -132,19 +132,19 @@ class MemoryCache:
         return found
 
     def fit(self, spec: RunSpec) -> Fit:
-        """What is known of a run: its micro-batch, and the memory that it will take."""
+        """What is known of a run: its micro-batch, and its predicted memory."""
         return self.fits([spec])[spec.run_id]
 
     def is_traced(self, spec: RunSpec) -> bool:
-        """Whether the memory of such runs was traced."""
+        """Whether the memory of this kind of run was traced."""
         return _trace(self._folder / self.key(spec)) is not None
 
     def is_chosen(self, spec: RunSpec) -> bool:
-        """Whether a run's micro-batch is ours to choose, and there is a memory it must fit into."""
+        """Whether the micro-batch is chosen automatically and must fit into a known memory."""
         return spec.config.micro_batch == "auto" and self.allowed_gib(spec) is not None
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
-        """The memory that a run, whose micro-batch may be changed, must fit into; None for any."""
+        """Memory that limits a run's micro-batch; None if nothing does, or it is not free [GiB]."""
         config, device = spec.config, self._device_of(spec.config)
         if takes_micro_batches_whole(config):
             return None
@@ -154,16 +154,16 @@ class MemoryCache:
         return min(limits, default=None)
 
     def key(self, spec: RunSpec) -> str:
-        """Names everything that the memory of a micro-batch depends on."""
+        """Hash of everything that the memory of a micro-batch depends on."""
         text = json.dumps(self._about(spec), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
-        """Remember what the memory of such runs consists of."""
+        """Store the memory trace of this kind of run."""
         self._publish(spec, "trace.json", trace.model_dump_json())
 
     def learn(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Remember what a run took, and whether that was too much: no other shall repeat it."""
+        """Store what a run took and whether that was too much, so that no other run repeats it."""
         spec = attempt.spec
         limit, peak = spec.config.memory_limit_gib, (attempt.record() or {}).get("peak_memory_gib")
         if outcome == Outcome.OUT_OF_MEMORY:
@@ -174,15 +174,15 @@ class MemoryCache:
                 self.record_over(spec, limit_gib=limit, why=f"a run took {peak:.3f} GiB")
 
     def record_took(self, spec: RunSpec, peak_gib: float) -> None:
-        """Remember what a run took: the most memory at once."""
+        """Store the peak memory of a run [GiB]."""
         self._record(spec, "took", {"peak_gib": peak_gib})
 
     def record_over(self, spec: RunSpec, *, limit_gib: float | None, why: str) -> None:
-        """Remember that a run took more than this, or if None all that the device has."""
+        """Store that a run exceeded this limit, or with None, the memory of its device [GiB]."""
         self._record(spec, "over", {"limit_gib": limit_gib, "why": why})
 
     def describe(self, spec: RunSpec) -> str:
-        """Description of the memory that a run must fit in."""
+        """Text that describes the memory that a run must fit into."""
         limit = spec.config.memory_limit_gib
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
         if not self._on_gpu(spec.config):
@@ -216,7 +216,7 @@ class MemoryCache:
         return replace(fit, fails=fails, refusal=refusal)
 
     def _device_of(self, config: RunConfig) -> Device:
-        """What a run trains on; of a GPU that this machine does not have, no more is known."""
+        """The device that a run trains on; of a GPU that is not on this machine, only that much."""
         if config.accelerator == "cpu":
             return CPU
         is_elsewhere = config.accelerator == "gpu" and self._device == CPU
@@ -256,7 +256,7 @@ class MemoryCache:
 
 
 def _predicted(spec: RunSpec, known: _Known, *, on_gpu: bool, source: str) -> Fit:
-    """What is known of a run with its micro-batch, whose config then says what it will take."""
+    """What is known of a run with its micro-batch; its config gets the predicted memory."""
     classes = known.classes(spec.split.micro_batch, on_gpu=on_gpu)
     if classes:
         spec = spec.with_predicted_memory(total_gib(classes))

@@ -1,4 +1,4 @@
-"""The user's own code behind a run: the sources of the packages that its config names."""
+"""The user's own code that a run executes: the sources of the packages that its config names."""
 
 import ast
 import hashlib
@@ -14,50 +14,49 @@ from pathlib import Path
 
 from sweeper.store.publish import publish_json, publish_text
 
-#: Of no user: ours, `optimizer=module`, and what is installed.
+#: Not user code: our packages, the standard library, and the target of `optimizer=module`.
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
 _NO_USERS = _OURS | sys.stdlib_module_names
 _NO_IMPORT = "module.configure_optimizers"
-#: Folders of packages, also of other environments: a cluster's modules put those on the path.
+#: Folders of installed packages, also of other environments that cluster modules put on the path.
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _INSTALLED = frozenset({"purelib", "platlib", "stdlib", "platstdlib"})
 _NOTE = "code.txt"
 
 
 def own_code(targets: Iterable[str]) -> dict[str, str]:
-    """Hashes of the sources of every package or module of the user's that a config names.
+    """Hashes of the sources of every user package or module that a config names.
 
-    A package counts whole, since what `_target_` names may import the rest of it, and so does what
-    these sources import of the user's. Installed packages do not count (their versions are in the
-    row), nor do our own.
+    A package counts as a whole, since what `_target_` names may import the rest of it; other user
+    packages that these sources import count too. Installed packages do not count, nor do our own.
 
     Args:
         targets: every `_target_` of a config.
 
     Returns:
-        A hash of 8 hexadecimal digits by path, relative to the folder that holds the package.
+        A hash of 8 hexadecimal digits for each path, relative to the folder that holds the package.
     """
     files = [pair for top in _with_imports(own_tops(targets)) for pair in _sources(top)]
     return {path: _hash(file) for path, file in files}
 
 
 def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
-    """The packages and modules that are neither ours nor installed, by name."""
+    """Names of the top-level packages and modules that are neither ours nor installed."""
     tops = {target.partition(".")[0] for target in targets if target != _NO_IMPORT}
     return tuple(sorted(filter(_is_own, tops - _OURS)))
 
 
 def _with_imports(tops: Iterable[str]) -> Sequence[str]:
-    """Packages and modules of the user's with those that they import, and these in turn."""
+    """These user packages and modules, with those that they import, directly or indirectly."""
     found = list(tops)
-    for top in found:  # which grows
+    for top in found:  # the list grows in the loop
         known = _NO_USERS.union(found)
         found += sorted(name for name in _imported(top) - known if _is_own(name))
     return sorted(found)
 
 
 def _imported(top: str) -> set[str]:
-    """Packages and modules that the sources of one import by a statement."""
+    """Top-level names that the sources of a package or module import by statement."""
     return {name for _, file in _sources(top) for name in _imported_by(file.read_bytes())}
 
 
@@ -65,7 +64,7 @@ def _imported(top: str) -> set[str]:
 def _imported_by(source: bytes) -> frozenset[str]:
     try:
         nodes = [*ast.walk(ast.parse(source))]
-    except (SyntaxError, ValueError):  # not for this version of Python
+    except (SyntaxError, ValueError):  # written for another version of Python
         return frozenset()
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
@@ -73,7 +72,7 @@ def _imported_by(source: bytes) -> frozenset[str]:
 
 
 def code_hash(code: Mapping[str, str]) -> str | None:
-    """One hash of all sources: 12 hexadecimal digits; None if there are none."""
+    """A single hash of all sources: 12 hexadecimal digits; None if there are none."""
     text = json.dumps(code, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12] if code else None
 
@@ -81,13 +80,13 @@ def code_hash(code: Mapping[str, str]) -> str | None:
 def note_code(
     code: Mapping[str, str], folder: Path, results: Path, *, resumed: Path | None = None
 ) -> None:
-    """Note in an attempt's folder which sources it is made with, and beside the results their list.
+    """Record the hash of an attempt's sources in its folder, and their list in the results folder.
 
     Args:
-        code: as of `own_code`; nothing is noted of none.
+        code: as returned by `own_code`; if empty, nothing is recorded.
         folder: of the attempt.
-        results: of all runs.
-        resumed: folder of the attempt that it resumes from, whose sources are noted below its own.
+        results: the results folder.
+        resumed: folder of the attempt that it resumes from, whose hashes are listed after its own.
     """
     if (digest := code_hash(code)) is None:
         return
@@ -99,12 +98,12 @@ def note_code(
 
 
 def noted_code(folder: Path) -> str | None:
-    """The hash of the sources that an attempt is made with; None if there were none."""
+    """The hash of the sources that an attempt uses; None if it has none."""
     return next(iter(_noted(folder)), None)
 
 
 def resumed_code(folder: Path) -> str | None:
-    """The hashes of other sources that the run was begun with, by commas; None if of none."""
+    """Comma-separated hashes of other sources that earlier attempts used; None if none."""
     return ",".join(_noted(folder)[1:]) or None
 
 
@@ -116,7 +115,7 @@ def _noted(folder: Path) -> list[str]:
 
 
 def kept_code(digest: str | None, results: Path) -> dict[str, str]:
-    """The list beside the results of the sources with that hash; empty if there is none."""
+    """The stored list of the sources with this hash; empty if there is none."""
     try:
         return json.loads(_path(str(digest), results).read_text())
     except (OSError, ValueError):
@@ -129,8 +128,8 @@ def _path(digest: str, results: Path) -> Path:
 
 def _spec(top: str) -> ModuleSpec | None:
     try:
-        return find_spec(top)  # of a name without dots: imports nothing
-    except ValueError:  # a module that stands for itself, as __main__
+        return find_spec(top)  # a name without dots: imports nothing
+    except ValueError:  # a module without a spec, such as __main__
         return None
 
 
@@ -143,7 +142,7 @@ def _sources(top: str) -> list[tuple[str, Path]]:
         files = [(path, folder.parent) for folder in folders for path in _python_files(folder)]
     else:
         file = Path(spec.origin or "")
-        files = [(file, file.parent)] if file.suffix == ".py" else []  # else compiled
+        files = [(file, file.parent)] if file.suffix == ".py" else []  # otherwise compiled
     return sorted((path.relative_to(root).as_posix(), path) for path, root in files)
 
 
@@ -155,7 +154,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
 
 @cache
 def _is_own(top: str) -> bool:
-    """Whether it is found, and not where pip or Python itself puts things."""
+    """Whether a name is found, and outside the folders of Python and of installed packages."""
     if (spec := _spec(top)) is None:
         return False
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""]

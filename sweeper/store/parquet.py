@@ -1,4 +1,4 @@
-"""Parquet files with explicit schemas, published by rename; for readers that see all or nothing."""
+"""Parquet files with explicit schemas, published by rename so that readers see all or nothing."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 from sweeper.store.publish import publishing
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 
-#: Raised when a damaged file is read, or one that is gone.
+#: Raised when a file that is read is damaged or missing.
 UNREADABLE = (OSError, ValueError, pa.ArrowException)
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Publish rows of the table in whose folder they are; columns that a row lacks are null."""
+    """Publish rows of the table that the folder is named after; missing columns are null."""
     schema = arrow_schema(TABLES[path.parent.name])
     write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
 
@@ -37,27 +37,27 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def open_table(path: Path) -> pq.ParquetFile:
-    """A file to read from; OSError if a checksum shows that a page was damaged."""
+    """Open a file; reading raises OSError if a page does not match its checksum."""
     return pq.ParquetFile(path, page_checksum_verification=True)
 
 
 def is_sound(path: Path) -> bool:
-    """Whether a file can be read whole, with the checksums of its pages.
+    """Whether a whole file can be read and all its pages match their checksums.
 
-    OSError if it is gone, or the file system does not let it be read.
+    OSError if it is missing, or if the file system refuses to read it.
     """
     try:
         with open_table(path) as file:
             file.read().validate(full=True)
     except UNREADABLE as error:
-        if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own have none
+        if isinstance(error, OSError) and error.errno is not None:  # pyarrow's own errors have none
             raise
         return False
     return True
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Some columns of one file by row; none of a file that is damaged."""
+    """Some columns of a file as rows; no rows if the file is damaged."""
     try:
         return read_columns(path, columns).to_pylist()
     except UNREADABLE:
@@ -65,7 +65,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Some columns of one file; a file that lacks one has it null."""
+    """Some columns of a file; those that it lacks are null."""
     with open_table(path) as file:  # read_table would import pandas first
         present = file.schema_arrow.names
         table = file.read(columns=[name for name in columns if name in present])
@@ -73,7 +73,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def with_nulls(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """A table with those of these columns that it lacks, all null."""
+    """A table, with those of these columns that it lacks added as null."""
     for name in names:
         if name not in table.column_names:
             table = table.append_column(name, pa.nulls(len(table)))
@@ -81,7 +81,7 @@ def with_nulls(table: pa.Table, names: Iterable[str]) -> pa.Table:
 
 
 def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a file of metrics that are of these runs and names; none of a damaged file."""
+    """The rows of a metrics file for these runs and names; no rows if the file is damaged."""
     is_wanted = pc.field("run_id").isin([*run_ids]) & pc.field("name").isin([*names])
     with suppress(*UNREADABLE):
         return pq.read_table(path, filters=is_wanted, page_checksum_verification=True).to_pylist()
@@ -89,8 +89,8 @@ def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> l
 
 
 def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
-    """Of each attempt at these runs in a file of curves, the seconds by its last epoch."""
-    ends: dict[tuple[str, int], float] = {}  # by hand: pyarrow's filters would import pandas first
+    """For each attempt at these runs in a curves file, elapsed_s after its last epoch [seconds]."""
+    ends: dict[tuple[str, int], float] = {}  # by hand: pyarrow's filters would import pandas
     for row in read_rows(path, ["run_id", "attempt", "elapsed_s"]):
         run_id, attempt, elapsed_s = row.values()
         if run_id in run_ids and elapsed_s is not None:
@@ -99,10 +99,10 @@ def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
 
 
 def read_whole(path: Path, kind: str) -> pa.Table:
-    """All rows of a file of runs or curves, every column in the type that the schema says.
+    """All rows of a table file, with every column in the type of the schema.
 
-    ValueError if the file is of another schema version or of none, or lacks a column,
-    pa.ArrowException if a column holds something else than the schema says.
+    ValueError if the file has another schema version or none, or lacks a column that is not in
+    LATER; pa.ArrowException if a column cannot be cast to the type of the schema.
     """
     with open_table(path) as file:
         check_version(file.schema_arrow.metadata)

@@ -1,8 +1,8 @@
-"""The runs that a sweep on this machine has still to start, for other processes to read.
+"""The runs that a sweep on this machine has yet to start, published for other processes.
 
-    results/.pending-<host>-<pid>.json    the sweep's process, and a line for each run
+    results/.pending-<host>-<pid>.json    the sweep's process, and an entry for each run
 
-The sweep removes its list at its end; the list of a killed sweep is removed by the next one.
+A sweep removes its list when it ends; the list of a killed sweep is removed by the next one.
 """
 
 import json
@@ -23,7 +23,7 @@ _PREFIX = ".pending-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRuns:
-    """The pending runs of one sweep: what is known of each, with columns of the runs table."""
+    """The pending runs of one sweep: for each, the columns of the runs table known so far."""
 
     holder: Holder
     runs: Sequence[dict[str, Any]]
@@ -31,7 +31,7 @@ class PendingRuns:
 
 @contextmanager
 def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Generator[None]:
-    """List the pending runs of a sweep, and the numbers of the attempts, while the block runs."""
+    """Publish the pending runs of a sweep, with their attempt numbers, while the block runs."""
     for path, listed in _read_all(results):
         if listed.holder.is_alive() is False:
             path.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Gene
         yield
         return
     me = this_process()
-    host = re.sub(r"[^\w.-]", "_", me.host)  # Linux allows any sign
+    host = re.sub(r"[^\w.-]", "_", me.host)  # Linux allows any character
     path = results / f"{_PREFIX}{host}-{me.pid}.json"
     runs = [{**planned_columns(spec), "attempt": number} for spec, number in attempts]
     publish_json(path, {"holder": asdict(me), "runs": runs})
@@ -50,7 +50,7 @@ def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Gene
 
 
 def pending_runs(results: Path) -> list[PendingRuns]:
-    """The pending runs of each sweep that runs, or may run on another machine."""
+    """The pending runs of each sweep that is running, or that may be running elsewhere."""
     found = [listed for _, listed in _read_all(results)]
     return [listed for listed in found if listed.holder.is_alive() is not False]
 

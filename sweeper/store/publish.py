@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, then renamed."""
+"""Atomic files: written next to their destination, then renamed."""
 
 import errno
 import json
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-#: The errors of a user who may read a folder, but not write there.
+#: Errors that a user gets who may read a folder but not write to it.
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
 def publishing(path: Path) -> Generator[Path]:
-    """Publish a file at the end of the block, unless the block fails; another one is replaced.
+    """Publish a file at the end of the block, unless the block fails; an existing one is replaced.
 
-    It is written in the same folder, under a name that readers ignore.
+    Until then it is in the same folder, under a name that readers ignore.
     """
     partial = path.with_name(f".{path.name}.{unique_suffix()}.tmp")
     try:
@@ -31,7 +31,7 @@ def publishing(path: Path) -> Generator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Generator[None]:
-    """Have the errors of writing a file name it: those of a full disk do not."""
+    """Add the path to errors of writing a file: those of a full disk lack it."""
     try:
         yield
     except OSError as error:
@@ -42,7 +42,7 @@ def naming(path: Path) -> Generator[None]:
 
 @contextmanager
 def if_allowed() -> Generator[None]:
-    """Write what only saves time later, if this user may: a results folder can be another's."""
+    """Skip optional writes that are not allowed: the results folder may be another user's."""
     try:
         yield
     except OSError as error:
@@ -51,12 +51,12 @@ def if_allowed() -> Generator[None]:
 
 
 def unique_suffix() -> str:
-    """For a file name that no other process chooses; process ids repeat on other machines."""
+    """A suffix that no other process chooses; a process id may be in use on another machine."""
     return uuid4().hex[:12]
 
 
 def flush_to_disk(path: Path) -> None:
-    """Have a file's content survive a power cut; only then may it take another's name."""
+    """Make a file's content survive a power cut; do this before it replaces another file."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 

@@ -1,8 +1,8 @@
-"""The questions that sequential sweeps asked of a results folder, with what is known of each.
+"""The questions that sequential sweeps asked of a results folder, and what is known of each.
 
     results/questions/<hash>.json    the question, its arms, seeds and looks; its answer, once there
 
-A question that is asked with new seeds is kept beside its earlier ones.
+A question that is asked again with new seeds gets a file of its own.
 """
 
 import json
@@ -23,7 +23,7 @@ class Question:
 
     Attributes:
         text: as typed.
-        said: what the looks so far say of it, and why they ended.
+        said: the answer according to the looks so far, and why they ended.
     """
 
     text: str
@@ -31,24 +31,24 @@ class Question:
 
 
 def question_file(results: Path, about: str, plan: str) -> Path:
-    """Where a question is kept, by the digests of what it is about and of its seeds and looks."""
+    """The file of a question, from the digests of its subject and of its seeds and looks."""
     return results / _FOLDER / f"{about}-{plan}.json"
 
 
 def plans_of(results: Path, about: str) -> dict[Path, dict[str, Any]]:
-    """What is kept of a question, with each set of seeds and looks that it was asked with."""
+    """By file, what is stored of a question for each set of seeds and looks it was asked with."""
     paths = sorted((results / _FOLDER).glob(f"{about}-*.json"))
     return {path: json.loads(path.read_text()) for path in paths}
 
 
 def keep_question(path: Path, content: Mapping[str, Any]) -> None:
-    """Keep a question's plan and what is known of its answer."""
+    """Store a question's plan and what is known of its answer."""
     path.parent.mkdir(exist_ok=True)
     publish_json(path, content)
 
 
 def read_questions(results: Path) -> list[Question]:
-    """The questions kept in a results folder; what cannot be read is left out."""
+    """The questions stored in a results folder; unreadable files are left out."""
     found: list[Question] = []
     for path in sorted((results / _FOLDER).glob("[!.]*.json")):
         try:

@@ -1,4 +1,4 @@
-"""The columns of a run's row: what is planned, what an attempt measured, and by which code."""
+"""The columns of a run's row: planned values, what an attempt measured, and the code version."""
 
 import json
 import platform
@@ -60,8 +60,8 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
 def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict[str, Any]:
     """The measurements of an attempt.
 
-    The record is what rank 0 left at its end, empty if it did not come to that; the curve has
-    one mapping per completed epoch.
+    `record` is what rank 0 wrote at its end, empty if it did not get there; `curve` has one
+    mapping per completed epoch.
     """
     last = curve[-1] if curve else {}
     train_s = record.get("train_s")
@@ -82,7 +82,7 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
 
 
 def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dict[str, Any]:
-    """What runs are compared by, of a curve with one mapping per completed epoch."""
+    """The metric that runs are compared by, from a curve with one mapping per completed epoch."""
     values = _series(curve, config.metric)
     return {
         "metric_name": config.metric,
@@ -102,7 +102,7 @@ def _best(values: Sequence[float], mode: str | None) -> float | None:
 
 
 def value_of(row: Mapping[str, Any], name: str) -> float | None:
-    """A column of an epoch of a curve, or what the module logged under that name."""
+    """A column of an epoch's row in a curve, or what the module logged under that name."""
     return row.get(name, row.get("metrics", {}).get(name))
 
 
@@ -142,6 +142,6 @@ def git_commit() -> str | None:
             text=True,
             check=False,
         )
-    except OSError:  # no memory or process for it: the row matters more
+    except OSError:  # no memory for a process: the row matters more
         return None
     return described.stdout.strip() or None if described.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""The files of the tables: their folders, and what a name says of the rows in it."""
+"""The files of the tables: their folders, and what a file name says about its rows."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from sweeper.spec.outcomes import Outcome
 #: Files with this prefix hold many rows, merged from small files.
 COMPACT_PREFIX = "compact-"
 
-#: The folders of a run's rows, in the order that they are published in: its own row last.
+#: The folders of a run's rows, in the order of publication: the row in `runs` comes last.
 ROW_FOLDERS = ("metrics", "curves", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFile:
-    """The current row of a run, as its file name says: a listing is enough to know."""
+    """A run's row as identified by its file name, so that listing a folder is enough."""
 
     run_id: str
     attempt: int

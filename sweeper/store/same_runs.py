@@ -1,4 +1,4 @@
-"""Points that need no training of their own, and the runs that have the rows for them.
+"""Points that need no training of their own, and the runs whose rows serve for them.
 
     results/same_runs/<hash>.json    some points of a sweep: planned columns, and `trained_as`
 
@@ -19,7 +19,7 @@ _FOLDER = "same_runs"
 
 
 def note_same(pairs: Sequence[tuple[RunSpec, RunSpec]], results: Path) -> None:
-    """Note points, each with the run that is trained for it."""
+    """Record points, each with the run that is trained for it."""
     if not pairs:
         return
     points = [{**planned_row(point), "trained_as": trained.run_id} for point, trained in pairs]
@@ -30,7 +30,7 @@ def note_same(pairs: Sequence[tuple[RunSpec, RunSpec]], results: Path) -> None:
 
 
 def read_same(results: Path) -> list[dict[str, Any]]:
-    """The points noted in a results folder; what cannot be read is left out."""
+    """The points recorded in a results folder; unreadable files are left out."""
     found: list[dict[str, Any]] = []
     for path in sorted((results / _FOLDER).glob("[!.]*.json")):
         try:

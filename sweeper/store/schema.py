@@ -1,14 +1,14 @@
 """The columns of the tables: name, type and meaning. Every file has every column.
 
-But for those that came later: files of earlier programs read as if they were null there.
+Exceptions are columns that were added later: they read as null from files of earlier versions.
 """
 
 from collections.abc import Mapping
 
 import pyarrow as pa
 
-#: Written into each file's metadata. Raised when a column goes or changes its meaning; one that
-#: comes is named in LATER.
+#: Written into each file's metadata. Increase it when a column is removed or changes its meaning;
+#: an added column is listed in LATER instead.
 SCHEMA_VERSION = "1"
 
 _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
@@ -134,7 +134,7 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
     "value": (_REAL, "after the epoch"),
 }
 
-#: Columns that came later, which files of earlier programs lack.
+#: Columns added later, which files of earlier versions lack.
 LATER = frozenset({"energy_kwh"})
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.
@@ -148,7 +148,7 @@ def arrow_schema(columns: dict[str, tuple[pa.DataType, str]]) -> pa.Schema:
 
 
 def check_version(metadata: Mapping[bytes, bytes] | None) -> None:
-    """ValueError for a file of another schema version: what its columns mean cannot be known."""
+    """ValueError for a file of another schema version, whose columns may mean something else."""
     stated = (metadata or {}).get(b"schema_version")
     if stated is None:
         msg = (

@@ -1,7 +1,7 @@
-"""The seal of a checkpoint: a checksum of its directory; its parts have checksums of their own.
+"""The seal of a checkpoint: a checksum of its zip directory; its parts have their own checksums.
 
-Readers of zip files look at few of the directory's bits, and torch at no checksum: with one bit
-flipped in there it may load another part's numbers.
+Zip readers check few of the directory's bits, and torch checks no checksums: with one bit flipped
+there, torch may load another part's numbers.
 """
 
 import errno
@@ -16,7 +16,7 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
 
 
 def seal(checkpoint: Path) -> None:
-    """Write the checksum at the end of a checkpoint that torch has saved, as the zip's comment."""
+    """Append the checksum, as the zip's comment, to a checkpoint that torch has saved."""
     with zipfile.ZipFile(checkpoint) as parts:
         start = parts.start_dir
     with checkpoint.open("rb+") as file:
@@ -27,9 +27,9 @@ def seal(checkpoint: Path) -> None:
 
 
 def is_sound(checkpoint: Path) -> bool:
-    """Whether a checkpoint, if there is one, has all the checksums that were written with it.
+    """Whether a checkpoint matches all its checksums; True if there is no checkpoint.
 
-    One without a seal is an earlier version's: only its parts are looked at.
+    One without a seal is from an earlier version: then only its parts are checked.
     """
     if not checkpoint.exists():
         return True
@@ -39,7 +39,7 @@ def is_sound(checkpoint: Path) -> bool:
     except _DAMAGED:
         return False
     except OSError as error:
-        if error.errno == errno.EINVAL:  # an offset beyond all files
+        if error.errno == errno.EINVAL:  # an offset beyond the largest file
             return False
         raise
 

@@ -10,13 +10,13 @@ from sweeper.store.ledger import Ledger
 
 
 class Open(StrEnum):
-    """An attempt without an end."""
+    """The state of an attempt without a recorded end."""
 
     HELD = "running"
     ABANDONED = "abandoned"
 
 
-#: Of an attempt: how it ended, or whether a living process holds it.
+#: The state of an attempt: how it ended, or whether a live process holds it.
 Standing = End | Open
 
 
@@ -31,9 +31,9 @@ def standing(ledger: Ledger, run_id: str, number: int) -> Standing:
 
 
 def recover(ledger: Ledger, run_id: str, number: int) -> End | None:
-    """Give an abandoned attempt its row: what its worker recorded, or that it was cut off.
+    """Give an abandoned attempt its row: the end that its worker recorded, or preempted.
 
-    None if its holder died before it had written anything.
+    None if it has no valid config, as when its holder died before writing one.
     """
     attempt = Attempt.load(ledger, run_id, number)
     if attempt is None:
@@ -45,7 +45,7 @@ def recover(ledger: Ledger, run_id: str, number: int) -> End | None:
 
 
 def tidy(ledger: Ledger) -> None:
-    """Finish what killed launchers had begun: rows, releases, removals."""
+    """Finish what killed launchers left undone: rows, releases, removals."""
     ended = ledger.ended()
     for run_id, number in ledger.active():
         stands = standing(ledger, run_id, number)

@@ -1,4 +1,4 @@
-"""How far a run is inside an epoch: a small file in its attempt's folder, replaced as it trains."""
+"""A run's progress within an epoch: a small file in its attempt's folder, replaced as it trains."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,17 +13,17 @@ _Count = Annotated[int, Field(ge=0)]
 
 
 class StepProgress(BaseModel):
-    """Where a run is, and how fast it gets on.
+    """How far a run is, and how fast it trains.
 
     Attributes:
-        epoch: that is trained, 1-based.
-        step: optimizer steps of this epoch that were taken [steps].
-        steps: optimizer steps of this epoch [steps].
-        resumed_at: where this attempt began [epochs].
-        examples_per_s: trained on in the last half minute or so of this attempt, validation left
-            out; None before the second step.
-        left_s: to the end of the run, at this rate, validation included as far as it was seen
-            [seconds]; None before the second step.
+        epoch: the epoch in training, 1-based.
+        step: optimizer steps taken in this epoch [steps].
+        steps: optimizer steps of the whole epoch [steps].
+        resumed_at: position in training at which this attempt began [epochs].
+        examples_per_s: training speed over about the last half minute of this attempt, without
+            validation; None before the second step [examples/s].
+        left_s: time to the end of the run at this speed, including validation once one was timed;
+            None before the second step [seconds].
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -37,14 +37,14 @@ class StepProgress(BaseModel):
 
     @property
     def epochs_done(self) -> float:
-        """With the part of the epoch that is trained [epochs]."""
+        """Epochs trained, including the finished fraction of the current one [epochs]."""
         return max(0, self.epoch - 1) + min(1.0, self.step / max(1, self.steps))
 
 
 def write_step_progress(progress: StepProgress, folder: Path) -> None:
-    """Replace what an attempt reported before; readers see all of it or nothing.
+    """Replace an attempt's previous report; readers see a whole report or none.
 
-    It is out of date in a second, so nothing waits for the disk, and no run fails for it.
+    It is outdated within a second, so it is not flushed to disk, and no run fails because of it.
     """
     partial = folder / f".{_FILE}.tmp"
     with suppress(OSError):
@@ -53,7 +53,7 @@ def write_step_progress(progress: StepProgress, folder: Path) -> None:
 
 
 def read_step_progress(folder: Path) -> StepProgress | None:
-    """What an attempt reported last; None if it has not, or what is there is damaged."""
+    """An attempt's latest report; None if there is none or it is damaged."""
     try:
         return StepProgress.model_validate_json((folder / _FILE).read_bytes())
     except (OSError, ValueError):

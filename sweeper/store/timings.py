@@ -1,8 +1,8 @@
-"""What probes found of the time that runs take, remembered beside the runs.
+"""Times of runs as measured by probes, stored in the results folder.
 
-    results/timings/<hash>.json    of a kind of run on a device
+    results/timings/<hash>.json    timings of a kind of run on a device
 
-One writer per file, published by rename; a file that cannot be read is as good as none.
+Files are published by rename; a file that cannot be read counts as missing.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ _Seconds = Annotated[float, Field(ge=0)]
 
 
 class Timing(BaseModel):
-    """What a run took.
+    """The time that a run took, by activity.
 
     Attributes:
         accumulation_steps: micro-batches per rank per optimizer step [count].
-        step_s: an optimizer step [seconds].
-        start_s: until training began [seconds].
-        between_s: an epoch, without its steps [seconds].
-        evaluation_s: of that its evaluation; None if it is not known [seconds].
-        num_parameters: that were trained; None if it is not known [count].
-        power_kw: that each rank's device took on the mean; None if it was not counted [kW].
+        step_s: time of an optimizer step [seconds].
+        start_s: time until training began [seconds].
+        between_s: time of an epoch without its steps [seconds].
+        evaluation_s: part of `between_s`: the evaluation; None if not known [seconds].
+        num_parameters: trained parameters; None if not known [count].
+        power_kw: mean power of each rank's device; None if it was not measured [kW].
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -48,7 +48,7 @@ class _Remembered(BaseModel):
 
 
 def read_timings(results: Path) -> dict[tuple[str, str], list[Timing]]:
-    """What is remembered, by kind and device."""
+    """The stored timings, by kind of run and device."""
     found: dict[tuple[str, str], list[Timing]] = {}
     for path in (results / "timings").glob("*.json"):
         try:
@@ -60,7 +60,7 @@ def read_timings(results: Path) -> dict[tuple[str, str], list[Timing]]:
 
 
 def note_timings(kind: str, device: str, timings: Sequence[Timing], results: Path) -> None:
-    """Remember what was found of a kind of run on a device, in place of what was."""
+    """Store the timings of a kind of run on a device, replacing earlier ones."""
     name = hashlib.sha256(f"{kind} {device}".encode()).hexdigest()[:12]
     content = _Remembered(kind=kind, device=device, timings=list(timings))
     path = results / "timings" / f"{name}.json"

@@ -1,7 +1,8 @@
 """Samplers whose n-th trial is fixed from the start: quasi-random points, and a grid.
 
-Optuna's own QMCSampler and GridSampler keep a counter in the storage, so that a trial killed
-between counter and parameters loses its point; these depend only on the trial's number.
+Optuna's own QMCSampler and GridSampler keep a counter in the storage, so a trial that is killed
+after the counter but before its parameters are stored loses its point. These samplers depend only
+on the trial's number.
 """
 
 import itertools
@@ -61,7 +62,7 @@ class QuasiRandomSampler(FixedSampler):
 
 
 class GridSampler(FixedSampler):
-    """Every combination of the values, whatever the seed; intervals are cut into levels."""
+    """Every combination of the values, whatever the seed; ranges are divided into levels."""
 
     def __init__(self, space: Space, seed: int, levels: int) -> None:
         super().__init__(space, seed)
@@ -85,7 +86,7 @@ def value_at(distribution: BaseDistribution, fraction: float) -> Any:
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     low, high = float(distribution.low), float(distribution.high)
     if isinstance(distribution, IntDistribution) and distribution.log:
-        # Each whole number owns the half unit on either side of it.
+        # Each whole number gets the half unit on either side of it.
         value = round(_between(low - 0.5, high + 0.5, fraction, log=True))
         return min(max(value, distribution.low), distribution.high)
     if distribution.step is not None:
@@ -108,6 +109,6 @@ def _levels(distribution: BaseDistribution, levels: int) -> list[Any]:
 
 
 def _between(low: float, high: float, fraction: float, *, log: bool) -> float:
-    """The value at a fraction from 0 to 1 of a range, which rounding must not leave."""
+    """The value at a fraction from 0 to 1 of a range, clamped because rounding could leave it."""
     value = low * (high / low) ** fraction if log else low + fraction * (high - low)
     return min(max(value, low), high)

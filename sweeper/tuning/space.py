@@ -16,7 +16,7 @@ from optuna.distributions import (
 #: By config key, in the order of the command line.
 Space = dict[str, BaseDistribution]
 
-#: Part of a range, on its own scale, that counts as its edge.
+#: Fraction of a range, on its own linear or log scale, that counts as its edge.
 EDGE = 0.05
 
 
@@ -39,7 +39,7 @@ def ends(key: str, distribution: BaseDistribution) -> str:
 
 
 def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
-    """Advice to widen a range whose edge a value lies at; None if the value is inside.
+    """Advice to widen a range if a value lies at its edge; None if the value is inside.
 
     A choice has no edge, and a range that begins at 0 cannot sensibly be widened below it.
     """

@@ -38,7 +38,7 @@ def open_storage(storage: str | None, results: Path) -> BaseStorage:
 def read_storage(storage: str | None, results: Path) -> BaseStorage:
     """The studies of a storage, named as for `open_storage`, for reading.
 
-    No file or folder is made, and nothing is opened for writing: a sweep may be at work on it.
+    No file or folder is created and nothing is opened for writing, because a sweep may be using it.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if storage and "://" in storage:
@@ -52,7 +52,7 @@ def read_storage(storage: str | None, results: Path) -> BaseStorage:
 
 
 class _ReadJournal(BaseJournalBackend):
-    """The lines of a journal that have an end; a last one without is still being written."""
+    """The complete lines of a journal; an incomplete last one is still being written."""
 
     def __init__(self, path: Path) -> None:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -67,7 +67,7 @@ class _ReadJournal(BaseJournalBackend):
 
 
 def _read_database(url: str) -> BaseStorage:
-    """A copy of a database's studies; the database is closed."""
+    """A copy of a database's studies in memory; the database is closed again."""
     from sqlalchemy.engine import make_url
 
     address = make_url(url)
@@ -82,7 +82,7 @@ def _read_database(url: str) -> BaseStorage:
 
 
 def _end_last_line(path: Path) -> None:
-    """Cut off the part of a line that a killed writer left; no reader has accepted it."""
+    """Truncate an incomplete last line that a killed writer left; no reader has accepted it."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -96,10 +96,10 @@ def _end_last_line(path: Path) -> None:
 def _database(url: str, *, skip_table_creation: bool = False) -> BaseStorage:
     from sqlalchemy.exc import SQLAlchemyError  # only needed for a database
 
-    # Its pool logs a traceback for a connection that is cut; the command says it in a sentence.
+    # The pool logs a traceback for a lost connection, which the command reports in a sentence.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     try:
-        # A connection may have been cut since the last trial, which can be hours ago.
+        # The last trial can be hours ago, and the connection may have been lost since.
         return RDBStorage(
             url,
             engine_kwargs={"pool_pre_ping": True},
@@ -129,7 +129,7 @@ def close_storage(storage: BaseStorage) -> None:
 
 def storage_errors() -> tuple[type[Exception], ...]:
     """The exceptions of a database that can no longer be reached."""
-    alchemy = sys.modules.get("sqlalchemy.exc")  # there is none without a database
+    alchemy = sys.modules.get("sqlalchemy.exc")  # not imported without a database
     return (StorageInternalError, *([alchemy.SQLAlchemyError] if alchemy else []))
 
 

@@ -1,4 +1,4 @@
-"""One Optuna study: of one compared point, and its result in a few lines."""
+"""The Optuna study of one compared point, and its result in a few lines."""
 
 import contextlib
 import importlib.metadata
@@ -21,7 +21,7 @@ SETTINGS_KEY, POINT_KEY, SPACE_KEY, VERSIONS_KEY = "settings", "point", "space",
 #: User attributes of trials.
 RUNS_KEY, OUTCOME_KEY, REASON_KEY, SEED_KEY = "run_ids", "outcome", "reason", "sampler_seed"
 
-#: What chooses trials; other versions may choose others from the same seed.
+#: Packages that determine which trials are chosen: other versions may choose differently.
 _CHOOSING = ("optuna", "numpy", "scipy", "cmaes", "torch")
 
 
@@ -89,7 +89,7 @@ class PointStudy:
         return trial
 
     def resume(self, number: int) -> optuna.Trial:
-        """A trial that an earlier command began, with the parameters it had then."""
+        """A trial that an earlier command began, with the same parameters."""
         study_id = self._storage.get_study_id_from_name(self.name)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         with _quiet():
@@ -114,7 +114,7 @@ class PointStudy:
         """Give a trial the result of its ended runs: means, or the worst if one diverged.
 
         Returns:
-            What was to judge it and was not measured; None if it has its result.
+            The column that should judge the trial but was not measured; None if it has its result.
         """
         objectives, constraints = self.settings.objectives, self.settings.constraints
         diverged = [row for row in rows if row["outcome"] == "diverged"]
@@ -138,7 +138,7 @@ class PointStudy:
         return None
 
     def tell_failed(self, trial: optuna.Trial, outcome: str, reason: str) -> None:
-        """Give up a trial."""
+        """Record that a trial failed."""
         self._tell(trial, TrialState.FAIL, outcome, reason)
 
     def tell_pruned(self, trial: optuna.Trial, reason: str) -> None:

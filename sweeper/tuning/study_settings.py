@@ -1,4 +1,4 @@
-"""The settings of a study, its objectives among them: recorded, and compared when it is resumed."""
+"""The settings of a study, including its objectives: recorded, and compared when it resumes."""
 
 import json
 import math
@@ -21,10 +21,10 @@ _DIRECTIONS: dict[str, Direction] = {"max": "maximize", "min": "minimize"}
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What says how good a trial is: a column, or a name that a module logs.
+    """What measures how good a trial is: a column, or a name that a module logs.
 
-    `worst` is the value of a trial that diverged; `curve` the same quantity per epoch, a column
-    of the curves table or a logged name, or None.
+    `worst` is the value of a trial that diverged; `curve` is the same quantity per epoch (a column
+    of the curves table or a logged name), or None if there is none.
     """
 
     column: str
@@ -39,7 +39,7 @@ class Objective:
 
     @property
     def spelled(self) -> str:
-        """As `objectives` reads it: the direction is part of a name that is no column."""
+        """The text that `objectives` parses: a name that is not a column includes its direction."""
         return self.column if self.column in OBJECTIVES else f"{self.column} {self.mode}"
 
 
@@ -63,9 +63,9 @@ OBJECTIVES = {
 def objectives(
     names: Sequence[str] | None, metric: str = "val_accuracy", metric_mode: str | None = None
 ) -> list[Objective]:
-    """The objectives of these names; without any, the metric.
+    """The objectives with these names; the metric if names is None.
 
-    ValueError for an empty list, a repeated name, or one whose direction is not known.
+    ValueError for an empty list, a repeated name, or a name whose direction is not known.
     """
     modes = {metric: metric_mode} if metric_mode else {}
     found = [_objective(name, modes) for name in ([metric] if names is None else names)]
@@ -126,8 +126,8 @@ def violations(
 class StudySettings:
     """How studies choose and judge their trials.
 
-    Sampler and pruner are `_target_` and options; each trial is a mean over the values of
-    `averaged`; constraints are bounds on columns of the runs table or on objectives.
+    Sampler and pruner are mappings of `_target_` and options; each trial is a mean over the values
+    of the `averaged` overrides; constraints bound columns of the runs table or objectives.
     """
 
     space: Space
@@ -183,7 +183,7 @@ class StudySettings:
         return list(dict.fromkeys([*(o.column for o in self.objectives), *self.constraints]))
 
     def new_sampler(self, number: int) -> BaseSampler:
-        """The sampler of a trial: by the seed and the trials before it, so that studies resume."""
+        """The sampler of a trial; it keeps no state between trials, so that studies can resume."""
         kind = imported(self.sampler["_target_"], "hydra.sweeper.sampler")
         if isinstance(kind, type) and issubclass(kind, FixedSampler):
             return _built(self.sampler, "sampler", seed=self.sampler_seed, space=self.space)
@@ -198,7 +198,7 @@ class StudySettings:
         return _built(self.pruner, "pruner")
 
     def record(self) -> dict[str, str]:
-        """Each setting as JSON, under the name that users know it by."""
+        """Each setting as JSON, under the name that users know."""
         parts = {
             "the search space": to_json(self.space),
             "hydra.sweeper.objectives": [o.spelled for o in self.objectives],

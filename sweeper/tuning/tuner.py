@@ -1,4 +1,4 @@
-"""Ask and tell: trials become runs, curves go to the pruner, and results to the study."""
+"""Ask and tell: turns trials into runs, and gives curves to the pruner and results to the study."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -19,7 +19,7 @@ from sweeper.store.row import value_of
 from sweeper.tuning.space import override, short_override
 from sweeper.tuning.study import RUNS_KEY, PointStudy
 
-#: The configs of the runs that these overrides, after those of the command, ask for.
+#: Gives the configs of the runs that these overrides select, in addition to the command's own.
 ConfigsOf = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]
 Say = Callable[[str], None]
 Expect = Callable[[RunSpec, str], None]
@@ -27,7 +27,10 @@ Expect = Callable[[RunSpec, str], None]
 
 @dataclass(slots=True, kw_only=True)
 class _RunningTrial:
-    """A trial whose runs have not all ended: epochs the pruner has seen, why it is stopped."""
+    """A trial whose runs have not all ended; `reported` counts the epochs that the pruner has seen.
+
+    `pruned` is the reason if the pruner has stopped it.
+    """
 
     study: PointStudy
     trial: optuna.Trial
@@ -40,10 +43,10 @@ class _RunningTrial:
 class Tuner:
     """The studies of one command.
 
-    `n_trials` and `max_concurrent` (trials at a time) are of each study; one command makes up to
-    `max_attempts` at a run without a result; `code` says what becomes of runs that other sources
-    made. `configs_of` knows the runs that overrides ask for; `expect` is called with each run of a
-    trial and its outcome so far, `say` with a line about each trial that ends.
+    `n_trials` and `max_concurrent` (trials at a time) are per study; one command makes up to
+    `max_attempts` at a run without a result; `code` says what to do with runs trained with other
+    sources. `configs_of` gives the configs that overrides select; `expect` is called with each run
+    of a trial and its status so far, `say` with a line about each trial that ends.
     """
 
     studies: Sequence[PointStudy]
@@ -64,7 +67,7 @@ class Tuner:
     _has_stopped: bool = False
 
     def __post_init__(self) -> None:
-        """Share what is read of the results folder among all trials."""
+        """Create the cache of stored trainings, which all trials share."""
         self._stored = StoredTrainings(self.ledger)
 
     def tasks(self) -> Iterator[Task | None]:
@@ -84,7 +87,7 @@ class Tuner:
                 return
 
     def _next_study(self) -> PointStudy | None:
-        """Of the studies with trials left, the one with the fewest running, then fewest started."""
+        """The study with trials left that has the fewest running, then the fewest started."""
         num_running = Counter(running.study.name for running in self._running)
         left = [
             study
@@ -96,7 +99,7 @@ class Tuner:
         return min(left, key=lambda s: (num_running[s.name], s.num_begun), default=None)
 
     def _begin(self, study: PointStudy, trial: optuna.Trial) -> None:
-        """Plan the runs of a trial; if the ledger has them all, the trial ends at once."""
+        """Plan the runs of a trial; if all have results already, the trial ends at once."""
         tuned = [override(key, value) for key, value in trial.params.items()]
         try:
             planned = plan(
@@ -129,7 +132,7 @@ class Tuner:
         self._ready.append(task)
 
     def handle(self, event: Event) -> None:
-        """End trials whose runs have ended, and stop those that the pruner gives up."""
+        """End trials whose runs have ended, and stop those that the pruner rejects."""
         for attempt in (*event.began, *event.elsewhere):
             self._attempts[attempt.spec.run_id] = attempt
         for run_id, end in event.ended.items():
@@ -164,7 +167,7 @@ class Tuner:
         rows = self.ledger.measured(set(running.specs), study.settings.columns)
         results = [row for row in rows.values() if Outcome(row["outcome"]).is_result]
         if study.settings.is_pruned:
-            list(self._report(running))  # to its last epoch
+            list(self._report(running))  # up to its last epoch
         self._close(running)
         if len(results) == len(running.specs):
             missing = study.tell(trial, results)
@@ -181,7 +184,7 @@ class Tuner:
         self._drop_ready(set(running.specs) - self._needed())
 
     def _prune(self, running: _RunningTrial) -> None:
-        """Stop a trial that the pruner gives up."""
+        """Stop a trial that the pruner rejects."""
         for epoch in self._report(running):
             is_over = epoch >= min(spec.epochs for spec in running.specs.values())
             if not is_over and running.study.should_prune(running.trial):
@@ -189,7 +192,7 @@ class Tuner:
                 return
 
     def _report(self, running: _RunningTrial) -> Iterator[int]:
-        """Show the pruner, one by one, the epochs that all runs of a trial have completed."""
+        """Report to the pruner, one by one, the epochs that all runs of a trial have completed."""
         column = running.study.settings.objectives[0].curve
         assert column is not None, "a pruned objective has a curve"
         curves = [self._curve(run_id, column) for run_id in running.specs]
@@ -217,7 +220,7 @@ class Tuner:
         return {run_id for one in self._running if one is not other_than for run_id in one.specs}
 
     def _drop_ready(self, run_ids: Set[str]) -> None:
-        """Do not start runs that no trial needs any more."""
+        """Remove runs that no trial needs any more from those ready to start."""
         for task in [t for t in self._ready if t.spec.run_id in run_ids]:
             self._ready.remove(task)
             self._pending.discard(task.spec.run_id)

@@ -14,7 +14,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at, and what to do about it; empty if nothing."""
+    """One thing that was checked, what was found, and what to do about it; empty if nothing."""
 
     severity: Severity
     what: str
@@ -23,15 +23,15 @@ class Check:
 
 
 def good(what: str, found: str) -> Check:
-    """Nothing to do."""
+    """A finding that needs no action."""
     return Check(Severity.GOOD, what, found)
 
 
 def warning(what: str, found: str, do: str) -> Check:
-    """May go wrong."""
+    """A finding that may cause trouble."""
     return Check(Severity.WARNING, what, found, do)
 
 
 def broken(what: str, found: str, do: str) -> Check:
-    """Will go wrong."""
+    """A finding that will cause a failure."""
     return Check(Severity.BROKEN, what, found, do)

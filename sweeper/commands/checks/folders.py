@@ -63,7 +63,7 @@ def rename_check(folder: Path) -> Iterator[Check]:
 
 
 def claim_check(folder: Path) -> Iterator[Check]:
-    """Only one process can create a folder or link a file: that is how runs are claimed."""
+    """A folder or a link can be created only once: that is how runs are claimed."""
     first, linked = folder / "file", folder / "linked"
     first.touch()
     claims = {
@@ -80,7 +80,7 @@ def claim_check(folder: Path) -> Iterator[Check]:
 
 
 def clock_check(folder: Path) -> Iterator[Check]:
-    """Modification times advance: they are the heartbeats."""
+    """Modification times advance, because they serve as heartbeats."""
     beat = folder / "beat"
     beat.touch()
     before = beat.stat().st_mtime
@@ -105,7 +105,7 @@ def clock_check(folder: Path) -> Iterator[Check]:
 
 
 def nodes_check(folder: Path) -> Iterator[Check]:
-    """In a multi-node job: whether every node sees what this one writes."""
+    """In a multi-node job, whether every node sees what this one writes."""
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if nodes == 1 or not shutil.which("srun"):
         return

@@ -41,7 +41,7 @@ def python_check(version: tuple[int, int]) -> Check:
 
 
 def ask_torch() -> dict[str, Any] | str:
-    """Torch's version and devices, from a separate process; its last line if it does not start."""
+    """Torch's version and devices, from a separate process; its last error line if that fails."""
     done = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
         capture_output=True,
@@ -62,7 +62,7 @@ def driver_version() -> str | None:
 def torch_checks(
     torch: dict[str, Any] | str, *, devices: int, driver: str | None
 ) -> Iterator[Check]:
-    """Whether torch starts, sees the GPUs that the driver has, and enough of them."""
+    """Whether torch starts, can use the driver's GPUs, and sees enough of them."""
     if isinstance(torch, str):
         yield broken("torch", f"does not start: {torch}", "Reinstall it for this machine.")
         return

@@ -11,10 +11,10 @@ from sweeper.spec.guarantees import FIXED_BATCHNORM
 
 
 def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
-    """Look at the module and the data of a config, whatever is remembered of them.
+    """Examine the module and the data of a config, without relying on stored facts.
 
     Raises:
-        ValueError: if a value is wrong, or the module is ours, of which all holds.
+        ValueError: if a value is wrong, or the module is our own, for which all guarantees hold.
     """
     check_config(config)
     target = config["module"]["_target_"]

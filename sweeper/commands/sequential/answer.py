@@ -15,7 +15,7 @@ from sweeper.store.questions import keep_question, plans_of, question_file
 
 
 def verdict(asked: Asked, rule: Rule) -> str:
-    """What the looks so far say, with intervals."""
+    """The answer according to the looks so far, with intervals."""
     if isinstance(rule, Best):
         return _of_best(asked, rule)
     assert isinstance(rule, Bounds)
@@ -37,7 +37,7 @@ def _of_best(asked: Asked, rule: Best) -> str:
     within = f", or at most {_amount(asked, asked.margin)} below the best" * bool(asked.margin)
     if rule.best is not None:
         others = [(j, pair) for (i, j), pair in rule.pairs.items() if i == rule.best]
-        latest = max(pair.n for _, pair in others)  # of what was out before, less is known
+        latest = max(pair.n for _, pair in others)  # earlier excluded arms have fewer
         nearest, pair = min((o for o in others if o[1].n == latest), key=lambda o: o[1].low)
         ahead = f"better than {names[nearest]}, the nearest, {_shown(asked, pair)}"
         said = f"{names[rule.best]} is best of {len(names)}{within}: {ahead}"
@@ -56,7 +56,7 @@ def _of_best(asked: Asked, rule: Best) -> str:
 
 
 def _least_ahead(arm: tuple[int, Sequence[tuple[int, Interval]]]) -> float:
-    """By how much an arm is above the one that comes nearest to it."""
+    """By how much an arm is ahead of its nearest competitor."""
     return min((pair.mean for _, pair in arm[1]), default=0.0)
 
 
@@ -88,7 +88,7 @@ def _shown(asked: Asked, interval: Interval) -> str:
 
 
 def has_no_spread(rule: Rule) -> bool:
-    """Whether all that the latest look compared was the same at every seed."""
+    """Whether every difference that the latest look compared was the same at every seed."""
     assert isinstance(rule, Best | Bounds)
     every = rule.pairs.values() if isinstance(rule, Best) else rule.intervals
     found = [interval for interval in every if interval]
@@ -97,11 +97,11 @@ def has_no_spread(rule: Rule) -> bool:
 
 
 def remembered(asked: Asked, looks: Looks, results: Path) -> Path:
-    """Where a question's plan and answer are kept.
+    """The file for a question's plan and answer.
 
     Raises:
-        ValueError: if it was begun with other seeds or looks that share some of these seeds: looks
-            planned again after others are wrong more often than is promised.
+        ValueError: if it was begun with another plan that has some of these seeds: planning looks
+            again after seeing results makes errors more frequent than guaranteed.
     """
     settings = [_settings(arm.runs[asked.seeds[0]]) for arm in asked.arms]
     about = [asked.text.replace("=", " ").split(), asked.metric.name, settings]
@@ -120,7 +120,7 @@ def remembered(asked: Asked, looks: Looks, results: Path) -> Path:
 
 
 def remember(path: Path, asked: Asked, looks: Looks, **found: Any) -> None:
-    """Keep a question's plan and what is known of its answer."""
+    """Store a question's plan and what is known of its answer."""
     content = {
         "question": asked.text,
         "metric": asked.metric.name,
@@ -133,7 +133,7 @@ def remember(path: Path, asked: Asked, looks: Looks, **found: Any) -> None:
 
 
 def ended(asked: Asked, rule: Rule, course: Course, why: str, runs: Sequence[str]) -> str:
-    """The last sentences: the answer, why it ended, looks, and runs made and left out."""
+    """The final sentences: the answer, why it ended, and counts of looks and of runs."""
     of_all = len(asked.arms) * len(asked.seeds)
     looks = several(course.looks, "look")
     counts = f"{looks}, {several(len(runs), 'run')} used, {of_all - len(runs)} of {of_all} left out"

@@ -13,11 +13,11 @@ from sweeper.store.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is left for a question.
+    """The budget of a question.
 
     Attributes:
         given: as typed.
-        left: of it, after all attempts at its runs so far [device-hours].
+        left: what remains of it after all attempts at its runs so far [device-hours].
     """
 
     given: object
@@ -33,11 +33,11 @@ class Budget:
         return cls(config.budget, allowed - spent_hours(runs, ledger), ledger)
 
     def cost(self, runs: Sequence[RunSpec]) -> float:
-        """What these runs will take [device-hours]."""
+        """Predicted cost of these runs [device-hours]."""
         return sum(hours or 0.0 for hours in _hours(runs, self._ledger).values())
 
     def words(self, cost: float) -> str:
-        """That it does not cover the next look."""
+        """A sentence that says that it does not cover the next look."""
         return (
             f"Stopped at budget={self.given}: the next look costs {cost:.3g} device-hours, "
             f"{max(0.0, self.left):.3g} are left."
@@ -45,7 +45,7 @@ class Budget:
 
 
 def check_known(runs: Sequence[RunSpec], ledger: Ledger) -> None:
-    """ValueError if there is a budget, and the time of a run that it is for is not known."""
+    """ValueError if there is a budget and the time of one of these runs is not known."""
     if not runs or allowed_hours(runs[0].config) is None:
         return
     hours = _hours(runs, ledger)

@@ -22,13 +22,13 @@ _FORMS = (
     'VALUE ... within M points" (or another KEY VALUE in place of base_batch), and "claim N of '
     'PAPER".'
 )
-#: Student's t says nothing of fewer.
+#: Student's t intervals need this many to be useful.
 LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What is compared: a point of the grid, with a run for each seed."""
+    """One of the points that are compared, with a run for each seed."""
 
     name: str
     runs: Mapping[int, RunSpec]
@@ -41,12 +41,13 @@ class Asked:
     Attributes:
         text: as typed.
         arms: compared with each other at the same seeds.
-        metric: by which.
-        contrasts: what must lie between bounds; None to find the best arm.
-        names: of the contrasts.
-        margin: differences that do not matter, in the metric's unit.
+        metric: the metric by which they are compared.
+        contrasts: combinations of arms that must lie between bounds; None to find the best arm.
+        names: names of the contrasts.
+        margin: the largest difference that does not matter, in the metric's unit.
         is_each: whether each contrast has an answer of its own.
-        is_claim: whether the contrasts are a paper's, of the metric as it is; else more is better.
+        is_claim: whether the contrasts are a paper's, on the metric as it is; otherwise its sign is
+            chosen so that more is better.
     """
 
     text: str
@@ -60,16 +61,16 @@ class Asked:
 
     @property
     def seeds(self) -> list[int]:
-        """In the order of the grid."""
+        """The seeds, in the order of the grid."""
         return list(self.arms[0].runs)
 
     @property
     def sign(self) -> float:
-        """What a value is multiplied by before arms are compared."""
+        """The factor by which values are multiplied before arms are compared."""
         return 1.0 if self.is_claim else self.metric.sign
 
     def rule(self, looks: Looks) -> Rule:
-        """What answers it, before any look."""
+        """The rule that answers it, before any look."""
         if self.contrasts is None:
             return Best(len(self.arms), looks, self.margin)
         return Bounds(self.contrasts, looks, self.is_each)
@@ -79,8 +80,8 @@ def ask(text: str, points: Sequence[RunSpec], metric: Metric) -> Asked:
     """Read a question about the points of a grid.
 
     Raises:
-        ValueError: if it is none, names what the grid lacks, or compares what differs in more than
-            what it asks for.
+        ValueError: if it cannot be parsed, names what the grid lacks, or compares points that
+            differ in more than it asks about.
     """
     words = " ".join(text.replace("=", " ").split())
     for pattern, read in _READERS.items():
@@ -176,7 +177,7 @@ _READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric],
 
 
 def _margin(text: str, found: re.Match[str], metric: Metric) -> float:
-    """In the metric's own unit; points are hundredths of a share."""
+    """The margin in the metric's own unit; a point is one hundredth of a fraction."""
     if found["margin"] is None:
         return 0.0
     if bool(found["points"]) != (metric.unit == "%"):
@@ -192,7 +193,7 @@ def _margin(text: str, found: re.Match[str], metric: Metric) -> float:
 
 
 def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
-    """The points with these values of keys."""
+    """The points that have the values named after `at`."""
     parts = (at or "").split()
     if len(parts) % 2:
         msg = f"question must give each key after at a value; got {at!r}. {_FORMS}"
@@ -212,7 +213,7 @@ def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
 
 
 def _arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
-    """One for each value of a key; nothing else may differ between them."""
+    """An arm for each value of a key; nothing else may differ between them."""
     _check_key(key, points)
     _check_alike(points, (key,))
     by_value: dict[str, list[RunSpec]] = {}
@@ -262,7 +263,7 @@ def _check_seeds(arms: Sequence[Arm]) -> None:
 def _at_points(
     text: str, paper: Paper, number: int, points: Sequence[RunSpec]
 ) -> list[list[RunSpec]]:
-    """The points of the grid that stand at each of the claim's."""
+    """For each point of the claim, the runs of the grid at that point."""
     frame = pd.DataFrame([planned_columns(point) for point in points])
     placed = place_runs(frame, paper)
     wanted = paper.claims[number].points
@@ -285,7 +286,7 @@ def _weighed(weights: "np.ndarray[tuple[int], np.dtype[np.float64]]", names: Seq
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two texts are the same value."""
+    """Whether two texts mean the same value."""
     try:
         return float(one) == float(other)
     except ValueError:

@@ -27,7 +27,7 @@ from sweeper.store.ledger import Ledger
 
 @dataclass(slots=True)
 class Study:
-    """A question and the runs for it, all of which the ledger knows."""
+    """A question and the runs that answer it, whose results are always read from the ledger."""
 
     asked: Asked
     looks: Looks
@@ -41,7 +41,7 @@ class Study:
     _said: int = 0
 
     def __post_init__(self) -> None:
-        """What is made again has no result yet."""
+        """Ignore the results of runs that will be trained again."""
         if self.options["code"] == "rerun":
             self._stale = {*self.planned.changes}
 
@@ -50,9 +50,9 @@ class Study:
         return self.trained.get(run_id, run_id)
 
     def values(self) -> Array:
-        """Of each arm and seed: nan without a result, infinite for what diverged.
+        """The value of each arm and seed: nan without a result, infinite if the run diverged.
 
-        Nor is a metric that is no finite number waited for: the same run would measure it again.
+        A metric that is not finite counts as infinite too: repeating the run would not change it.
         """
         asked = self.asked
         ids = [[self._id(arm, seed) for seed in asked.seeds] for arm in range(len(asked.arms))]
@@ -72,17 +72,17 @@ class Study:
         return np.array([[value(run_id) for run_id in row] for row in ids])
 
     def used(self, course: Course) -> list[str]:
-        """The runs that the looks so far used."""
+        """The ids of the runs that the looks so far used."""
         seeds = self.asked.seeds
         return [self._id(arm, s) for arm, n in enumerate(course.used) for s in seeds[:n]]
 
     def course(self) -> tuple[Rule, Course]:
-        """How far the runs in the ledger answer the question."""
+        """The rule and the course of looks, as far as the runs in the ledger allow."""
         rule = self.asked.rule(self.looks)
         return rule, follow(rule, self.values(), self.options["give_up"])
 
     def introduce(self, table: LiveTable) -> None:
-        """Say what is asked, and what it may take."""
+        """Print the question and its largest cost, and show the results that exist."""
         arms, seeds = len(self.asked.arms), len(self.asked.seeds)
         outside = len(self.planned.points) - arms * seeds
         table.say(
@@ -98,7 +98,7 @@ class Study:
                 table.add(spec, self.planned.ended[spec.run_id].outcome)
 
     def run(self, launch: Launch, table: LiveTable) -> int:
-        """Make what the looks need."""
+        """Execute the runs that the looks need; return the exit code."""
 
         def take(event: Event) -> None:
             table.update(event)
@@ -106,13 +106,13 @@ class Study:
             self._stale -= event.ended.keys()
 
         rounds = self._rounds(table)
-        first = next(rounds, None)  # what is answered already starts nothing
+        first = next(rounds, None)  # None if it is already answered
         if first is not None:
             take_in(launch(chain([first], rounds), self.ledger), take)
         return exit_codes.DONE if self.why else self._lacking(table)
 
     def _rounds(self, table: LiveTable) -> Iterator[Task | None]:
-        """The runs of the next look, and of the one after that when these have ended."""
+        """The runs of the next look, then those of the following look once these have ended."""
         while True:
             rule, course = self.course()
             if not course.needs.any():
@@ -128,11 +128,11 @@ class Study:
             yield from self._tasks(wanted, table)
             while self._pending:
                 yield None
-            if self.wanted(course):  # some failed, and are not to be tried again
+            if self.wanted(course):  # some failed and are not retried
                 return
 
     def _over_budget(self, rule: Rule, course: Course, wanted: Sequence[RunSpec]) -> str:
-        """Why the budget ends it; empty if it does not."""
+        """Why the budget ends the question; empty if it does not."""
         budget = Budget.of(self.planned.specs, self.ledger)
         if budget is None:
             return ""
@@ -151,7 +151,7 @@ class Study:
         return ""
 
     def _tasks(self, wanted: Sequence[RunSpec], table: LiveTable) -> list[Task]:
-        """What is to be made of these runs; not what failed, unless that is to be retried."""
+        """The tasks for these runs, without failed ones unless those are to be retried."""
         part = replace(self.planned, specs=wanted)
         options = {name: self.options[name] for name in ("retry", "code")}
         found = tasks(part, self.ledger, rerun=None, **options)
@@ -161,7 +161,7 @@ class Study:
         return found
 
     def wanted(self, course: Course) -> list[RunSpec]:
-        """The runs without a result that the next look needs, one seed after the other."""
+        """The runs without a result that the next look needs, seed by seed."""
         missing = np.isnan(self.values()) & course.needs[:, None]
         missing[:, course.upto :] = False
         ids = [self._id(int(arm), self.asked.seeds[seed]) for seed, arm in np.argwhere(missing.T)]
@@ -169,7 +169,7 @@ class Study:
         return [specs[run_id] for run_id in dict.fromkeys(ids)]
 
     def _ended(self, rule: Rule, course: Course) -> str:
-        """Why no more seeds are made."""
+        """Why no more seeds are trained."""
         if course.is_hopeless:
             return self._hopeless(rule)
         if rule.is_answered:
@@ -179,7 +179,7 @@ class Study:
         return "Stopped: more seeds would not answer it, as runs diverged."
 
     def _hopeless(self, rule: Rule) -> str:
-        """Why the seeds that are left would hardly answer it."""
+        """Why the remaining seeds would hardly answer the question."""
         if has_no_spread(rule):
             return (
                 "Stopped: differences that are the same at every seed have no spread to judge by."

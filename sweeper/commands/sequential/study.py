@@ -22,11 +22,11 @@ from sweeper.store.ledger import Ledger
 def run_sequential(
     configs: Iterable[Mapping[str, Any]], options: Mapping[str, Any], launch: Launch
 ) -> int:
-    """Answer a question about a grid; 0 if nothing more is to be done, 1 if a run has no result.
+    """Answer a question about a grid; return 0 if nothing is left to do, 1 if a run has no result.
 
-    The options are `question`, `metric`, `metric_mode`, `results`, `retry`, `code` of the command,
-    `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`. ValueError for bad input;
-    nothing was started then.
+    The options are `question`, `metric`, `metric_mode`, `results`, `retry`, `rerun` and `code` of
+    the command, `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`. ValueError for bad
+    input, before anything starts.
     """
     ledger = Ledger.at(options["results"])
     _check(options)
@@ -94,7 +94,7 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 def _check_apart(asked: Asked, trained: Mapping[str, str]) -> None:
-    """ValueError if two arms are one training: there is nothing to compare."""
+    """ValueError if two arms are the same training, so that there is nothing to compare."""
     owners: dict[str, str] = {}
     for arm in asked.arms:
         for run in arm.runs.values():

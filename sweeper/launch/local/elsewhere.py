@@ -1,4 +1,4 @@
-"""Runs of a sweep that other processes are making: waited for, and taken over if those die."""
+"""Runs of a sweep that other processes train: waited for, and taken over if those die."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from sweeper.store.standing import Open, recover, standing
 
 @dataclass(slots=True)
 class Elsewhere:
-    """The runs of one sweep that others have claimed."""
+    """The runs of one sweep that other processes have claimed."""
 
     ledger: Ledger
     _tasks: list[Task] = field(default_factory=list[Task])
@@ -22,13 +22,13 @@ class Elsewhere:
         return bool(self._tasks)
 
     def add(self, task: Task) -> Sequence[Attempt]:
-        """Wait for an attempt of another process; the attempt, if it can be read already."""
+        """Follow another process's attempt, and return it if its folder can be read already."""
         self._tasks.append(task)
         attempt = Attempt.load(self.ledger, task.spec.run_id, task.number)
         return [attempt] if attempt else []
 
     def look(self) -> tuple[dict[str, End], Sequence[Task]]:
-        """The ends of runs that other processes have made; what they abandoned is to be made."""
+        """The ends of runs that other processes finished, and tasks for those they abandoned."""
         ended: dict[str, End] = {}
         abandoned: list[Task] = []
         for task in list(self._tasks):

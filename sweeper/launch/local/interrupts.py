@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: when they reach a sweep, and when they wait."""
+"""Ctrl-C, SIGTERM and SIGHUP: when they interrupt a sweep, and when they are held back."""
 
 import math
 import os
@@ -15,7 +15,7 @@ _TOGETHER_S = 0.5
 
 @contextmanager
 def undivided() -> Generator[None]:
-    """Let Ctrl-C and the like wait until the block is over."""
+    """Hold back Ctrl-C and similar signals until the end of the block."""
     came: list[int] = []
     before = {
         n: signal.signal(n, lambda number, frame: came.append(number)) for n in SIGNALS_OF_LAUNCHER
@@ -31,10 +31,10 @@ def undivided() -> Generator[None]:
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """Ctrl-C ends a sweep; so do SIGTERM and a closed terminal, unless the caller handles them.
+    """Let Ctrl-C, SIGTERM or a closed terminal end a sweep, unless the caller handles them.
 
-    Of signals that come together only the first counts: `timeout` and torchrun send them to a
-    sweep and to its process group.
+    Of signals in quick succession only the first counts, because `timeout` and torchrun send them
+    to a sweep and again to its process group.
     """
     came_at = -math.inf
     terminals = [stream for stream in (1, 2) if os.isatty(stream)]
@@ -43,7 +43,7 @@ def interruptible() -> Generator[None]:
         nonlocal came_at
         del number, frame
         for stream in terminals:
-            if not os.isatty(stream):  # it was closed: what is said meanwhile must not fail
+            if not os.isatty(stream):  # it was closed, but printing must not fail
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         before, came_at = came_at, time.monotonic()
         if came_at - before > _TOGETHER_S:

@@ -1,4 +1,4 @@
-"""This machine: each run in fresh processes from a warm fork server, as many as it carries."""
+"""The local launcher: each run in fresh processes from a warm fork server, as many as fit."""
 
 import time
 from collections import deque
@@ -50,14 +50,14 @@ def run_here(
     ranks: Ranks | None = None,
     look_first: bool = True,
 ) -> Generator[Event]:
-    """Make all runs, publishing each attempt's row as it ends.
+    """Execute all runs, publishing each attempt's row as it ends.
 
-    A run that another process is making is waited for, and taken over if that process dies.
-    Events come several times a second, so that a caller can draw; after Ctrl-C until the runs are
-    saved or it is pressed again, then KeyboardInterrupt is raised. `may_start` says whether runs
-    that wait may begin, `why_stopped` the reason of those that are stopped before their end;
-    without `ranks` they are on this machine. ValueError if a run's layout is not available, or
-    what it needs of this machine: with `look_first` no run starts then, else those end as failed.
+    A run that another process trains is waited for, and taken over if that process dies. Events
+    come several times a second, so that a caller can draw. After Ctrl-C they continue until the
+    runs are saved or it is pressed again; then KeyboardInterrupt is raised. `may_start` says
+    whether waiting runs may start, `why_stopped` gives the reason for runs that are stopped early;
+    without `ranks` all ranks are on this machine. ValueError if a layout is not available or this
+    machine lacks something: with `look_first` before any run starts, else such runs end as failed.
     """
     ranks = ranks or LocalRanks()
     known = known_tasks(tasks)
@@ -81,12 +81,12 @@ def run_here(
             why_stopped=why_stopped,
             may_start=may_start,
         )
-        event = Event(said=["Loading torch ..."])  # the fork server answers after that
+        event = Event(said=["Loading torch ..."])  # the fork server responds only after that
         try:
             yield event
             while runs.are_left:
                 yield runs.start()
-                if not event.ended:  # else there may be nothing left to wait for
+                if not event.ended:  # otherwise nothing may be left to wait for
                     runs.wait()
                 event = runs.end()
                 yield event
@@ -114,10 +114,10 @@ class _Runs:
     _source_is_empty: bool = False
     _waiting: deque[Task] = field(default_factory=deque[Task])
     _running: list[Running] = field(default_factory=list[Running])
-    _ended: dict[str, End] = field(default_factory=dict[str, End])  # and not reported yet
+    _ended: dict[str, End] = field(default_factory=dict[str, End])  # not reported yet
     _first_ends: FirstEnds = field(default_factory=FirstEnds)
     _is_stopped: bool = False
-    _begun: Attempt | None = None  # the latest
+    _begun: Attempt | None = None  # the latest one
     _oom_retry: OomRetry = field(default_factory=OomRetry)
     _looked_at: float = field(default_factory=time.monotonic)
 
@@ -128,7 +128,7 @@ class _Runs:
         return bool(is_busy or self.elsewhere.has_runs or not self._source_is_empty)
 
     def start(self) -> Event:
-        """Start what there is room for."""
+        """Start as many runs as there is room for."""
         began: list[Attempt] = []
         elsewhere: list[Attempt] = []
         self._refill()
@@ -152,7 +152,7 @@ class _Runs:
         return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
 
     def _trace(self, spec: RunSpec) -> list[str]:
-        """Trace the memory that decides a micro-batch, if it is not known; what to say of it."""
+        """Trace the memory on which the micro-batch depends, if not known; remarks for the user."""
         if not self.memory.is_chosen(spec) or self.memory.is_traced(spec):
             return []
         why_not = trace_memory(spec, self.memory, self.context)
@@ -160,7 +160,7 @@ class _Runs:
         return [text for text in (why_not, slow_split(fit.spec, fit.fails)) if text]
 
     def _drop_waiting(self) -> list[str]:
-        """Start no more runs if the first failed alike, before their first step; why."""
+        """Drop all waiting runs if the first failed alike, before their first step; return why."""
         why = self._first_ends.why_stop
         if why is None or not self._waiting:
             return []
@@ -177,7 +177,7 @@ class _Runs:
         return begun
 
     def _refill(self) -> None:
-        """Take the next task of the source, if there is one and room for it."""
+        """Take the next task from the source, if there is one and there is room for it."""
         if self._waiting or self._source_is_empty or not self.slots.has_room:
             return
         try:
@@ -210,7 +210,7 @@ class _Runs:
         wait_for_exit([process for run in self._running for process in run.processes])
 
     def end(self) -> Event:
-        """Publish what has ended here, and read what other processes published."""
+        """Publish the runs that have ended here, and read those that ended elsewhere."""
         if time.monotonic() - self._looked_at >= _LOOK_S:
             self._looked_at = time.monotonic()
             self._drop_taken_over()
@@ -233,12 +233,12 @@ class _Runs:
         return Event(ended=self._take_ended())
 
     def _take_ended(self) -> Mapping[str, End]:
-        """What has ended since this was asked before."""
+        """The runs that have ended since the previous call."""
         ended, self._ended = self._ended, {}
         return ended
 
     def _publish(self, attempt: Attempt, end: End) -> None:
-        """Publish how an attempt ended whose processes are gone; Ctrl-C leaves all or nothing."""
+        """Publish the end of an attempt whose processes are gone; Ctrl-C waits until it is done."""
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._oom_retry.note(run_id))
         with undivided():
@@ -249,14 +249,14 @@ class _Runs:
         self._first_ends.add(run_id, end.reason, is_early=is_early)
 
     def _end_cancelled(self) -> None:
-        """End the runs that are cancelled, as a tuner does with trials that lag behind."""
+        """End cancelled runs, such as those of trials that a tuner has pruned."""
         for run in list(self._running):
             if (reason := run.attempt.cancel_reason()) is not None:
                 stop([run])
                 self._publish(run.attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
 
     def _drop_taken_over(self) -> None:
-        """Stop runs that were taken over while this process could not show that it lives."""
+        """Stop runs that others took over because this process's heartbeat had stopped."""
         for run in list(self._running):
             if run.attempt.is_taken_over:
                 stop([run])
@@ -269,7 +269,7 @@ class _Runs:
         self.slots.give_back(attempt.spec.run_id)
 
     def save_and_stop(self) -> Generator[Event]:
-        """Stop after Ctrl-C, saying at once what that waits for; a second one ends the waiting."""
+        """Stop gracefully after Ctrl-C, telling the user at once; a second one ends the waiting."""
         saving = GracefulStop(self._running)
         with suppress(KeyboardInterrupt):
             yield Event(said=saving.announcement, ended=self._take_ended(), is_stopping=True)
@@ -281,7 +281,7 @@ class _Runs:
         yield Event(ended=self._take_ended(), is_stopping=True)
 
     def stop(self) -> None:
-        """Stop what is running; it resumes from its checkpoint when the command is repeated."""
+        """Stop all running runs; they resume from their checkpoints if the command is repeated."""
         self._end_unstarted()
         GracefulStop(self._running).wait()
         for run in list(self._running):
@@ -291,7 +291,7 @@ class _Runs:
             self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))
 
     def _end_unstarted(self) -> None:
-        """Publish the attempt that was claimed when a signal came, before its ranks started."""
+        """Publish an attempt that had been claimed, but not started, when a signal arrived."""
         attempt = self._begun
         running = [run.attempt for run in self._running]
         if attempt and attempt not in running and not attempt.is_released:

@@ -1,4 +1,4 @@
-"""Runs that ran out of memory go on with half the micro-batch, or alone on their GPU."""
+"""Retries after out of memory: with half the micro-batch, or alone on the GPU."""
 
 from sweeper.planning.plan import Task
 from sweeper.spec.batch import smaller_micro_batch
@@ -8,7 +8,7 @@ from sweeper.store.attempt import Attempt
 
 
 class OomRetry:
-    """Runs that resume from their checkpoint with half the micro-batch, or alone on their GPU."""
+    """Makes tasks that resume a run with half its micro-batch, or alone on its GPU."""
 
     def __init__(self) -> None:
         self._notes: dict[str, str] = {}
@@ -18,7 +18,7 @@ class OomRetry:
         return self._notes.get(run_id, "")
 
     def retry(self, attempt: Attempt) -> Task | None:
-        """The next attempt at a run that ran out of memory; None if its micro-batch must stay."""
+        """The next attempt at a run that ran out of memory; None if its micro-batch is fixed."""
         spec = attempt.spec
         smaller = smaller_micro_batch(spec.split, spec.bn_span)
         is_fixed = spec.config.reproducible or takes_micro_batches_whole(spec.config)
@@ -32,7 +32,7 @@ class OomRetry:
         return Task(spec=again, number=attempt.number + 1)
 
     def retry_alone(self, attempt: Attempt) -> Task:
-        """The next attempt at a run that ran out of memory beside others."""
+        """The next attempt at a run that ran out of memory while it shared its GPU."""
         alone = f"alone on its GPU since attempt {attempt.number} ran out of memory beside others"
         self._notes[attempt.spec.run_id] = f"; {alone}"
         return Task(spec=attempt.spec, number=attempt.number + 1)

@@ -1,4 +1,4 @@
-"""What a run needs of this machine, looked at before any starts: its device, its data."""
+"""Checks, before any run starts, that this machine has the device and the data it needs."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def check_ready(configs: Iterable[RunConfig], machine: Machine) -> None:
 
 
 def has_data(config: RunConfig) -> bool:
-    """Whether a run would find its data here, without a download; a user's own were made before."""
+    """Whether a run's data are here, without a download; a user's own were loaded before."""
     if not is_ours(config.data.target):
         return True
     group = config.data.group
@@ -67,7 +67,7 @@ def _check_device(accelerator: str, devices: int, machine: Machine, *, has_gpu: 
 
 
 def _check_data(group: Mapping[str, Any]) -> None:
-    if "root" in group:  # else no file is read
+    if "root" in group:  # otherwise no file is read
         from lightning_modules.data.on_disk import counted  # numpy and pyarrow: 0.3 s
 
         counted(group)

@@ -1,9 +1,9 @@
-"""How many runs share a GPU: as many of a kind as fit, by what one of them took alone.
+"""How many runs share a GPU: as many of a kind as fit, judging by what one of them took alone.
 
-    results/sharing/<kind>.json   the most that a run took of its GPU, and which was the latest
+    results/sharing/<kind>.json   the most that runs took of a GPU, and the id of the latest
 
-A kind is all that the memory of a micro-batch depends on, the micro-batch and the GPU. Before one
-has run alone on its GPU, and been looked at for long enough, nothing is known: each runs alone.
+A kind is everything that the memory of a micro-batch depends on, with the micro-batch and the GPU.
+Until a run of a kind has been measured for long enough alone on a GPU, each of them runs alone.
 """
 
 import math
@@ -23,14 +23,14 @@ from sweeper.store.gpu_use import gpu_taken
 from sweeper.store.memory_cache import MemoryCache
 from sweeper.store.publish import if_allowed, publish_text
 
-#: Runs that share a GPU may take this part of its memory together: equal runs were seen to differ.
+#: Fraction of a GPU's memory that runs may share, as equal runs were seen to differ.
 _PART_OF_MEMORY = 0.9
-#: However little they take, no more: each holds a core and memory of the machine too.
+#: The most runs on a GPU, however small: each also takes a core and memory of the machine.
 _MOST = 8
 
 
 class _Taken(BaseModel):
-    """What a run took of its GPU: memory [GiB], and part of the time in which it was in use."""
+    """A run's use of its GPU: memory [GiB], and fraction of the time that the GPU was busy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -39,7 +39,7 @@ class _Taken(BaseModel):
     use_frac: Annotated[float, Field(ge=0, le=1)]
 
     def runs(self, memory_gib: float) -> int:
-        """How many such runs a GPU carries: none that it would have to wait for [count]."""
+        """How many such runs fit on a GPU by memory, without waiting for each other [count]."""
         by_memory = math.floor(_PART_OF_MEMORY * memory_gib / self.device_gib)
         by_use = math.floor(1 / max(self.use_frac, 1 / _MOST))
         return max(1, min(by_memory, by_use))
@@ -47,12 +47,12 @@ class _Taken(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A run's place beside its like.
+    """How a run may share a GPU with others of its kind.
 
     Attributes:
-        kind: runs of the same kind may share a GPU.
-        runs: that share it at the most [count].
-        environment: what such a run must see.
+        kind: only runs of the same kind share a GPU.
+        runs: the most that share it [count].
+        environment: variables that such a run needs.
     """
 
     kind: str
@@ -61,19 +61,19 @@ class Share:
 
 
 def has_room_beside(others: Sequence[Share], share: Share | None) -> bool:
-    """Whether a GPU with these runs takes one more, of this share or, if None, of any."""
+    """Whether a GPU with these runs has room for one more, of this share or, if None, any."""
     most = min((other.runs for other in [*others, *([share] if share else [])]), default=1)
     is_alike = share is None or all(other.kind == share.kind for other in others)
     return not others or (is_alike and len(others) < most)
 
 
 class Sharing:
-    """What is known of runs on GPUs of one kind.
+    """What is known about runs that share GPUs of one kind.
 
     Args:
-        results: the folder that remembers it.
-        device: that runs train on.
-        environment: of runs that share a GPU.
+        results: the results folder, where it is stored.
+        device: the device that runs train on.
+        environment: variables for runs that share a GPU.
     """
 
     def __init__(self, results: Path, device: Device, environment: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ class Sharing:
         return Share(kind, runs, self._environment if runs > 1 else {})
 
     def learn(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Remember what a run took that was alone on its GPU."""
+        """Store what a run took if it was alone on its GPU."""
         spec = attempt.spec
         if outcome != Outcome.FINISHED or spec.config.accelerator == "cpu":
             return
@@ -115,16 +115,16 @@ class Sharing:
             )
 
     def refuse(self, attempt: Attempt) -> None:
-        """Let no others beside such runs: one had too little memory."""
+        """Let this kind of run share no GPU, because one ran out of memory."""
         self._remember(attempt.spec, self._device.memory_gib or 1.0, 1.0)
 
     def take_notes(self) -> list[str]:
-        """What is new for the user: how many share a GPU, and why."""
+        """New remarks for the user: how many runs share a GPU, and why."""
         said, self._said = self._said, []
         return said
 
     def _say(self, key: str, text: str) -> None:
-        """Once for each key."""
+        """Add a remark, once for each key."""
         if key not in self._noted:
             self._noted.add(key)
             self._said.append(text)

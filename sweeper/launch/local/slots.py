@@ -20,7 +20,7 @@ from sweeper.store.ledger import Ledger
 
 
 class LocalSettings(Settings):
-    """conf/hydra/launcher/local.yaml, which explains each key."""
+    """The settings of conf/hydra/launcher/local.yaml, which explains each key."""
 
     jobs: Count | Literal["auto"]
     runs_per_gpu: Count | Literal["auto"]
@@ -28,7 +28,7 @@ class LocalSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """The resources to share; `gpus` are names for CUDA_VISIBLE_DEVICES."""
+    """The resources that runs share; `gpus` are names for CUDA_VISIBLE_DEVICES."""
 
     cores: int
     gpus: Sequence[str] = ()
@@ -49,8 +49,8 @@ class Slots:
     """The slots of a machine; runs take one and return it.
 
     Attributes:
-        machine: whose they are.
-        sharing: says which runs share a GPU; None for `runs_per_gpu` of any.
+        machine: the machine that has these slots.
+        sharing: decides which runs share a GPU; if None, any `runs_per_gpu` runs may.
     """
 
     machine: Machine
@@ -59,14 +59,14 @@ class Slots:
 
     @property
     def has_room(self) -> bool:
-        """Whether the smallest run would find a place."""
+        """Whether there is room for the smallest run."""
         if not self._taken:
             return True
         on_gpus = bool(self.machine.gpus)
         return self._fits(0 if on_gpus else 1, self._free_gpus(1, None), int(on_gpus))
 
     def take(self, spec: RunSpec) -> Mapping[str, str] | None:
-        """Room for a run: the environment it must see, or None while there is none.
+        """Take room for a run: the variables that it needs, or None if there is no room now.
 
         An idle machine takes any run, however large.
         """
@@ -81,22 +81,22 @@ class Slots:
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), **share.environment} if on_gpus else {}
 
     def give_back(self, run_id: str) -> None:
-        """The run has ended."""
+        """Return the room of a run that has ended."""
         del self._taken[run_id]
 
     def is_shared(self, spec: RunSpec) -> bool:
-        """Whether others may be on the GPU of a run that has a slot."""
+        """Whether other runs may be on the GPU of a run that has a slot."""
         return self.sharing is not None and self._taken[spec.run_id].share.runs > 1
 
     def learn(self, attempt: Attempt, outcome: Outcome, *, is_crowded: bool) -> None:
-        """Take in what a run took of its GPU, or that others on it left it too little."""
+        """Store what a run took of its GPU, or that it had too little memory beside others."""
         if self.sharing and is_crowded:
             self.sharing.refuse(attempt)
         elif self.sharing:
             self.sharing.learn(attempt, outcome)
 
     def take_notes(self) -> list[str]:
-        """What is new for the user."""
+        """New remarks for the user."""
         return self.sharing.take_notes() if self.sharing else []
 
     def _share(self, spec: RunSpec) -> Share:
@@ -111,7 +111,7 @@ class Slots:
         return busy + threads <= self.machine.cores and len(gpus) >= gpus_needed
 
     def _free_gpus(self, ranks: int, share: Share | None) -> tuple[str, ...]:
-        """The least occupied GPUs that take one more such run, or any; one for each rank."""
+        """One GPU per rank: the least occupied with room for this share, or with None, for any."""
         on: dict[str, list[Share]] = defaultdict(list)
         for place in self._taken.values():
             for gpu in place.gpus:
@@ -127,9 +127,9 @@ def open_slots(machine: Machine, ledger: Ledger, folder: Path) -> Generator[Slot
     """The slots of a machine; with runs_per_gpu=auto, runs share GPUs until the end of the block.
 
     Args:
-        machine: whose they are.
-        ledger: of the runs, which remembers what they took.
-        folder: private, for as long as the block takes.
+        machine: the machine that has these slots.
+        ledger: the runs' ledger, in whose folder their use of GPUs is stored.
+        folder: a private folder that exists until the end of the block.
     """
     if machine.runs_per_gpu != "auto" or not machine.gpus:
         yield Slots(machine)
@@ -139,17 +139,17 @@ def open_slots(machine: Machine, ledger: Ledger, folder: Path) -> Generator[Slot
 
 
 def this_machine(*, jobs: int | str, runs_per_gpu: int | str) -> Machine:
-    """The resources of this process; GPUs as listed by the driver's tool, without CUDA."""
+    """The resources of this process; GPUs are listed by the driver's tool, without using CUDA."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     gpus = _gpus()
-    runs = 1 if runs_per_gpu == "auto" else int(runs_per_gpu)  # micro-batches are as of one alone
+    runs = 1 if runs_per_gpu == "auto" else int(runs_per_gpu)  # micro-batches fit a run alone
     device = this_device(runs=runs) if gpus else CPU
     return Machine(cores=cores, gpus=gpus, jobs=jobs, runs_per_gpu=runs_per_gpu, device=device)
 
 
 def this_device(*, runs: int) -> Device:
-    """The device that runs on this machine train on: the first GPU, or the CPU without one."""
+    """The device that runs train on here: the first GPU, or the CPU if there is none."""
     for line in nvidia_smi("name,memory.total"):
         kind, _, memory_mib = line.rpartition(",")
         known = memory_mib.strip().isdecimal()
@@ -169,7 +169,7 @@ def _gpus() -> tuple[str, ...]:
 
 
 def nvidia_smi(query: str) -> list[str]:
-    """A line for each GPU, as the driver's own tool prints them; none without it."""
+    """The lines that the driver's own tool prints, one per GPU; empty without that tool."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],

@@ -1,6 +1,6 @@
-"""Time probes: the beginning of one run of each kind, trained for some seconds and thrown away.
+"""Time probes: one run of each kind is trained for some seconds, timed, and discarded.
 
-As many at once as the machine has places, since runs that share a machine slow each other down.
+The machine is kept full, since runs that share a machine slow each other down.
 """
 
 import tempfile
@@ -33,7 +33,7 @@ _READ = (
 
 
 def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> list[str]:
-    """Time the kinds of these runs and remember them; a sentence for each that could not be timed.
+    """Time each kind of these runs and store the timings; a sentence for each that failed.
 
     Raises:
         ValueError: if they cannot run on this machine.
@@ -51,7 +51,7 @@ def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> li
 
 
 def _chosen(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
-    """Of each kind the fewest and the most micro-batches in a step, and more to fill the places."""
+    """For each kind, runs with the fewest and most accumulation steps; repeated to fill slots."""
     kinds: dict[str, list[RunSpec]] = defaultdict(list)
     for spec in specs:
         kinds[kind_of(spec)].append(spec)
@@ -69,7 +69,7 @@ def _chosen(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
 
 
 def _probed(spec: RunSpec, turn: int) -> RunSpec:
-    """A run whose beginning is trained; of several that are alike each has a seed of its own."""
+    """A run as a probe: its own seed, so that repeats differ, its micro-batch, and no logger."""
     config = spec.config.replaced(
         seed=turn, micro_batch=spec.split.micro_batch, logger={"_target_": None}
     )
@@ -78,7 +78,7 @@ def _probed(spec: RunSpec, turn: int) -> RunSpec:
 
 @dataclass(slots=True)
 class _Probes:
-    """The probes that run, and what those that ended have shown."""
+    """The running probes, and the timings of those that have ended."""
 
     ledger: Ledger
     found: dict[tuple[str, str], list[Timing]] = field(
@@ -89,7 +89,7 @@ class _Probes:
     _began_at: dict[str, float] = field(default_factory=dict[str, float])
 
     def take(self, event: Event) -> None:
-        """Take in what happened; stop what has trained for long enough."""
+        """Process an event, and stop the probes that have trained for long enough."""
         self._running |= {attempt.spec.run_id: attempt for attempt in event.began}
         for run_id, end in event.ended.items():
             if (attempt := self._running.pop(run_id, None)) is None:
@@ -113,7 +113,7 @@ class _Probes:
 def _timing(
     row: Mapping[str, Any], attempt: Attempt, outcome: Outcome, elapsed_s: float | None
 ) -> Timing | None:
-    """What a probe took; of one that was stopped by the rate that it had reached."""
+    """The timing of a probe; for one that was stopped, by the speed that it had reached."""
     if outcome == Outcome.FINISHED:
         return timing_of(row, elapsed_s)
     now = read_step_progress(attempt.folder)

@@ -1,4 +1,4 @@
-"""SLURM's own programs: asked, their answers read. Needs no accounting."""
+"""Calls of SLURM's own programs, and their answers. Needs no accounting."""
 
 import re
 import shutil
@@ -17,8 +17,8 @@ _SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
 class Queued:
     """An element of a job array in the queue, or a single job.
 
-    `index` is 0 for a single job, `state` SLURM's short word (PD, R, CG, ...), `reason` why it
-    waits.
+    `index` is 0 for a single job, `state` is SLURM's short code (PD, R, CG, ...), `reason` is why
+    it waits.
     """
 
     job: str
@@ -29,7 +29,7 @@ class Queued:
 
 
 def queue(users: Iterable[int]) -> list[Queued] | None:
-    """The queued and running jobs of users, by number; None if SLURM does not respond."""
+    """The queued and running jobs of users, given by id; None if SLURM does not respond."""
     listed = ",".join(map(str, sorted(users)))
     said = ask("squeue", "--noheader", "--array", f"--user={listed}", "--format=%F|%K|%t|%r|%k")
     if said is None:
@@ -51,8 +51,8 @@ def ask(
 ) -> str | None:
     """The output of one of SLURM's programs, or None if it is not available.
 
-    The environment is None for this process's own. With `succeeds` what it prints counts only
-    if it ends with 0.
+    An environment of None means this process's own. With `succeeds`, output counts only if the
+    program exits with 0.
     """
     try:
         done = subprocess.run(
@@ -69,21 +69,21 @@ def ask(
 
 
 def setting(name: str, config: str | None) -> str | None:
-    """A value of `scontrol show config`; None if it is not there."""
+    """A value in the output of `scontrol show config`; None if it is not there."""
     found = re.search(rf"^{name}\s*= (.*)$", config or "", re.MULTILINE)
     return found[1].strip() if found else None
 
 
 def max_array_size() -> int:
-    """The most elements an array may have [count]."""
+    """The most elements that an array may have [count]."""
     shown = setting("MaxArraySize", ask("scontrol", "show", "config"))
     return int(shown) if shown and shown.isdigit() else _SMALLEST_MAX_ARRAY_SIZE
 
 
 def requeue(job: str) -> bool:
-    """Put the job that this process is in back into the queue; False if that cannot be done.
+    """Put this process's own job back into the queue; False if that fails.
 
-    scontrol is part of the job: SLURM may end it before it has said that all went well.
+    scontrol runs inside the job, so SLURM may kill it before it reports success.
     """
     for _ in range(_REQUEUE_TRIES):
         try:
@@ -106,21 +106,21 @@ def no_requeue() -> str:
 
 
 def without_tasks(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without the task variables from the job's header, which would contradict srun's options."""
+    """The environment without the job's task variables, which would contradict srun's options."""
     contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
     return {k: v for k, v in environment.items() if not k.startswith(contradicting)}
 
 
 def rename(job: str, name: str) -> None:
-    """Give a running job another name; no matter if that cannot be done from here."""
+    """Give a running job another name; failure is ignored."""
     ask("scontrol", "update", f"JobId={job}", f"JobName={name}")
 
 
 def was_cancelled(log: Path) -> bool:
-    """Whether a job was ended by scancel, by SLURM's note in its log.
+    """Whether a job was ended by scancel, according to SLURM's note in its log.
 
-    The note ends in DUE TO PREEMPTION, DUE TO TIME LIMIT, ... unless a person cancelled the job;
-    the job's state says nothing until the job is over.
+    Unless a person cancelled the job, the note ends in DUE TO PREEMPTION, DUE TO TIME LIMIT, ...
+    The job's state would tell only once the job is over.
     """
     try:
         # private: SLURM "CANCELLED AT ... DUE TO ..." of slurmstepd

@@ -1,7 +1,7 @@
-"""A job on its node: executes its runs, handles SLURM's signals, exits with a reliable code.
+"""A job on its node: executes its runs, handles SLURM's signals, exits with a meaningful code.
 
-The job owns its requeue: at a signal its runs save after the step they are in and exit, and it
-goes back into the queue. It never imports torch.
+The job requeues itself: after a signal its runs checkpoint after the current step and exit, and
+the job goes back into the queue. It never imports torch.
 """
 
 import json
@@ -30,12 +30,12 @@ from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.standing import Open, recover, standing
 
-#: Exit code of a job that was cut short and could not go back into the queue (sysexits.h).
+#: Exit code of a job that a signal ended before its runs had results (EX_TEMPFAIL of sysexits.h).
 CUT_SHORT_EXIT = 75
 
 
 class JobPolicy(Settings):
-    """What a job does when its time is up, and how it shares its nodes.
+    """What a job does when its time is running out, and how it shares its nodes.
 
     conf/hydra/launcher/slurm.yaml explains each key; those in `_s` are seconds.
     """
@@ -50,12 +50,12 @@ class JobPolicy(Settings):
 
 
 def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
-    """A job's whole life, on its first node; submitit calls it. SystemExit with the job's code."""
+    """Execute a job on its first node; called by submitit. SystemExit with the job's exit code."""
     raise SystemExit(_Job(Ledger(Path(results)), policy, _note_signals()).run(run_ids))
 
 
 class _Signals:
-    """Signals from SLURM: SIGUSR1 before the time limit, SIGTERM at preemption or scancel."""
+    """The first signal from SLURM: SIGUSR1 before the time limit, SIGTERM if it ends the job."""
 
     def __init__(self) -> None:
         self.first: signal.Signals | None = None
@@ -68,7 +68,7 @@ class _Signals:
 
 
 def _note_signals() -> _Signals:
-    """Note signals from here on; the ranks, which SLURM signals too, ignore SIGTERM."""
+    """Record signals from now on; the ranks, which SLURM also signals, ignore SIGTERM."""
     noted = _Signals()
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, noted.note)
@@ -85,7 +85,7 @@ class _Job:
         self._stopping: set[str] = set()
 
     def run(self, run_ids: Sequence[str]) -> int:
-        """Make the runs that have not ended."""
+        """Execute the runs that have not ended; return the exit code."""
         found = self._tasks(run_ids)
         try:
             known = list(islice(found, 1) if self._policy.pulling_jobs else found)
@@ -105,9 +105,9 @@ class _Job:
         return self._exit_code(run_ids)
 
     def _tasks(self, run_ids: Sequence[str]) -> Iterator[Task]:
-        """The attempts to make, each looked for when it is asked for; none after failed beginnings.
+        """The attempts to make, each determined when it is taken; no more if the first runs failed.
 
-        ValueError if a ticket is of another version of this code.
+        ValueError if a ticket was written by another version of this code.
         """
         numbers = self._tickets.latest()
         for run_id in run_ids:
@@ -119,7 +119,7 @@ class _Job:
                 yield task
 
     def _fits(self, task: Task) -> bool:
-        """Whether the command's budget allows a task; else its row says that it does not."""
+        """Whether the command's budget allows a task; if not, a row records that."""
         ticket = self._tickets.of(task.spec.run_id)
         account = self._tickets.account_of(ticket) if ticket else None
         if account is None or account.fits(task, self._ledger):
@@ -128,7 +128,7 @@ class _Job:
         return False
 
     def _drop(self, tasks: Sequence[Task], why: str) -> int:
-        """Start none of these runs; their rows say why, and the same command submits them again."""
+        """Do not start these runs: their rows say why, and repeating the command resubmits them."""
         for task in tasks:
             if attempt := Attempt.begin(task.spec, self._ledger, task.number):
                 attempt.end(End(outcome=Outcome.PREEMPTED, reason=why), self._ledger)
@@ -136,7 +136,7 @@ class _Job:
         return exit_codes.RUN_FAILED
 
     def _task(self, ticket: Ticket) -> Task | None:
-        """The attempt to make, or None if the run has ended or another process is at it."""
+        """The attempt to make; None if the run has ended or another process is training it."""
         number = max(ticket.number, self._ledger.last_attempt(ticket.run_id))
         if not self._ledger.attempt_folder(ticket.run_id, number).exists():
             return _task_of(ticket, number)
@@ -144,7 +144,7 @@ class _Job:
         if stands is Open.HELD and not self._is_mine(ticket.run_id, number):
             return None
         end = None if isinstance(stands, Open) else stands
-        if end is None:  # held by this job before SLURM put it back into the queue
+        if end is None:  # this job had it before SLURM requeued the job
             end = recover(self._ledger, ticket.run_id, number)
         if end is None or end.outcome in MAY_GO_ON:
             return _task_of(ticket, number + 1)
@@ -176,7 +176,7 @@ class _Job:
             why_stopped=self._why_stopped,
             may_start=self._may_start,
             ranks=ranks,
-            look_first=False,  # it is too late to refuse: a run that cannot start is a row
+            look_first=False,  # too late to refuse: a run that cannot start gets a row
         )
 
     def _may_start(self) -> bool:
@@ -200,7 +200,7 @@ class _Job:
                 self._tickets.remove(run_id)
 
     def _note_hours(self, attempt: Attempt) -> None:
-        """Note what an attempt took that has ended, if a budget asks for it."""
+        """Record the device-hours of an ended attempt, if the command has a budget."""
         run_id, ranks = attempt.spec.run_id, attempt.spec.split.world_size
         ticket = self._tickets.of(run_id) if attempt.spec.config.budget else None
         if ticket and (account := self._tickets.account_of(ticket)):
@@ -208,7 +208,7 @@ class _Job:
             account.note(run_id, attempt.number, taken.total_seconds() * ranks / 3600)
 
     def _must_stop(self) -> bool:
-        """After a signal stop runs gracefully: whether all have, or the grace is over."""
+        """After a signal, stop runs gracefully; True once all ended or the grace time is over."""
         if self._signals.first is None:
             return False
         for run_id in self._running.keys() - self._stopping:
@@ -226,7 +226,7 @@ class _Job:
         return "SLURM took its nodes away: stopped"
 
     def _exit_code(self, run_ids: Sequence[str]) -> int:
-        """Requeue if a run is to resume, and report how it ended."""
+        """The job's exit code; near the time limit it is first requeued if a run should resume."""
         ended = self._ledger.ended()
         ours = self._took if self._policy.pulling_jobs else run_ids
         outcomes = [ended[run_id].outcome for run_id in ours if run_id in ended]
@@ -267,7 +267,7 @@ _NOT_REQUEUED = (
 
 
 def _job_number() -> str:
-    """This job as SLURM's programs know it; the bare number of a first element is the array's."""
+    """This job's id for SLURM's programs; for an array element, the array's and its index."""
     if "SLURM_ARRAY_JOB_ID" not in os.environ:
         return os.environ["SLURM_JOB_ID"]
     return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
@@ -280,12 +280,12 @@ def _own_log() -> Path:
 
 def _task_of(ticket: Ticket, number: int) -> Task:
     scratch = ticket.from_scratch and number == ticket.number
-    spec = run_spec(ticket.spec.config)  # the run that was submitted, as its id says
+    spec = run_spec(ticket.spec.config)  # the same run as was submitted: the ticket checks its id
     return Task(spec=spec, number=number, from_scratch=scratch)
 
 
 def _attempts_without_step(ledger: Ledger, run_id: str, numbers: Iterable[int]) -> int:
-    """How many attempts in a row, up to the last one, made no progress."""
+    """Number of consecutive attempts, up to the last one, that made no progress [count]."""
     stalled = furthest = 0
     for number in numbers:
         attempt = Attempt.load(ledger, run_id, number)

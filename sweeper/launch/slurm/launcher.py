@@ -1,7 +1,7 @@
-"""A SLURM cluster: a sweep becomes job arrays; this process submits, then follows or exits.
+"""The SLURM launcher: submits a sweep as job arrays, then follows the jobs or exits.
 
-Nothing is held open: jobs make their runs and publish the rows; the queue and the ledger say the
-rest. What already has a job is attached to, never submitted again.
+No connection is kept: jobs execute runs and publish rows, and this process reads the queue and the
+ledger. It attaches to runs that already have a job and never submits them again.
 """
 
 import secrets
@@ -64,10 +64,10 @@ _HELD = {
 
 
 def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
-    """Submit what has no job yet, then follow all runs until they have ended; an event per tick.
+    """Submit runs that have no job yet, then follow all until they end, with an event per tick.
 
-    Tasks that are there are submitted together; nodes must see the ledger's folder under the
-    same path. ValueError if this is no host to submit from, or SLURM refuses the first submission.
+    Tasks that are available together are submitted together; nodes must see the ledger's folder
+    under the same path. ValueError if this host cannot submit, or SLURM refuses the first jobs.
     """
     commands.check_submit_host()
     source, stays_unasked = iter(tasks), request.detach
@@ -82,7 +82,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
             left += ready
             if left:
                 refused = yield from sweep.submit(left)
-                left = refused if sweep.is_open else []  # what comes next waits for them
+                left = refused if sweep.is_open else []  # later tasks depend on them
             if request.detach and not sweep.is_open:
                 yield Event(is_detached=True)
                 return
@@ -99,7 +99,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
 
 
 def _ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
-    """The tasks that are there now, and whether more may come."""
+    """The tasks that are available now, and whether more may follow."""
     found: list[Task] = []
     for task in source:
         if task is None:
@@ -109,7 +109,7 @@ def _ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
 
 
 def _patiently(submitted: Callable[[], str]) -> Generator[Event, None, str]:
-    """Wait for sbatch, which tries for minutes while the queue is full, and say so."""
+    """Wait for sbatch, which retries for minutes while the queue is full, and tell the user."""
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(submitted)
         say_at: float | None = time.monotonic() + _SOON_S
@@ -131,7 +131,7 @@ class _Followed:
 
 
 class _Sweep:
-    """The runs of one command, queued or running; more may come while it is open."""
+    """The runs of one command, queued or running; more may be added while it is open."""
 
     def __init__(self, ledger: Ledger, request: Request, account: tuple[str, float] | None) -> None:
         self._ledger, self._request, self._account = ledger, request, account
@@ -142,9 +142,9 @@ class _Sweep:
         self.is_open = True
 
     def submit(self, tasks: Sequence[Task]) -> Generator[Event, None, list[Task]]:
-        """Attach to what has a job; submit the rest. What was refused is returned.
+        """Attach to runs that have a job, submit the others, and return those that were refused.
 
-        ValueError if that is all there is to follow.
+        ValueError if SLURM refuses the first submission and there is nothing to attach to.
         """
         jobs = self._tickets.jobs()
         if jobs is None:
@@ -204,7 +204,7 @@ class _Sweep:
         return []
 
     def _refused(self, count: int, why: str) -> Event:
-        """Say, once, why runs were not submitted; ValueError if nothing was before them."""
+        """Say once why runs were not submitted; ValueError if nothing was submitted before."""
         if not self._has_begun:
             raise ValueError(why)
         is_news = why not in self._warned
@@ -228,7 +228,7 @@ class _Sweep:
         return self._tickets.claim(ticket, instead_of=known.get(task.spec.run_id))
 
     def look(self) -> Event:
-        """Compare what is followed with the queue, the running attempts and the rows."""
+        """Compare the followed runs with the queue, the running attempts and the rows."""
         jobs = self._tickets.jobs()
         known = self._tickets.all()
         active = dict(self._ledger.active())
@@ -254,7 +254,7 @@ class _Sweep:
         return Event(began=began, ended=ended, queued=queued, said=self._hopeless(known, jobs))
 
     def _hopeless(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
-        """Sentences on jobs that the queue keeps without a prospect, each once."""
+        """Sentences on queued jobs that will not start by themselves, each once."""
         found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
         reasons = {job.reason for job in found if job.state == "PD"}
         reasons &= (_HOPELESS | _HELD) - self._warned
@@ -271,13 +271,13 @@ class _Sweep:
         del self.followed[run_id]
         self._tickets.remove(run_id)
         stands = standing(self._ledger, run_id, number)
-        if isinstance(stands, Open):  # the row is there, the note of the release is just coming
+        if isinstance(stands, Open):  # the row is published just before the release
             row = self._ledger.rows([run_id], ["outcome", "reason"])[run_id]
             stands = End(outcome=Outcome(row["outcome"]), reason=row["reason"])
         return {run_id: stands}
 
     def _end_without_job(self, run: _Followed, ticket: Ticket | None) -> Mapping[str, End]:
-        """How a run without a job ended; empty while its last attempt may still be alive."""
+        """How a run without a job ended; empty while its last attempt may still be running."""
         run_id = run.task.spec.run_id
         number = self._ledger.last_attempt(run_id)
         if number < run.task.number:
@@ -291,7 +291,7 @@ class _Sweep:
         return self._end(run_id, number)
 
     def _publish_never_begun(self, task: Task, ticket: Ticket | None) -> None:
-        """Give a run its row whose job left the queue before it had begun."""
+        """Publish a row for a run whose job left the queue before the run began."""
         attempt = Attempt.begin(task.spec, self._ledger, task.number)
         if attempt is None:
             return

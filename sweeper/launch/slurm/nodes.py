@@ -1,4 +1,4 @@
-"""Runs on all nodes of the job that this process is in: srun starts the ranks, one process each."""
+"""Runs on all nodes of this process's job: srun starts the ranks, one process each."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ class SrunRanks:
     """The ranks of a run on all nodes of this job."""
 
     def check(self, spec: RunSpec) -> None:
-        """Any layout was submitted as it is; what the job has is seen when it starts."""
+        """Accept any layout, as it was submitted; `start` compares it with what the job has."""
 
     def start(
         self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
@@ -48,7 +48,7 @@ class SrunRanks:
 
 
 class _Srun:
-    """srun, which ends when all ranks have ended, or one has failed."""
+    """The srun process, which ends when all ranks have ended or one has failed."""
 
     sentinel = None
 
@@ -79,7 +79,7 @@ class _Srun:
         return self._process.poll()
 
     def kill(self) -> None:
-        """End the ranks: through srun, and by a file where SLURM is ending the job already."""
+        """End the ranks through srun, and by a file in case SLURM is already ending the job."""
         if self.exitcode is None:
             (self._folder / END_RANKS).touch()
             self._process.terminate()
@@ -97,7 +97,7 @@ def _log(attempt: Attempt) -> Path:
 
 
 def _failure(run: Running, why_stopped: WhyStopped) -> End:
-    """The end of a run by the first record that a rank left, or by what srun said."""
+    """The end of a run, from the first record that a rank left, or from what srun printed."""
     (code,), attempt = run.codes, run.attempt
     first = attempt.first_record(range(attempt.spec.split.world_size))
     if first is None:

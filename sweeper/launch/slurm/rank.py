@@ -1,4 +1,4 @@
-"""One rank of a run over several nodes, as srun starts it."""
+"""One rank of a run over several nodes, started by srun."""
 
 import json
 import os
@@ -17,14 +17,14 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.worker_args import WorkerArgs
 from sweeper.store.publish import publish_json
 
-#: A file in the attempt's folder: ranks that SLURM has signalled are to end at once.
+#: A file in the attempt's folder: tells ranks that have received SIGTERM to end at once.
 END_RANKS = "end-ranks"
 
 _LOOK_S = 1.0
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Take the place that srun has given and train."""
+    """Train the rank that srun assigned to this process."""
     (folder,) = arguments
     _heed_sigterm_later(Path(folder))
     config = run_config(json.loads((Path(folder) / "config.json").read_text()))
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _heed_sigterm_later(folder: Path) -> None:
-    """After SIGTERM train on until the job ends the ranks: srun cannot stop them any more then."""
+    """After SIGTERM train on until the job asks by file: srun can no longer stop ranks then."""
 
     def watch() -> None:
         while END_RANKS not in os.listdir(folder):  # noqa: PTH208  network file systems look again

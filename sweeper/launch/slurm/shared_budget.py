@@ -1,4 +1,4 @@
-"""The budget of a command whose jobs start runs on their own: what each takes is in one folder."""
+"""The budget of a command whose jobs start runs by themselves, kept in a shared folder."""
 
 import os
 from pathlib import Path
@@ -9,17 +9,17 @@ from sweeper.store.ledger import Ledger
 
 
 class SharedAccount:
-    """What the jobs of a command take: an empty file for each attempt, which its name says.
+    """What the jobs of a command spend: an empty file for each attempt, with the hours in its name.
 
-    `<run_id>-<attempt>-<device-hours>`: as predicted while it runs, then as it was.
+    `<run_id>-<attempt>-<device-hours>`: predicted hours while it runs, then the actual hours.
     """
 
     def __init__(self, folder: Path, hours: float) -> None:
-        """The folder, and what all may take [device-hours]."""
+        """Use this folder, and these hours as the budget of all jobs together [device-hours]."""
         self._folder, self._hours = folder, hours
 
     def fits(self, task: Task, ledger: Ledger) -> bool:
-        """Whether an attempt may start; if so it is reckoned with, before others are looked at."""
+        """Whether an attempt may start; its hours are reserved before the others are added up."""
         hours = left_hours(task.spec, ledger, from_scratch=task.from_scratch) or 0.0
         self.note(task.spec.run_id, task.number, hours)
         names = os.listdir(self._folder)  # noqa: PTH208  names alone
@@ -29,7 +29,7 @@ class SharedAccount:
         return False
 
     def note(self, run_id: str, number: int, hours: float) -> None:
-        """Note what an attempt takes, in place of what was noted of it [device-hours]."""
+        """Record what an attempt takes, replacing any earlier record of it [device-hours]."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._remove(run_id, number)
         (self._folder / f"{run_id}-{number}-{hours:.9f}").touch()

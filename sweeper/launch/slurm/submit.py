@@ -1,4 +1,4 @@
-"""Runs into job arrays: grouped by what they need, cut to what the cluster takes, submitted."""
+"""Submits runs as job arrays: grouped by needs, split to sizes that the cluster accepts."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ from sweeper.spec.sentences import checked
 from sweeper.spec.values import Count, Index, Positive, Rule, Switch, Text
 
 _LONGEST_LIST = 3
-#: Options of sbatch with which it starts other jobs than the runs, or does not say which.
+#: Options of sbatch that would start other jobs than the runs', or hide the job's number.
 _NOT_PARAMETERS = ("array", "parsable", "quiet", "test_only", "wait")
 _T = TypeVar("_T")
 
@@ -29,7 +29,7 @@ _Name = Annotated[str | int, Rule("a name")]  # an account may be a number
 
 
 class Request(JobPolicy):
-    """What to request from SLURM: conf/hydra/launcher/slurm.yaml, which explains each key."""
+    """What to request from SLURM; conf/hydra/launcher/slurm.yaml explains each key."""
 
     detach: Switch
     poll_s: Positive
@@ -49,7 +49,7 @@ class Request(JobPolicy):
 
 
 def request_of(settings: Mapping[str, Any]) -> Request:
-    """The request of slurm.yaml's keys; ValueError if one is unknown or a value is impossible."""
+    """The request made of slurm.yaml's keys; ValueError if a key is unknown or a value wrong."""
     if unknown := sorted(set(settings) - set(Request.model_fields)):
         msg = (
             f"hydra.launcher has no key {unknown[0]}. Its keys: "
@@ -87,7 +87,7 @@ def request_of(settings: Mapping[str, Any]) -> Request:
 class Array:
     """Runs that become one job array.
 
-    `is_pulled` if each job has them all, and takes what no other has.
+    With `is_pulled` each job is given all of them, and takes those that no other job has taken.
     """
 
     name: str
@@ -96,18 +96,18 @@ class Array:
 
     @property
     def tasks(self) -> Iterator[tuple[int | None, Task]]:
-        """The runs, each with the index of its job; None for any job."""
+        """The runs, each with the index of its job; None if any job may take it."""
         if self.is_pulled:
             return ((None, task) for task in self.elements[0])
         return ((i, task) for i, element in enumerate(self.elements) for task in element)
 
 
 class Refused(Exception):
-    """SLURM did not take a submission; the text says why and what to do."""
+    """SLURM refused a submission; the text says why and what to do."""
 
 
 def shared_path(results: Path) -> Path:
-    """The results folder, as all nodes know it; ValueError if jobs could not write there."""
+    """The results folder as an absolute path; ValueError if sbatch would change that path."""
     path = results.resolve()
     if not {"%", "\\"} & {*str(path)}:
         return path
@@ -120,7 +120,7 @@ def shared_path(results: Path) -> Path:
 
 
 def arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Array]:
-    """Group tasks into arrays whose jobs need the same, each at most `largest` jobs long."""
+    """Group tasks into arrays whose jobs need the same resources, of at most `largest` jobs."""
     shapes: dict[tuple[Any, ...], list[Task]] = {}
     for task in tasks:
         shapes.setdefault(_shape(task.spec), []).append(task)
@@ -145,10 +145,10 @@ def _pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 
 
 def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
-    """Submit one job array, whose runs have their tickets; its number.
+    """Submit one job array, whose runs already have tickets; return its number.
 
     `results` is shared with the nodes; `folder` is the submission's own, for submitit's files.
-    Raises Refused if SLURM does not take it.
+    Raises Refused if SLURM does not accept it.
     """
     from submitit import AutoExecutor  # 0.3 s
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -161,7 +161,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     arguments = ([str(results)] * len(names), names, [request] * len(names))
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")  # of clusters without sacct; what is printed is raised
+            warnings.simplefilter("ignore")  # submitit's, without sacct; errors are raised anyway
             jobs = executor.map_array(run_element, *arguments)
     except (FailedJobError, FailedSubmissionError) as error:
         raise Refused(in_words(str(error))) from error
@@ -169,7 +169,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
 
 
 def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
-    """The parameters that submitit gets for an array."""
+    """The parameters that are passed to submitit for an array."""
     spec = array.elements[0][0].spec
     at_once, count = request.runs_at_a_time, len(array.elements)
     cpus = spec.config.threads if request.cpus_per_rank == "auto" else request.cpus_per_rank
@@ -209,7 +209,7 @@ def _gpus_per_node(spec: RunSpec, request: Request) -> int | None:
 
 
 def job_name(specs: Sequence[RunSpec]) -> str:
-    """The batches and warmups of runs in one word: `batch=3840,30720_warmup=0-20`."""
+    """The batches and warmups of runs as one word: `batch=3840,30720_warmup=0-20`."""
     batches = _values(spec.config.batch for spec in specs)
     return f"batch={batches}_warmup={_values(spec.config.warmup for spec in specs)}"
 
@@ -222,7 +222,7 @@ def _values(values: Iterable[float]) -> str:
 
 
 def in_words(error: str) -> str:
-    """A refusal in a sentence of SLURM's and one of ours."""
+    """A refusal as SLURM's own message, followed by our advice."""
     said = [line.partition("error:")[2].strip() for line in error.splitlines() if "error:" in line]
     reason = ". ".join(dict.fromkeys(line.rstrip(".") for line in said)) or error.strip()
     return f"SLURM must accept the jobs; sbatch says: {reason}. {_advice(reason.lower())}"

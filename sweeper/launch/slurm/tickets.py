@@ -1,13 +1,13 @@
-"""Runs that were submitted and have not ended: a ticket for each, made before its job is.
+"""Tickets: one for each run that was submitted and has not ended, written before its job exists.
 
     results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
                                              that, and submitit's files: sbatch text, logs;
-                                             first_ends/, by which later jobs may not start
-    results/slurm/account-<...>/             what runs of a command with a budget take, by file name
+                                             first_ends/, which may keep later runs from starting
+    results/slurm/account-<...>/             what the runs of a command with a budget take, in names
 
-A submission's name travels as the comment of its jobs, so that a job is found even if the process
-that submitted it was killed before it could note the job's number.
+A submission's name is the comment of its jobs, so that a job can be found even if the process that
+submitted it was killed before it recorded the job's number.
 """
 
 import json
@@ -28,7 +28,7 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json, unique_suffix
 
 COMMENT = "sweeper "
-#: Ends of an attempt after which its job may make another: they end a run when its job has gone.
+#: Outcomes after which a job may make another attempt; they are final only once the job is gone.
 MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
 
 
@@ -36,9 +36,9 @@ MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
 class Ticket:
     """A run in the queue.
 
-    `number` is the first attempt that its job is to make; `index` that of its job in the
-    submission's array, None if any of them may take it; `account` the command's, and what its jobs
-    may take [device-hours], None without a budget.
+    `number` is that of the first attempt that its job makes; `index` is its job's index in the
+    submission's array, None if any job may take it; `account` is the name of the command's account
+    and its budget [device-hours], None without a budget.
     """
 
     run_id: str
@@ -51,9 +51,9 @@ class Ticket:
 
     @property
     def spec(self) -> RunSpec:
-        """The run, without calling what it names, which is for who submitted it.
+        """The run, without calling what its config names, as anyone may have submitted it.
 
-        ValueError if another version of this code means another run by it.
+        ValueError if this version of the code reads it as another run.
         """
         try:
             spec = stored_run_spec(self.config)
@@ -113,30 +113,30 @@ class Tickets:
         return True
 
     def remove(self, run_id: str) -> None:
-        """A run has ended: no job has it any more."""
+        """Remove the tickets of a run that has ended."""
         for path in self._queued.glob(f"{run_id}-*.json"):
             path.unlink(missing_ok=True)
 
     def open_submission(self, name: str) -> Path:
-        """Make a submission's folder; this process is at it."""
+        """Make a submission's folder, and hold it until the job's number is recorded."""
         folder = self.folder / name
         claim(folder)
         return folder
 
     def note_job(self, name: str, job: str) -> None:
-        """Note the number of a submission's array."""
+        """Record the number of a submission's array, and release its folder."""
         publish_json(self.folder / name / "job.json", {"job": job})
         release(self.folder / name)
 
     def job_of(self, name: str) -> str | None:
-        """The number of a submission's array, None if it was not noted."""
+        """The number of a submission's array; None if it was not recorded."""
         try:
             return json.loads((self.folder / name / "job.json").read_text())["job"]
         except (FileNotFoundError, ValueError):
             return None
 
     def log_of(self, ticket: Ticket) -> Path:
-        """The output files of the ticket's job; several for several jobs."""
+        """The first output file of the ticket's job; its submission's folder if there is none."""
         job = self.job_of(ticket.submission)
         index = "*" if ticket.index is None else ticket.index
         found = sorted((self.folder / ticket.submission).glob(f"{job}_{index}_*.out"))
@@ -144,18 +144,18 @@ class Tickets:
         return found[0] if found else self.folder / ticket.submission
 
     def first_ends_of(self, ticket: Ticket) -> Path:
-        """Where the jobs of the ticket's submission note how their first runs ended."""
+        """The folder in which the jobs of the ticket's submission record their first ends."""
         return self.folder / ticket.submission / "first_ends"
 
     def account_of(self, ticket: Ticket) -> SharedAccount | None:
-        """What the jobs of the ticket's command share; None without a budget."""
+        """The account that the jobs of the ticket's command share; None without a budget."""
         if ticket.account is None:
             return None
         name, hours = ticket.account
         return SharedAccount(self.folder / Path(name).name, hours)
 
     def jobs(self) -> "Jobs | None":
-        """Which tickets have a job, of whichever user; None if SLURM does not respond."""
+        """Which tickets have a job, of any user; None if SLURM does not respond."""
         users = {os.getuid()}
         for path in self._queued.glob("*.json"):
             with suppress(FileNotFoundError):  # its run has ended meanwhile
@@ -164,7 +164,7 @@ class Tickets:
         return None if queue is None else Jobs(queue, self)
 
     def is_being_submitted(self, name: str) -> bool:
-        """Whether a living process is at a submission that has no number yet."""
+        """Whether a live process is submitting, and has not yet recorded the job's number."""
         folder = self.folder / name
         return self.job_of(name) is None and folder.exists() and is_held(folder)
 
@@ -179,7 +179,7 @@ class Tickets:
         return self._queued / f"{run_id}-{number:03d}.json"
 
     def read(self, run_id: str, number: int) -> Ticket | None:
-        """A ticket; None if its run has ended meanwhile, ValueError if it cannot be read."""
+        """A ticket; None if its run has ended meanwhile; ValueError if it cannot be parsed."""
         path = self._path(run_id, number)
         try:
             return Ticket(**json.loads(path.read_text()))
@@ -194,7 +194,7 @@ class Tickets:
 
 
 class Jobs:
-    """Which tickets have a job, from one look at the queue."""
+    """Which tickets have a job, according to one listing of the queue."""
 
     def __init__(self, queue: Sequence[Queued], tickets: Tickets) -> None:
         self._tickets = tickets
@@ -208,7 +208,7 @@ class Jobs:
         self._numbers: dict[str, str | None] = {}
 
     def of(self, ticket: Ticket) -> Queued | None:
-        """The ticket's job, None if it is not in the queue."""
+        """The ticket's job; None if it is not in the queue."""
         name = ticket.submission
         if name not in self._numbers:
             self._numbers[name] = self._tickets.job_of(name)
@@ -218,18 +218,18 @@ class Jobs:
         return self._by_comment.get((name, ticket.index))
 
     def has(self, ticket: Ticket) -> bool:
-        """Whether the ticket has a job, or is just about to get one."""
+        """Whether the ticket has a job, or is being submitted right now."""
         return bool(self.of(ticket)) or self._tickets.is_being_submitted(ticket.submission)
 
 
 def waiting(ledger: Ledger) -> list[dict[str, Any]]:
-    """The runs that were submitted, have not ended and are not running, with SLURM's state.
+    """The runs that were submitted, have not ended and are not running, with their states in SLURM.
 
-    Those whose last attempt was abandoned are among them if their job will make another.
+    Runs whose last attempt was abandoned are included if their job will make another.
 
-    `state` is queued, gone (the job left the queue: the same command submits the run again),
-    submitted where SLURM cannot be asked, or outdated (the ticket cannot be read, or is of another
-    version of this code).
+    `state` is queued, gone (the job left the queue: repeating the command submits the run again),
+    submitted (SLURM cannot be asked from here), or outdated (the ticket cannot be read, or is from
+    another version of this code).
     """
     tickets, ended = Tickets(ledger), ledger.ended()
     begun = {run_id: is_held(ledger.attempt_folder(run_id, n)) for run_id, n in ledger.active()}
@@ -258,15 +258,15 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
             line["state"], line["why"] = "outdated", str(error)
         row = ended.get(run_id)
         has_ended = row and row.attempt >= line["attempt"] and row.outcome not in MAY_GO_ON
-        if line["state"] == "gone" and has_ended:  # another process had it when its job started
+        if line["state"] == "gone" and has_ended:  # another process trained it instead of its job
             continue
-        if line["state"] == "queued" or run_id not in begun:  # else it is abandoned
+        if line["state"] == "queued" or run_id not in begun:  # otherwise it is abandoned
             lines.append(line)
     return lines
 
 
 def _state(ticket: Ticket, jobs: Jobs | None, tickets: Tickets) -> tuple[str, str]:
-    """The state of a ticket's job, and why it is in it."""
+    """The state of a ticket's job, and the reason."""
     if jobs is None:
         return "submitted", "squeue does not respond here"
     if job := jobs.of(ticket):

@@ -1,1 +1,1 @@
-"""Runs on the machines that torchrun leads."""
+"""Runs on the machines on which torchrun started this command."""

@@ -16,8 +16,8 @@ _NUMBERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
 class Group:
     """The processes that torchrun started together.
 
-    `rank` counts among all of them, `local_rank` and `devices` on their machine, `node_rank`
-    the machines; `master` is the machine of rank 0.
+    `rank` counts over all processes, `local_rank` within a machine, `node_rank` over machines;
+    `devices` is the number of processes on this machine; `master` is the machine of rank 0.
     """
 
     rank: int
@@ -29,7 +29,7 @@ class Group:
 
     @property
     def num_nodes(self) -> int:
-        """Machines [count]."""
+        """Number of machines [count]."""
         return self.world_size // self.devices
 
 
@@ -38,7 +38,7 @@ def torchrun_group() -> Group | None:
     """The group that this process is in; None if torchrun did not start it.
 
     Raises:
-        ValueError: if torchrun's variables are not all there.
+        ValueError: if one of torchrun's variables is missing or not a number.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
@@ -62,7 +62,7 @@ def torchrun_group() -> Group | None:
 
 
 class _Store(Protocol):
-    """Torch's store: values by key, shared by all processes; it outlives their restart."""
+    """Torch's store: values by key, shared by all processes, also across their restarts."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -71,7 +71,7 @@ class _Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages among the processes of one start of the group, not those of an earlier one."""
+    """Messages among the processes of one start of the group, separate from earlier starts."""
 
     store: _Store
     start: str
@@ -85,14 +85,14 @@ class Messages:
         return self.store.get(f"{self.start}/{key}")
 
     def has(self, key: str) -> bool:
-        """Whether there are values."""
+        """Whether there is a value."""
         return self.store.check([f"{self.start}/{key}"])
 
 
 @cache
 def open_messages() -> Messages:
-    """Meet the others in the store of torchrun's own agents."""
-    # Imports torch, as torchrun itself has.
+    """Meet the other processes through the store of torchrun's own agents."""
+    # This imports torch, which torchrun itself has done too.
     from lightning_modules.process.torchrun_store import open_store
 
     group = torchrun_group()
@@ -106,7 +106,7 @@ def open_messages() -> Messages:
 
 
 def _joined_start(store: _Store, rank: int) -> str:
-    """The start that this process belongs to: rank 0 answers to a word that nobody used before."""
+    """The start of the group that this process belongs to: rank 0 answers its fresh random word."""
     own = secrets.token_hex(8)
     store.set(f"sweeper-hello/{rank}", own)
     while not store.check([f"sweeper-answer/{own}"]):
@@ -117,7 +117,7 @@ def _joined_start(store: _Store, rank: int) -> str:
 
 
 def _gather(led: Messages, ranks: Sequence[int]) -> None:
-    """Answer the other processes until all are here; a word left by a dead one does no harm."""
+    """Answer the other processes until all have joined; words left by dead ones do no harm."""
     while missing := [rank for rank in ranks if not led.has(f"here/{rank}")]:
         for rank in missing:
             if led.store.check([f"sweeper-hello/{rank}"]):

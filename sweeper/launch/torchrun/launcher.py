@@ -1,7 +1,7 @@
-"""torchrun on one or several machines: its first process makes the runs, the others train along.
+"""Runs under torchrun, on one or several machines: rank 0's process leads, the others follow.
 
-Each of torchrun's processes is the parent of one rank. The process of rank 0 composes, claims the
-attempts and publishes the rows, as on one machine; it writes into torchrun's store which attempt
+Each of torchrun's processes is the parent of one rank. The process of rank 0 composes configs,
+claims attempts and publishes rows, as on one machine. It writes into torchrun's store which attempt
 comes next, and the others write there how their ranks ended.
 """
 
@@ -46,7 +46,7 @@ _END = "end"
 
 
 def with_layout(words: Sequence[str], group: Group) -> list[str]:
-    """A command line that says how many devices and nodes there are, unless it does already."""
+    """A command line with the number of devices and nodes added, unless it already has them."""
     named = {word.partition("=")[0].lstrip("+") for word in words}
     layout = {"devices": group.devices, "num_nodes": group.num_nodes}
     added = [f"{key}={value}" for key, value in layout.items() if key not in named]
@@ -56,7 +56,7 @@ def with_layout(words: Sequence[str], group: Group) -> list[str]:
 
 
 def lead_or_follow(command: Callable[[], None]) -> None:
-    """Run the command in the process of rank 0, train in the others; exit with its code."""
+    """Run the command in the process of rank 0, follow it in the others; exit with its code."""
     group = torchrun_group()
     assert group is not None, "torchrun started this process"
     if group.rank:
@@ -74,10 +74,10 @@ def lead_or_follow(command: Callable[[], None]) -> None:
 
 
 def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[Event]:
-    """Make runs one after the other, each with a rank in every process of the group.
+    """Execute runs one after the other, each with a rank in every process of the group.
 
-    All machines must see the ledger's folder under the same path. ValueError if a run has another
-    layout than the group.
+    All machines must see the ledger's folder under the same path. ValueError if a run's layout is
+    not that of the group.
     """
     ledger = Ledger(ledger.results.resolve())
     device = this_machine(jobs=1, runs_per_gpu=1).device
@@ -86,7 +86,7 @@ def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[E
 
 
 class _Ranks:
-    """One rank in each process of the group."""
+    """Starts one rank in each process of the group."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._messages = group, open_messages()
@@ -122,13 +122,13 @@ class _Ranks:
 
 
 def _failure(run: Running, why_stopped: WhyStopped) -> End:
-    """The other processes report their ranks' ends a moment later."""
+    """The end of a failed run, once the other processes have had time to report their ranks."""
     time.sleep(_SETTLE_S)
     return worker_failure(run, why_stopped)
 
 
 class _Elsewhere:
-    """A rank that another process of the group is the parent of."""
+    """A rank whose parent is another process of the group."""
 
     sentinel = None
 
@@ -150,9 +150,9 @@ class _Elsewhere:
 
 
 def _follow(group: Group) -> int:
-    """Train along until rank 0 has made all its runs; its exit code.
+    """Train this process's rank of every run that rank 0 announces; return rank 0's exit code.
 
-    torchrun passes Ctrl-C and SIGTERM on to all its processes: rank 0 has its run saved meanwhile.
+    torchrun passes Ctrl-C and SIGTERM on to all its processes; rank 0 then stops runs gracefully.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end_soon)
@@ -166,19 +166,19 @@ def _follow(group: Group) -> int:
                 run = json.loads(open_messages().get(key))
                 args = _worker_args(group, run, {"SWEEPER_SHARED": str(shared)})
                 _report(number, group.rank, start_process(train_rank, args, context))
-    except RuntimeError:  # torch's, of a store that is not there any more
+    except RuntimeError:  # torch's, if the store no longer exists
         print("The process of rank 0 is gone: see its output.", file=sys.stderr)  # noqa: T201
     return exit_codes.RUN_FAILED
 
 
 def _end_soon(number: int, frame: FrameType | None) -> None:
-    """Leave rank 0 the time to have its run saved, then end."""
+    """Leave rank 0 time to stop its run gracefully, then exit."""
     del number, frame
     signal.alarm(_PATIENCE_S)
 
 
 def _next(number: str) -> str:
-    """Wait for the next run, or the end: its key."""
+    """Wait for the next run or the end, and return its key."""
     shared = open_messages()
     while True:
         if key := next((key for key in (number, _END) if shared.has(key)), None):
@@ -187,7 +187,7 @@ def _next(number: str) -> str:
 
 
 def _report(number: int, rank: int, process: RankProcess) -> None:
-    """Wait for a rank's end, or end it if rank 0 says so, and report how it ended."""
+    """Wait until a rank ends, or end it if rank 0 asks for that, and report its exit code."""
     shared = open_messages()
     while process.exitcode is None:
         if shared.has(f"{number}/stop"):
