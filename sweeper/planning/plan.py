@@ -184,11 +184,15 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
 
 
 class _Points:
-    """Reads points; those that differ from an earlier one in the seed alone share its numbers."""
+    """Reads points; those that differ from an earlier one in the seed alone share its numbers.
+
+    Those that have its keys and groups share these.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._noise_of = measured_in(ledger)
         self._first: dict[bytes, RunSpec] = {}
+        self._like: dict[bytes, RunConfig] = {}
 
     def read(self, config: Config) -> RunSpec:
         seed = config.get("seed")
@@ -199,7 +203,11 @@ class _Points:
         return first.with_seed(seed)
 
     def _read(self, config: Config) -> RunSpec:
-        read = run_config(config)
+        groups = [value for value in config.values() if isinstance(value, dict | list)]
+        key = pickle.dumps((list(config), groups))
+        like = self._like.get(key)
+        read = like.with_values(config) if like else run_config(config)
+        self._like.setdefault(key, read)
         is_measured = getattr(read.lr_rule, "noise_scale", None) == "measured"
         return run_spec(with_measured_noise(read, self._noise_of) if is_measured else read)
 

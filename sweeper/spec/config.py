@@ -1,10 +1,10 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from sweeper.spec.comm_hooks import CommHook
 from sweeper.spec.hardware import Hardware
@@ -27,6 +27,8 @@ from sweeper.spec.values import (
     Text,
     Threads,
 )
+
+_Of = TypeVar("_Of")
 
 
 def is_ours(target: str) -> bool:
@@ -234,6 +236,24 @@ class Incidental(Tariff):
     question: Text | None = None
 
 
+class Groups:
+    """The groups of a config, which the points of a grid share where no axis changes them.
+
+    Args:
+        plain: each group by its key, as plain values.
+    """
+
+    def __init__(self, plain: Mapping[str, Any]) -> None:
+        self._plain = plain
+        self._worked_out: dict[Callable[..., Any], Any] = {}
+
+    def once(self, work_out: Callable[[Mapping[str, Any]], _Of]) -> _Of:
+        """What follows from the groups, worked out for the first config that asks."""
+        if work_out not in self._worked_out:
+            self._worked_out[work_out] = work_out(self._plain)
+        return cast(_Of, self._worked_out[work_out])
+
+
 class RunConfig(Incidental, Scientific):
     """The config of one run; conf/config.yaml says what each key means."""
 
@@ -256,6 +276,30 @@ class RunConfig(Incidental, Scientific):
     def resolved(self) -> dict[str, Any]:
         """The plain mapping that this was read from, for files and for the identity."""
         return self.model_dump(by_alias=True, exclude_unset=True)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Those of `resolved`."""
+        return Groups({k: value for k, value in self.resolved.items() if isinstance(value, dict)})
+
+    def with_values(self, resolved: Mapping[str, Any]) -> "RunConfig":
+        """Read a config that has the same keys and groups as this one, and other plain values.
+
+        Args:
+            resolved: as of `run_config`.
+
+        Raises:
+            ValueError: as of `run_config`.
+        """
+        kept = {k: getattr(self, k) for k in resolved if isinstance(resolved[k], dict | list)}
+        try:
+            config = RunConfig.model_validate({**resolved, **kept})
+        except ValidationError:
+            return run_config(resolved)  # which says what is wrong
+        plain = self.resolved
+        vars(config)["resolved"] = {k: plain[k] if k in kept else getattr(config, k) for k in plain}
+        vars(config)["groups"] = self.groups
+        return config
 
     def replaced(self, **changes: Any) -> "RunConfig":
         """The same config with some keys changed.

@@ -20,9 +20,9 @@ from statistics import median
 from typing import Any
 
 from sweeper.spec.batch import usable_micro_batches
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import Groups, RunConfig
 from sweeper.spec.identity import Kin
-from sweeper.spec.memory import CPU, Device, memory_part
+from sweeper.spec.memory import CPU, Device, memory_part, plain_part
 from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
 from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
@@ -117,6 +117,7 @@ class MemoryCache:
 
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
+        self._keys: dict[tuple[Groups, str, str | None], str] = {}
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """By run id, what is known of each."""
@@ -155,8 +156,11 @@ class MemoryCache:
 
     def key(self, spec: RunSpec) -> str:
         """Names everything that the memory of a micro-batch depends on."""
-        text = json.dumps(self._about(spec), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        known = spec.config.groups, plain_part(spec.config), self._code(spec)
+        if known not in self._keys:
+            text = json.dumps(self._about(spec), sort_keys=True)
+            self._keys[known] = hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        return self._keys[known]
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
         """Remember what the memory of such runs consists of."""
@@ -228,8 +232,11 @@ class MemoryCache:
     def _about(self, spec: RunSpec) -> dict[str, Any]:
         device = self._device_of(spec.config)
         about = {**memory_part(spec.config, device), "versions": _versions()}
-        code = code_hash(own_code(spec.kin.targets))
+        code = self._code(spec)
         return {**about, "code": code} if code else about
+
+    def _code(self, spec: RunSpec) -> str | None:
+        return code_hash(own_code(spec.kin.targets))
 
     @if_allowed()
     def _publish(self, spec: RunSpec, name: str, content: str) -> None:
