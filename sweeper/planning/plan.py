@@ -136,7 +136,8 @@ def plan(
     specs, repeats = _runs_of(configs, ledger)
     ended = sound_rows(ledger)
     new = {spec.kin: spec.config for run_id, spec in specs.items() if run_id not in ended}.values()
-    groups = list({repr(group): group for config in new for group in _groups(config)}.values())
+    shared = {id(group[1]): group for config in new for group in _groups(config)}
+    groups = list({repr(group): group for group in shared.values()}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
     points, same = list(specs.values()), list[SamePoint]()

@@ -6,7 +6,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from sweeper.spec.config import Groups, Scientific, is_ours, targets
@@ -117,7 +117,7 @@ class Kin:
     @cached_property
     def _texts(self) -> dict[str, str]:
         of_groups = self._groups.once(_texts_of_groups)
-        return {key: of_groups.get(key) or _text_of(kept) for key, kept in self._kept.items()}
+        return {key: of_groups.get(key) or _plain_text(kept) for key, kept in self._kept.items()}
 
     @cached_property
     def _identity(self) -> tuple[str, str]:
@@ -148,6 +148,8 @@ def _around_seed(texts: Mapping[str, str]) -> tuple[str, str]:
 
 
 _text_of = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
+#: Of plain values, most of which are those of other runs too.
+_plain_text = lru_cache(maxsize=10_000, typed=True)(_text_of)
 
 
 def _targets(groups: Mapping[str, Any]) -> tuple[str, ...]:
@@ -216,7 +218,7 @@ def _words_of(
 ) -> Words:
     off = {k: v for k, v in config.items() if k not in kept and k in _SCIENTIFIC}
     switched_off = {key: (_text(v), ()) for key, v in off.items() if v is None or v is False}
-    leaves = (leaf for k, v in kept.items() for leaf in of_groups.get(k) or _leaves(k, v, ()))
+    leaves = (leaf for k, v in kept.items() for leaf in of_groups.get(k) or _plain_leaves(k, v))
     return {**dict(leaves), **switched_off}
 
 
@@ -250,6 +252,12 @@ def _canonical(value: Any) -> Any:
 def _is_read(group: Mapping[str, Any]) -> bool:
     """Whether its settings are read by us, and not passed on to a class of the user's."""
     return is_ours(str(group.get("_target_", "sweeper.")))
+
+
+@lru_cache(maxsize=10_000, typed=True)
+def _plain_leaves(key: str, value: Any) -> Sequence[_Leaf]:
+    """Of a value that is no group: most runs of a grid share theirs, and then the same texts."""
+    return tuple(_leaves(key, value, ()))
 
 
 def _leaves(path: str, value: Any, choices: tuple[str, ...]) -> Iterator[_Leaf]:
