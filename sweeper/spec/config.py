@@ -1,12 +1,13 @@
 """The config of one run, typed: every key as users write it, checked once where it enters."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
 from sweeper.spec.comm_hooks import CommHook
+from sweeper.spec.groups import Groups
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
@@ -28,26 +29,10 @@ from sweeper.spec.values import (
     Threads,
 )
 
-_Of = TypeVar("_Of")
-
 
 def is_ours(target: str) -> bool:
     """Whether a dotted path names something of ours."""
     return target.startswith(("lightning_modules.", "sweeper."))
-
-
-def targets(node: Any) -> Iterator[str]:
-    """Every `_target_` of a resolved config, and the function of `loss_items`: dotted paths."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            is_function = key == "loss_items" and "." in str(value)
-            if (key == "_target_" or is_function) and isinstance(value, str):
-                yield value
-            elif isinstance(value, dict | list | tuple):
-                yield from targets(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from targets(value)
 
 
 class Component(Settings, extra="allow"):
@@ -234,24 +219,6 @@ class Incidental(Tariff):
     metric_mode: Literal["max", "min"] | None = None
     n_trials: Count
     question: Text | None = None
-
-
-class Groups:
-    """The groups of a config, which the points of a grid share where no axis changes them.
-
-    Args:
-        plain: each group by its key, as plain values.
-    """
-
-    def __init__(self, plain: Mapping[str, Any]) -> None:
-        self._plain = plain
-        self._worked_out: dict[Callable[..., Any], Any] = {}
-
-    def once(self, work_out: Callable[[Mapping[str, Any]], _Of]) -> _Of:
-        """What follows from the groups, worked out for the first config that asks."""
-        if work_out not in self._worked_out:
-            self._worked_out[work_out] = work_out(self._plain)
-        return cast(_Of, self._worked_out[work_out])
 
 
 class RunConfig(Incidental, Scientific):

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from sweeper.spec.config import Groups, Scientific, is_ours, targets
+from sweeper.spec.config import Scientific, is_ours
+from sweeper.spec.groups import Groups
+from sweeper.spec.import_path import targets
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
-from sweeper.store.publish import publish_json, publish_text
+from sweeper.store.publish import publish_json, publish_text, read_mapping
 
 #: Of no user: ours, `optimizer=module`, and what is installed.
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
@@ -117,10 +117,7 @@ def _noted(folder: Path) -> list[str]:
 
 def kept_code(digest: str | None, results: Path) -> dict[str, str]:
     """The list beside the results of the sources with that hash; empty if there is none."""
-    try:
-        return json.loads(_path(str(digest), results).read_text())
-    except (OSError, ValueError):
-        return {}
+    return read_mapping(_path(str(digest), results))
 
 
 def _path(digest: str, results: Path) -> Path:
