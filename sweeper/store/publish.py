@@ -1,4 +1,4 @@
-"""JSON and other files that appear whole or not at all: written beside their place, then renamed."""
+"""Files that appear whole or not at all: written beside their place, then renamed."""
 
 import errno
 import json
