@@ -11,7 +11,6 @@ from typing import Any
 
 from sweeper.spec.config import Scientific, is_ours
 from sweeper.spec.groups import Groups
-from sweeper.spec.import_path import targets
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
@@ -152,6 +151,20 @@ def _around_seed(texts: Mapping[str, str]) -> tuple[str, str]:
 _text_of = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
 #: Of plain values, most of which are those of other runs too.
 _plain_text = lru_cache(maxsize=10_000, typed=True)(_text_of)
+
+
+def targets(node: Any) -> Iterator[str]:
+    """Every `_target_` of a resolved config, and the function of `loss_items`: dotted paths."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            is_function = key == "loss_items" and "." in str(value)
+            if (key == "_target_" or is_function) and isinstance(value, str):
+                yield value
+            elif isinstance(value, dict | list | tuple):
+                yield from targets(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from targets(value)
 
 
 def _targets(groups: Mapping[str, Any]) -> tuple[str, ...]:

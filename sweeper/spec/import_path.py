@@ -3,7 +3,7 @@
 import inspect
 import pkgutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 _Given = TypeVar("_Given")
@@ -83,17 +83,3 @@ def _raised(what: str, error: BaseException) -> str:
         f"{what} must not raise or exit; got {type(error).__name__}: {error}, in {at.filename}, "
         f"line {at.lineno}. Correct it or its settings."
     )
-
-
-def targets(node: Any) -> Iterator[str]:
-    """Every `_target_` of a resolved config, and the function of `loss_items`: dotted paths."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            is_function = key == "loss_items" and "." in str(value)
-            if (key == "_target_" or is_function) and isinstance(value, str):
-                yield value
-            elif isinstance(value, dict | list | tuple):
-                yield from targets(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from targets(value)
