@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/architecture.md").read_text()
-BATCH = 2560  # no default, and no other number of the run
-POINT = ["epochs=1", "warmup=0", "data.num_train_examples=5120", "schedule.milestones=[]"]
+BATCH = 6400  # in two micro-batches; no default, and no other number of the run
+POINT = ["epochs=1", "warmup=0", "data.num_train_examples=12800", "schedule.milestones=[]"]
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_process
-from sweeper.spec.config import Component, is_ours, run_config, targets
+from sweeper.spec.config import Component, is_ours, run_config
 from sweeper.spec.guarantees import ADDITIVE, held
+from sweeper.spec.identity import targets
 from sweeper.spec.sentences import checked
 from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code

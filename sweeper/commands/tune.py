@@ -18,8 +18,7 @@ from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.event import Event
 from sweeper.planning.plan import plan
 from sweeper.spec import exit_codes
-from sweeper.spec.config import targets
-from sweeper.spec.identity import scientific_part
+from sweeper.spec.identity import scientific_part, targets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.sentences import several

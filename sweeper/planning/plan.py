@@ -137,7 +137,8 @@ def plan(
     specs, repeats = _runs_of(configs, ledger)
     ended = sound_rows(ledger)
     new = {spec.kin: spec.config for run_id, spec in specs.items() if run_id not in ended}.values()
-    groups = list({repr(group): group for config in new for group in _groups(config)}.values())
+    shared = {id(group[1]): group for config in new for group in _groups(config)}
+    groups = list({repr(group): group for group in shared.values()}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
     points, same = list(specs.values()), list[SamePoint]()
@@ -185,11 +186,15 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
 
 
 class _Points:
-    """Reads points; one that differs from an earlier one only in its seed reuses its spec."""
+    """Reads points; one that differs from an earlier one only in its seed reuses its spec.
+
+    One that has the same keys and groups as an earlier one reuses its groups.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._noise_of = measured_in(ledger)
         self._first: dict[bytes, RunSpec] = {}
+        self._like: dict[bytes, RunConfig] = {}
 
     def read(self, config: Config) -> RunSpec:
         seed = config.get("seed")
@@ -200,7 +205,11 @@ class _Points:
         return first.with_seed(seed)
 
     def _read(self, config: Config) -> RunSpec:
-        read = run_config(config)
+        groups = [value for value in config.values() if isinstance(value, dict | list)]
+        key = pickle.dumps((list(config), groups))
+        like = self._like.get(key)
+        read = like.with_values(config) if like else run_config(config)
+        self._like.setdefault(key, read)
         is_measured = getattr(read.lr_rule, "noise_scale", None) == "measured"
         return run_spec(with_measured_noise(read, self._noise_of) if is_measured else read)
 

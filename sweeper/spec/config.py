@@ -1,12 +1,13 @@
 """The typed config of one run: every key as users write it, validated once on entry."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from sweeper.spec.comm_hooks import CommHook
+from sweeper.spec.groups import Groups
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
@@ -32,20 +33,6 @@ from sweeper.spec.values import (
 def is_ours(target: str) -> bool:
     """Whether a dotted path names something in our own packages."""
     return target.startswith(("lightning_modules.", "sweeper."))
-
-
-def targets(node: Any) -> Iterator[str]:
-    """The dotted paths in a resolved config: every `_target_`, and the function in `loss_items`."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            is_function = key == "loss_items" and "." in str(value)
-            if (key == "_target_" or is_function) and isinstance(value, str):
-                yield value
-            elif isinstance(value, dict | list | tuple):
-                yield from targets(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from targets(value)
 
 
 class Component(Settings, extra="allow"):
@@ -257,6 +244,30 @@ class RunConfig(Incidental, Scientific):
     def resolved(self) -> dict[str, Any]:
         """The plain mapping that this was read from, for files and for the identity."""
         return self.model_dump(by_alias=True, exclude_unset=True)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Those of `resolved`."""
+        return Groups({k: value for k, value in self.resolved.items() if isinstance(value, dict)})
+
+    def with_values(self, resolved: Mapping[str, Any]) -> "RunConfig":
+        """Read a config that has the same keys and groups as this one, and other plain values.
+
+        Args:
+            resolved: as of `run_config`.
+
+        Raises:
+            ValueError: as of `run_config`.
+        """
+        kept = {k: getattr(self, k) for k in resolved if isinstance(resolved[k], dict | list)}
+        try:
+            config = RunConfig.model_validate({**resolved, **kept})
+        except ValidationError:
+            return run_config(resolved)  # which says what is wrong
+        plain = self.resolved
+        vars(config)["resolved"] = {k: plain[k] if k in kept else getattr(config, k) for k in plain}
+        vars(config)["groups"] = self.groups
+        return config
 
     def replaced(self, **changes: Any) -> "RunConfig":
         """The same config with some keys changed.

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
-from sweeper.spec.config import Scientific, is_ours, targets
+from sweeper.spec.config import Scientific, is_ours
+from sweeper.spec.groups import Groups
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
@@ -30,6 +31,7 @@ _SCIENTIFIC = frozenset(Scientific.model_fields)
 
 #: By dotted key: the value as text, and the choices of the config groups that contain the key.
 Words = Mapping[str, tuple[str, tuple[str, ...]]]
+_Leaf = tuple[str, tuple[str, tuple[str, ...]]]
 
 
 def run_id(config: Mapping[str, Any]) -> str:
@@ -71,7 +73,7 @@ def id_but_for_rates(config: Mapping[str, Any]) -> str:
     return _digest(_text_of([_but_for_rates(scientific_part(config)), None]))
 
 
-_SEED = "\0seed"  # a placeholder for the seed that nobody types
+_SEED = "\0"  # a placeholder for the seed, which no JSON text contains
 
 
 class Kin:
@@ -79,11 +81,12 @@ class Kin:
 
     Args:
         config: of any one of them, as for `run_id`.
+        groups: of that config.
         rates: what determines their learning rates; None if they depend on measured noise.
     """
 
-    def __init__(self, config: Mapping[str, Any], rates: Any) -> None:
-        self._config, self._rates = config, rates
+    def __init__(self, config: Mapping[str, Any], groups: Groups, rates: Any) -> None:
+        self._config, self._groups, self._rates = config, groups, rates
 
     def run_id(self, seed: int) -> str:
         """As the function `run_id`."""
@@ -105,15 +108,21 @@ class Kin:
     @cached_property
     def targets(self) -> tuple[str, ...]:
         """Every `_target_` of their configs."""
-        return tuple(targets(self._config))
+        own = targets({"loss_items": self._config.get("loss_items")})
+        return (*own, *self._groups.once(_targets))
 
     @cached_property
     def _kept(self) -> dict[str, Any]:
-        return scientific_part(self._config)
+        return _scientific(self._config, self._groups.once(_kept_groups))
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        of_groups = self._groups.once(_texts_of_groups)
+        return {key: of_groups.get(key) or _plain_text(kept) for key, kept in self._kept.items()}
 
     @cached_property
     def _identity(self) -> tuple[str, str]:
-        return _around_seed(self._kept)
+        return _around_seed(self._texts)
 
     @cached_property
     def _training(self) -> tuple[str, str] | None:
@@ -124,21 +133,55 @@ class Kin:
 
     @cached_property
     def _rest(self) -> tuple[str, str]:
-        before, after = _around_seed(_but_for_rates(self._kept))
+        before, after = _around_seed(_but_for_rates(self._texts))
         return f"[{before}", after
 
     @cached_property
     def _words(self) -> Words:
-        return _words_of(self._config, self._kept)
+        return _words_of(self._config, self._kept, self._groups.once(_leaves_of_groups))
 
 
-def _around_seed(content: Mapping[str, Any]) -> tuple[str, str]:
-    """The text to be hashed, split into the parts before and after the seed."""
-    before, after = _text_of({**content, "seed": _SEED}).split(_text_of(_SEED))
+def _around_seed(texts: Mapping[str, str]) -> tuple[str, str]:
+    """The text to be hashed, of settings as JSON by key, before and after the seed."""
+    pairs = [f"{_text_of(key)}: {text}" for key, text in sorted({**texts, "seed": _SEED}.items())]
+    before, after = f"{{{', '.join(pairs)}}}".split(_SEED)
     return before, after
 
 
 _text_of = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
+#: Cached, because most runs of a grid share their plain values.
+_plain_text = lru_cache(maxsize=10_000, typed=True)(_text_of)
+
+
+def targets(node: Any) -> Iterator[str]:
+    """The dotted paths in a resolved config: every `_target_`, and the function in `loss_items`."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            is_function = key == "loss_items" and "." in str(value)
+            if (key == "_target_" or is_function) and isinstance(value, str):
+                yield value
+            elif isinstance(value, dict | list | tuple):
+                yield from targets(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from targets(value)
+
+
+def _targets(groups: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(targets(groups))
+
+
+def _kept_groups(groups: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The scientific groups without their incidental keys."""
+    return {k: _without_incidental(k, group) for k, group in groups.items() if k in _SCIENTIFIC}
+
+
+def _texts_of_groups(groups: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _text_of(kept) for key, kept in _kept_groups(groups).items()}
+
+
+def _leaves_of_groups(groups: Mapping[str, Any]) -> dict[str, Sequence[_Leaf]]:
+    return {key: tuple(_leaves(key, kept, ())) for key, kept in _kept_groups(groups).items()}
 
 
 def _digest(text: str) -> str:
@@ -155,9 +198,17 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     A key that is null, false or empty counts as absent, so that a switch added later, off by
     default, does not change the identity of earlier runs.
     """
+    return _scientific(config, _kept_groups(_groups_in(config)))
+
+
+def _groups_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if isinstance(value, dict)}
+
+
+def _scientific(config: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
     unread = _unread(config)
     kept = {
-        key: _without_incidental(key, value) if isinstance(value, dict) else _canonical(value)
+        key: groups[key] if key in groups else _canonical(value)
         for key, value in config.items()
         if key in _SCIENTIFIC and key not in unread
     }
@@ -174,14 +225,16 @@ def words(config: Mapping[str, Any]) -> Words:
     Args:
         config: as for `run_id`.
     """
-    return _words_of(config, scientific_part(config))
+    return _words_of(config, scientific_part(config), _leaves_of_groups(_groups_in(config)))
 
 
-def _words_of(config: Mapping[str, Any], kept: Mapping[str, Any]) -> Words:
+def _words_of(
+    config: Mapping[str, Any], kept: Mapping[str, Any], of_groups: Mapping[str, Sequence[_Leaf]]
+) -> Words:
     off = {k: v for k, v in config.items() if k not in kept and k in _SCIENTIFIC}
     switched_off = {key: (_text(v), ()) for key, v in off.items() if v is None or v is False}
-    leaves = (leaf for key, value in kept.items() for leaf in _leaves_of(key, json.dumps(value)))
-    return {**{key: (text, choices) for key, text, choices in leaves}, **switched_off}
+    leaves = (leaf for k, v in kept.items() for leaf in of_groups.get(k) or _plain_leaves(k, v))
+    return {**dict(leaves), **switched_off}
 
 
 def _unread(config: Mapping[str, Any]) -> frozenset[str]:
@@ -216,21 +269,19 @@ def _is_read(group: Mapping[str, Any]) -> bool:
     return is_ours(str(group.get("_target_", "sweeper.")))
 
 
-@lru_cache(maxsize=10_000)
-def _leaves_of(key: str, text: str) -> Sequence[tuple[str, str, tuple[str, ...]]]:
-    """`_leaves` of a setting given as JSON; cached, because most runs of a grid share it."""
-    return tuple(_leaves(key, json.loads(text), ()))
+@lru_cache(maxsize=10_000, typed=True)
+def _plain_leaves(key: str, value: Any) -> Sequence[_Leaf]:
+    """`_leaves` of a value that is no group; cached, because most runs of a grid share it."""
+    return tuple(_leaves(key, value, ()))
 
 
-def _leaves(
-    path: str, value: Any, choices: tuple[str, ...]
-) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+def _leaves(path: str, value: Any, choices: tuple[str, ...]) -> Iterator[_Leaf]:
     if not isinstance(value, Mapping):
-        yield path, _text(value), choices
+        yield path, (_text(value), choices)
         return
     name = value.get("name") or str(value.get("_target_", "")).rpartition(".")[2]
     if name:
-        yield path, _text(name), choices
+        yield path, (_text(name), choices)
         choices = (*choices, f"{path}={name}")
     for key, item in value.items():
         if key != "name":

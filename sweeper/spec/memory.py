@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeper.spec.config import Incidental, RunConfig
+from pydantic import BaseModel
+
+from sweeper.spec.config import Incidental, RunConfig, Scientific
 from sweeper.spec.identity import INCIDENTAL
 
 
@@ -47,6 +49,7 @@ _WITHOUT_MEMORY = frozenset(
 WITHOUT_WORK = _WITHOUT_MEMORY | frozenset(Incidental.model_fields)
 #: Incidental keys that do change memory.
 LAYOUT = ("devices", "num_nodes", "threads")
+_PLAIN = (*LAYOUT, "accelerator", *sorted(Scientific.model_fields.keys() - WITHOUT_WORK))
 #: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.
 _SIZED = frozenset({"data", "model"})
 
@@ -62,6 +65,12 @@ def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
         device: what the run trains on.
     """
     return {**work_part(config.resolved), "device": asdict(device)}
+
+
+def plain_part(config: RunConfig) -> str:
+    """What memory depends on in addition to the groups of a config, as text."""
+    values = [getattr(config, key) for key in _PLAIN]
+    return repr([value for value in values if not isinstance(value, BaseModel)])
 
 
 def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class RunSpec:
     @cached_property
     def kin(self) -> identity.Kin:
         """What it shares with the runs that differ from it only in the seed."""
-        return identity.Kin(self.identified, self._rates)
+        return identity.Kin(self.identified, self.config.groups, self._rates)
 
     @cached_property
     def run_id(self) -> str:

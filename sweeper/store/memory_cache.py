@@ -21,15 +21,16 @@ from typing import Any
 
 from sweeper.spec.batch import usable_micro_batches
 from sweeper.spec.config import RunConfig
+from sweeper.spec.groups import Groups
 from sweeper.spec.identity import Kin
-from sweeper.spec.memory import CPU, Device, memory_part
+from sweeper.spec.memory import CPU, Device, memory_part, plain_part
 from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
 from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.store.attempt import Attempt
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import if_allowed, publish_json, publish_text
+from sweeper.store.publish import if_allowed, publish_json, publish_text, read_mapping
 
 _KEY_LENGTH = 16
 #: Fraction of a limit that a prediction may reach: equal runs were seen to differ (docs/batch.md).
@@ -106,9 +107,9 @@ class TracedKind:
 def traced_kinds(results: Path) -> Iterator[TracedKind]:
     """The kinds of run whose memory was traced, with the runs of each that were trained."""
     for path in sorted((results / "memory").glob("*/about.json")):
-        known, device = _known(path.parent), _read(path).get("device")
+        known, device = _known(path.parent), read_mapping(path).get("device")
         if isinstance(device, Mapping) and known.trace is not None and known.trace.classes:
-            ids = {_read(took).get("run_id") for took in path.parent.glob("*-took.json")}
+            ids = {read_mapping(took).get("run_id") for took in path.parent.glob("*-took.json")}
             yield TracedKind(frozenset(map(str, ids)), known, device.get("kind") != CPU.kind)
 
 
@@ -117,6 +118,7 @@ class MemoryCache:
 
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
+        self._keys: dict[tuple[Groups, str, str | None], str] = {}
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
@@ -155,8 +157,12 @@ class MemoryCache:
 
     def key(self, spec: RunSpec) -> str:
         """Hash of everything that the memory of a micro-batch depends on."""
-        text = json.dumps(self._about(spec), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        code = code_hash(own_code(spec.kin.targets))
+        known = spec.config.groups, plain_part(spec.config), code
+        if known not in self._keys:
+            text = json.dumps(self._about(spec), sort_keys=True)
+            self._keys[known] = hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        return self._keys[known]
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
         """Store the memory trace of this kind of run."""
@@ -267,7 +273,7 @@ def _known(folder: Path) -> _Known:
     found: dict[str, dict[int, Any]] = {"took": {}, "over": {}}
     for word, key in (("took", "peak_gib"), ("over", "limit_gib")):
         for path in folder.glob(f"*-{word}.json"):
-            content, micro_batch = _read(path), path.stem.partition("-")[0]
+            content, micro_batch = read_mapping(path), path.stem.partition("-")[0]
             value = content.get(key, "")
             if micro_batch.isdecimal() and (
                 isinstance(value, float | int) or (word, value) == ("over", None)
@@ -281,15 +287,6 @@ def _trace(folder: Path) -> MemoryTrace | None:
         return MemoryTrace.model_validate_json((folder / "trace.json").read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The contents of a file; empty if it was truncated or is not a mapping."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 @cache

@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
-from sweeper.store.publish import publish_json, publish_text
+from sweeper.store.publish import publish_json, publish_text, read_mapping
 
 #: Not user code: our packages, the standard library, and the target of `optimizer=module`.
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
@@ -116,10 +116,7 @@ def _noted(folder: Path) -> list[str]:
 
 def kept_code(digest: str | None, results: Path) -> dict[str, str]:
     """The stored list of the sources with this hash; empty if there is none."""
-    try:
-        return json.loads(_path(str(digest), results).read_text())
-    except (OSError, ValueError):
-        return {}
+    return read_mapping(_path(str(digest), results))
 
 
 def _path(digest: str, results: Path) -> Path:

@@ -70,3 +70,12 @@ def publish_text(path: Path, text: str) -> None:
 def publish_json(path: Path, content: Any) -> None:
     """Publish plain values."""
     publish_text(path, json.dumps(content, indent=1))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The contents of a JSON file; empty if it was truncated or is not a mapping."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -3,7 +3,10 @@
 import pandas as pd
 import pytest
 
-SMALL = ("batch=3840", "epochs=2", "warmup=0", "schedule=constant", "base_lr=0.02")
+SMALL = (
+    *("batch=3840", "epochs=2", "warmup=0", "schedule=constant", "base_lr=0.02"),
+    "micro_batch_limit=768",
+)
 IN_FLOAT64 = ("precision=64-true", "data.num_train_examples=7680")
 
 

@@ -72,7 +72,7 @@ def test_on_another_layout_up_to_rounding(train, tmp_path, first, then):
 
 
 ONE_STEP = 0
-STEPS = {"batch": 3840, "epochs": 2}
+STEPS = {"batch": 3840, "epochs": 2, "micro_batch_limit": 768}
 
 
 def leave_after_each_step(train, results: Path, layouts: list[dict], **words) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Points that differ in their seed alone share their numbers, and are the runs they are alone."""
+"""Points share their numbers or groups where these are equal, and are the runs they are alone."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def as_planned(spec):
 )
 def test_points_that_share_numbers_are_the_runs_they_are_alone(words, ledger, monkeypatch):
     monkeypatch.setattr(planning, "check_names", list)  # some are not there
-    configs = configs_of([*words, "seed=3,0,5"], config_dir=None)
+    configs = configs_of([*words, "seed=3,0,5", "loss_ceiling=null,50,60.5"], config_dir=None)
 
     specs = {spec.run_id: spec for spec in plan(configs, ledger).points}
 
@@ -84,13 +84,34 @@ def test_points_that_share_numbers_are_the_runs_they_are_alone(words, ledger, mo
 
 
 def test_of_points_that_differ_in_their_seed_alone_one_is_checked(ledger, grid, monkeypatch):
-    read = []
-    monkeypatch.setattr(planning, "run_config", lambda given: read.append(1) or run_config(given))
+    checked = []
+    monkeypatch.setattr(planning, "run_spec", lambda config: checked.append(1) or run_spec(config))
 
     planned = plan(grid("seed=range(20)", "warmup=0,5", "batch=7680,7680"), ledger)
 
-    assert (len(planned.specs), planned.repeats, len(read)) == (40, 40, 2)
+    assert (len(planned.specs), planned.repeats, len(checked)) == (40, 40, 2)
     assert {spec.config.seed for spec in planned.specs} == {*range(20)}
+
+
+def test_the_groups_of_points_that_have_the_same_are_read_once(ledger, grid, monkeypatch):
+    read = []
+    monkeypatch.setattr(planning, "run_config", lambda given: read.append(1) or run_config(given))
+
+    planned = plan(grid("warmup=0,5", "batch=3840,7680", "optimizer.momentum=0.9,0.8"), ledger)
+
+    assert (len(planned.specs), len(read)) == (8, 2)
+    assert len({id(spec.config.groups) for spec in planned.specs}) == 2
+
+
+@pytest.mark.parametrize("wrong", ["batch=7680.5", "base_lr=-1", "precision=8", "metric=[1]"])
+def test_what_is_wrong_is_refused_beside_points_as_it_is_alone(ledger, grid, wrong):
+    with pytest.raises(ValueError, match=f"^{wrong.partition('=')[0]}") as alone:
+        plan(grid(wrong), ledger)
+
+    with pytest.raises(ValueError, match=f"^{wrong.partition('=')[0]}") as beside:
+        plan([*grid("seed=1,2"), *grid(wrong)], ledger)
+
+    assert str(beside.value) == str(alone.value)
 
 
 @pytest.mark.parametrize("seed", ["-1", "true", "1.0", "null", "9223372036854775808"])

@@ -5,7 +5,7 @@ from importlib.util import spec_from_file_location
 
 import pytest
 
-from sweeper.spec.config import targets
+from sweeper.spec.identity import targets
 from sweeper.store import own_code
 from sweeper.store.own_code import code_hash
 

@@ -9,7 +9,8 @@ from sweeper.spec.worker_args import FIRST_STEP
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 
-CURSED = {"model": {"_target_": "provoked.Raising"}}  # in the third micro-batch of a step
+# In the third micro-batch of a step.
+CURSED = {"model": {"_target_": "provoked.Raising"}, "micro_batch_limit": 768}
 
 
 def test_a_sweep_stops_when_its_first_runs_fail_alike_and_tries_them_again(

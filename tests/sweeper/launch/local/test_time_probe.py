@@ -18,7 +18,7 @@ def test_each_kind_is_begun_with_the_fewest_and_the_most_micro_batches(grid):
     chosen = _chosen(specs, Machine(cores=1))
     filled = _chosen(specs, Machine(cores=5))
 
-    assert [spec.split.accumulation_steps for spec in chosen] == [2, 16, 2, 16]
+    assert [spec.split.accumulation_steps for spec in chosen] == [1, 8, 1, 8]
     assert len(filled) == 5
     assert len({spec.run_id for spec in filled}) == 5
     assert len(_chosen(specs[:1], Machine(cores=64))) == 1

@@ -20,8 +20,9 @@ def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_firs
     short, ledger, monkeypatch, keep_going
 ):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    model = {"_target_": "provoked.Raising"}
-    configs = [short(seed=seed, model=model, keep_going=keep_going) for seed in range(4)]
+    model = {"_target_": "provoked.Raising"}  # in the third micro-batch of a step
+    common = {"model": model, "micro_batch_limit": 768, "keep_going": keep_going}
+    configs = [short(seed=seed, **common) for seed in range(4)]
     run_ids = [run_spec(config).run_id for config in configs]
     for index, (run_id, config) in enumerate(zip(run_ids, configs, strict=True)):
         what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
