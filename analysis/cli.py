@@ -19,7 +19,7 @@ from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
 
-#: Columns that place runs in a paper's grid and beside its published points.
+#: Columns that locate runs in a paper's grid and tell whether its published points compare.
 _PAPER_COLUMNS = (
     "num_train_examples", "optimizer", "base_lr", "base_batch", "bn_span", "twin_of",
 )  # fmt: skip

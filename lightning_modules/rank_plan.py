@@ -8,10 +8,10 @@ from sweeper.spec.run_spec import RunSpec, with_growths
 
 
 class _Epoch(NamedTuple):
-    """What is asked of an epoch at each micro-batch.
+    """What is looked up about an epoch at each micro-batch.
 
     Attributes:
-        split: of its optimizer steps.
+        split: layout of its optimizer steps.
         steps: of the epoch [steps].
         steps_before: of the epochs before it [steps].
         firsts: places in a step's order where this rank's micro-batches begin [examples].
@@ -26,7 +26,7 @@ class _Epoch(NamedTuple):
 class RankPlan:
     """Micro-batch, accumulation, ranks and steps of every epoch, for the loader and the callbacks.
 
-    All of it follows from the spec, except what a run decides on its way: when its batch grows
+    All of it follows from the spec, except what a run decides while it trains: when its batch grows
     (`grow`), and where in an epoch it resumes (`resume`).
     """
 
@@ -51,7 +51,7 @@ class RankPlan:
         return self.steps(epoch) * self.split(epoch).global_batch // self.bn_span
 
     def micro_batches(self, epoch: int) -> range:
-        """Indices in a step's order of this rank's micro-batches, as `micro_batch_indices`."""
+        """Indices in a step's order of this rank's micro-batches, by `micro_batch_indices`."""
         return micro_batch_indices(self.split(epoch), self.bn_span)[self.rank]
 
     def examples_before(self, epoch: int) -> int:
@@ -65,7 +65,7 @@ class RankPlan:
         return step * laid_out.split.global_batch + laid_out.firsts[in_step]
 
     def step(self, epoch: int, micro_step: int) -> int:
-        """The 0-based optimizer step of the run of a micro-step of an epoch, both 0-based."""
+        """The run's optimizer step that a micro-step of an epoch belongs to, all 0-based."""
         laid_out = self._epoch(epoch)
         return laid_out.steps_before + micro_step // len(laid_out.firsts)
 
@@ -111,8 +111,8 @@ class RankPlan:
 def micro_batch_indices(split: BatchSplit, bn_span: int) -> list[range]:
     """Indices in a step's order of each rank's micro-batches, in the order of its micro-steps.
 
-    A rank has consecutive ones. Where ranks normalise together, they take turns in what is
-    consecutive, so that a span is in work at the same time on all of them.
+    A rank's indices are consecutive. Only ranks that normalise together take turns, so that they
+    all work on the same span at the same time.
     """
     together, steps = split.ranks_per_span(bn_span), split.accumulation_steps
     firsts = (

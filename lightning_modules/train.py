@@ -70,10 +70,10 @@ class RankContext:
         rank: this process among the ranks of the run.
         folder: for Lightning's files; only for this attempt (Lightning#12369).
         checkpoint: the run's, replaced after each epoch and at a graceful stop; resumed from.
-        on_epoch: given the curve's new rows after each epoch, and the old ones at a resume.
-        on_steps: given how far the run is, every few seconds; None if nobody asks.
+        on_epoch: called with the curve's new rows after each epoch, and the old ones at a resume.
+        on_steps: called with the run's progress every few seconds; None for no reports.
         stop_requested: whether the run is to be saved after the step it is in, and stopped.
-        fit: takes the place of the Trainer's, with Trainer, module and loaders; None for it.
+        fit: called with Trainer, module and loaders before the Trainer's own fit; may raise.
     """
 
     rank: int
@@ -142,7 +142,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 
 
 def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
-    """The user's module as it is, or our classifier; with spans, masks and optimizer of the run."""
+    """The user's module or our classifier, with the run's BatchNorm spans, masks and optimizer."""
     config, is_own, has_spans = spec.config, spec.config.has_own_module, spec.has_spans
     module = made_module(config.module) if is_own else _classifier(config, data)
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
@@ -216,17 +216,17 @@ def _callbacks(
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
         contract,  # a broken contract is reported before its consequences
-        logged.values,  # of all ranks, before anything asks for them
+        logged.values,  # merged over ranks before anything reads them
         BatchSize(plan),
         None if config.has_own_module else NoStrayDraws(),
         Position(plan, position),
         KeyedDraws(plan) if config.has_own_module else None,
-        items,  # before anything asks for a loss
-        sam(config.perturbation),  # passes over the micro-batch, so its position must be known
+        items,  # before anything reads a loss
+        sam(config.perturbation),  # runs a pass over the micro-batch, so its position must be known
         local or ordered or gradient_exchange(config.comm_hook),
         metrics,  # as measured by SAM
-        noise,  # as it is before gradients are weighed
-        divergence(  # before anything is made of a gradient or a loss
+        noise,  # of the gradients before they are weighted
+        divergence(  # before anything uses the gradient or the loss
             metrics,
             precision=config.precision,
             loss_ceiling=config.loss_ceiling,
@@ -234,8 +234,8 @@ def _callbacks(
             noise=noise,
         ),
         WeighGradients() if config.optimizer.gradient_span is not None else None,
-        learning_rate(spec, plan, noise),  # may follow the noise of the step
-        measured_growth(spec, plan, noise),  # may follow the noise of the epoch
+        learning_rate(spec, plan, noise),  # may depend on the noise of the step
+        measured_growth(spec, plan, noise),  # may depend on the noise of the epoch
         average,  # of the weights after the step
         RunningStatistics(plan),  # merged before they are evaluated
         evaluation,
@@ -246,7 +246,7 @@ def _callbacks(
         curve,  # a row of all that was measured above
         shown and StepReport(plan, contract, epochs=spec.most_epochs, report=shown),
         MetricStates(contract) if config.has_own_module else None,
-        MidEpochResume(plan, contract, users),  # with the batches that have grown
+        MidEpochResume(plan, contract, users),  # after past growth of the batch is restored
         LaunchersSigterm(),
         RunCheckpoint(  # of all that happened above; Lightning calls it last in any case
             context.checkpoint,

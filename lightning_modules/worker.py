@@ -86,22 +86,22 @@ def work(rank: WorkerArgs) -> None:
 
 
 def _be_the_first_to_go() -> None:
-    """If memory runs out, Linux shall end this process, and not the launcher, which tells of it."""
+    """If memory runs out, have Linux end this process, not the launcher, which reports it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def _die_with_parent() -> None:
-    """End this process when the launcher has gone, however it went."""
+    """End this process when the launcher is gone, however it ended."""
     parent = multiprocessing.parent_process()
-    for number in SIGNALS_OF_LAUNCHER if parent else (signal.SIGINT,):  # srun's heed SIGTERM
+    for number in SIGNALS_OF_LAUNCHER if parent else (signal.SIGINT,):  # srun's ranks heed SIGTERM
         signal.signal(number, signal.SIG_IGN)
     if parent is None:
         return
 
     def watch() -> None:
         parent.join()
-        if os.getpgrp() == os.getpid():  # the data workers too, whatever they are at
+        if os.getpgrp() == os.getpid():  # the data workers too, whatever they are doing
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
@@ -109,15 +109,16 @@ def _die_with_parent() -> None:
 
 
 def _start_processes_as_usual() -> None:
-    """Let data workers start as in any program; a process of a fork server would open another.
+    """Start data workers by the default method, not from another fork server.
 
-    That would import everything again in each worker, and refuse data sets that cannot be pickled.
+    A fork server would import everything again in each worker, and refuse data sets that cannot be
+    pickled.
     """
     multiprocessing.set_start_method(None, force=True)
 
 
 def _note_first_step(file: Path) -> None:
-    """Leave a file when an optimizer has taken a step: what fails before that is tried again."""
+    """Create a file once an optimizer has taken a step: a run that fails before that is retried."""
     left_to_note = [file]
 
     def note(*_: Any) -> None:
@@ -130,7 +131,7 @@ def _note_first_step(file: Path) -> None:
 
 
 def choose_nccl(comm_hook: CommHook) -> None:
-    """Make NCCL reduce by the algorithm that a run asks for; it reads its environment once.
+    """Make NCCL reduce by the run's algorithm; before its first use, as NCCL reads this only once.
 
     Only all-reduce has trees; the plain name would leave the other operations without an algorithm.
     """
@@ -140,7 +141,7 @@ def choose_nccl(comm_hook: CommHook) -> None:
 
 
 def _enter(rank: WorkerArgs, accelerator: str, *, has_group: bool) -> bool:
-    """Join the ranks: environment, threads, process group; whether they are on GPUs."""
+    """Join the ranks (environment, threads, process group); return whether they are on GPUs."""
     os.environ.update(
         LOCAL_RANK=str(rank.local_rank),
         NODE_RANK=str(rank.node_rank),
@@ -164,9 +165,9 @@ def _enter(rank: WorkerArgs, accelerator: str, *, has_group: bool) -> bool:
 
 
 def _store(rank: WorkerArgs) -> dist.Store:
-    """Where the ranks meet: a file on one machine; over several, a port that a file tells.
+    """Where the ranks meet: a file on one machine; over several, a port published in a file.
 
-    File locks on network file systems are not to be relied on, renames are.
+    On network file systems renames can be relied on, file locks cannot.
     """
     meeting = Path(rank.folder) / "rendezvous"
     if rank.master is None:
@@ -188,7 +189,7 @@ def _store(rank: WorkerArgs) -> dist.Store:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether a file exists; no, while the file system cannot tell."""
+    """Whether a file exists; False while the file system cannot tell."""
     try:
         return path.exists()
     except OSError:
@@ -201,13 +202,13 @@ def _append(progress: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
-    """Leave the reason in the folder and return the exit code; it tells if that cannot be done."""
+    """Write the reason to the folder; return an exit code, which says if that could not be done."""
     reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
-    if "Original Traceback" in reason:  # of a data worker, whose error is what follows the frames
+    if "Original Traceback" in reason:  # a data worker's, whose error follows the frames
         reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
     outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
     try:
-        if METRIC_NOT_LOGGED in reason:  # of a wrong command: tried again, however far it came
+        if METRIC_NOT_LOGGED in reason:  # a wrong command: retried, however far the run came
             (folder / FIRST_STEP).unlink(missing_ok=True)
         publish_json(folder / f"record-{rank}.json", {"outcome": outcome, "reason": reason})
     except OSError as unwritable:

@@ -26,7 +26,7 @@ class Arm:
     Attributes:
         name: in words.
         runs: rows of the runs table, with or without a result.
-        config: of its runs, whose seed is any.
+        config: of its runs, with any of their seeds.
     """
 
     name: str
@@ -40,19 +40,19 @@ class Arm:
 
     @cached_property
     def seeds(self) -> list[int]:
-        """Those of which a run finished or diverged."""
+        """Seeds of which a run finished or diverged."""
         return sorted(int(seed) for seed in self.ended["seed"].unique())
 
 
 def config_of(row: pd.Series, **changes: Any) -> Config:
-    """The config of a run, with the keys that came after it, and some changed."""
+    """The config of a run, with defaults for keys added since, and some keys changed."""
     return {**complete(json.loads(row["config_json"])), **changes}
 
 
 def paper_arms(
     points: Sequence[Point], placed: pd.DataFrame, runs: pd.DataFrame, paper: Paper
 ) -> list[Arm]:
-    """The arms of a claim, in the numbers of these runs."""
+    """The arms of a claim, translated into the batches and warmups of these runs."""
     arms: list[Arm] = []
     for point, mask in zip(points, runs_at(placed, points), strict=True):
         here = placed[mask]
@@ -75,14 +75,14 @@ def values_at(arms: Sequence[Arm], metric: Metric) -> PointValues:
 
 
 def seen(values: PointValues) -> Arms:
-    """The same as means, variances and counts, as a verdict has them."""
+    """Means, variances and counts of the arms' values, as verdicts use them."""
     with np.errstate(invalid="ignore"):
         arms = Arms.of(values.finished)
     return arms.floored(values.num_validation) if values.num_validation else arms
 
 
 def with_seeds(arms: Sequence[Arm], count: int) -> list[Config]:
-    """The runs that bring every arm to so many seeds, as far as can be the same ones in all."""
+    """The runs that bring every arm to `count` seeds, the same ones in all arms if possible."""
     used = Counter(seed for arm in arms for seed in arm.seeds)
     known = sorted(sorted(used), key=lambda seed: -used[seed])
     first = max(known, default=-1) + 1
@@ -97,7 +97,7 @@ def with_seeds(arms: Sequence[Arm], count: int) -> list[Config]:
 def differences(
     arms: Sequence[Arm], added: Sequence[Config], commit: str | None = None
 ) -> list[str]:
-    """In what arms would differ besides the question if runs were added, in words.
+    """What arms would differ in besides the question if runs were added, in words.
 
     Args:
         arms: that are compared.
@@ -121,7 +121,7 @@ def _point(config: Config) -> str:
 
 
 def repeated(arms: Sequence[Arm], added: Sequence[Config]) -> list[Config]:
-    """Those runs, and with their seeds all that they are compared with, alike in all else."""
+    """The added runs and all that they are compared with, at all seeds and alike in all else."""
     configs = [arm.config for arm in arms] + list(added)
     points = {_point(config): config for config in configs}
     seeds = {seed for arm in arms for seed in arm.seeds} | {int(one["seed"]) for one in added}

@@ -25,7 +25,7 @@ class Priced:
     Attributes:
         run_ids: of the runs.
         device_hours: None if the time of one is not known [hours].
-        energy_kwh: None if that of runs alike was never counted [kWh].
+        energy_kwh: None if it was never counted for such runs [kWh].
         cost: a currency and an amount; None without a price or a time.
     """
 
@@ -55,14 +55,14 @@ class Prices:
 
     @classmethod
     def at(cls, runs: pd.DataFrame, price: str | None) -> "Prices":
-        """Of the folder that most of these runs are in, at the prices that they name.
+        """For the folder that most of these runs are in, at the prices that they name.
 
         Args:
             runs: of the folder.
             price: of a device-hour, in place of theirs.
 
         Raises:
-            ValueError: if the price is none.
+            ValueError: if the price is not a valid one.
         """
         given = ({k: c.settings.get(k) for k in Tariff.model_fields} for c in stored_configs(runs))
         named = next((prices for prices in given if any(prices.values())), {})

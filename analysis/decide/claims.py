@@ -35,7 +35,7 @@ from analysis.stats.optimum import best_warmups
 from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Metric
 
-#: Seeds with which a point is judged for the first time: of two, an interval says next to nothing.
+#: Seeds with which a point is first judged: with two, an interval says next to nothing.
 FEWEST_SEEDS = 3
 
 
@@ -46,9 +46,9 @@ class OpenClaim:
     Attributes:
         verdict: so far.
         arms: the points that it is about; none if these runs do not say which.
-        contrasts: of the arms; None of a claim about the best warmup's exponent.
+        contrasts: of the arms; None for a claim about the best warmup's exponent.
         metric: what it is about.
-        num_claims: of its paper, which share the error.
+        num_claims: claims of its paper, which share the error rate.
         only_there: why no runs on these data can decide it; else empty.
     """
 

@@ -28,7 +28,7 @@ _GROUPS = (
     "module", "data", "model", "optimizer", "schedule", "logger", "perturbation", "comm_hook",
 )  # fmt: skip
 
-#: Groups of which a class of the user's own needs no choice of a file.
+#: Groups in which a user's own class needs no choice of a file.
 _OWN = ("module", "data", "model")
 
 
@@ -52,13 +52,13 @@ def commands(configs: Sequence[Config], results: str, *more: str) -> list[str]:
 
 
 def complete(config: Config) -> Config:
-    """A config with the keys that came after its run, as they are by default."""
+    """A config with the keys that were added after its run, at their defaults."""
     module = "classifier" if _is_classifier(config) else "own"
     return {**composed(module).settings, **config}
 
 
 def _grids(configs: Sequence[Config]) -> Iterator[list[str]]:
-    """The words of each grid that these configs consist of, all alike but in what is listed."""
+    """The words of each grid that these configs form, which differ only in what is listed."""
     base, words = _constant(_rest(configs[0]))
     points = {
         tuple(
@@ -92,7 +92,7 @@ def _rule_words(rules: Sequence[tuple[str, ...]], base: Composed) -> Iterator[st
 
 
 def _boxes(points: set[tuple[Any, ...]]) -> Iterator[list[list[Any]]]:
-    """Points as few products of values: each yields the values of every column."""
+    """Split points into few products of values; yields the values of every column of each."""
     if points == {()}:
         yield []
         return
@@ -117,7 +117,7 @@ def _order(value: Any) -> tuple[float, str]:
 
 
 def _list(values: Sequence[str]) -> str:
-    """Values as a sweep of them; many whole numbers in a row as a range."""
+    """Values as Hydra sweeps them; many consecutive whole numbers as a range."""
     numbers = [int(v) if v.isdigit() else -1 for v in values]
     is_row = len(values) > _MANY and numbers == list(range(numbers[0], numbers[0] + len(values)))
     return f"range({numbers[0]},{numbers[-1] + 1})" if is_row else ",".join(values)
@@ -127,14 +127,14 @@ _MANY = 10
 
 
 def _rest(config: Config) -> str:
-    """What is not listed, as text."""
+    """The settings that are not listed, as JSON."""
     rest = {k: v for k, v in config.items() if k not in {*LISTED, *_LEFT_OUT}}
     return json.dumps(rest, sort_keys=True)
 
 
 @cache
 def _constant(text: str) -> tuple[Composed, list[str]]:
-    """The presets with which the fewest words say the rest, and these words."""
+    """The presets that leave the fewest words to express the rest, and these words."""
     rest: Config = json.loads(text)
     module = "classifier" if _is_classifier(rest) else "own"
     best = _with_presets(rest, module, ())
@@ -156,7 +156,7 @@ def _with_presets(rest: Config, module: str, presets: tuple[tuple[str, str], ...
 
 
 def _letters(said: _Said) -> int:
-    """How long words are to read, each as ten letters more."""
+    """How long words are to read: their letters, and ten more for each word."""
     return sum(10 + len(word) for word in said[1])
 
 
@@ -165,7 +165,7 @@ def _is_classifier(config: Config) -> bool:
 
 
 def _differences(config: Config, base: Composed) -> Iterator[str]:
-    """Words for all in which a config differs from what is composed."""
+    """Words for everything in which a config differs from the composed one."""
     groups = {key: config[key] for key in _GROUPS if key in config}
     for key, value in groups.items():
         yield from _shortest(key, value, base)
@@ -208,7 +208,7 @@ def _length(words: Sequence[str]) -> tuple[int, int]:
 def _settings_words(
     key: str, value: Mapping[str, Any], base: Mapping[str, Any], *, is_whole: bool = True
 ) -> Iterator[str]:
-    """Words for what differs inside a key; what is absent is removed if the value is the whole."""
+    """Words for what differs inside a key; if `is_whole`, also for removing absent keys."""
     for name, one in value.items():
         path = f"{key}.{name}".lstrip(".")
         if name not in base:
@@ -223,7 +223,7 @@ def _settings_words(
             yield f"~{key}.{name}"
 
 
-#: What is only said of a class.
+#: Keys that only describe a class.
 _SAID = ("about",)
 
 

@@ -41,7 +41,7 @@ class Edge:
         is_upper: which end.
         grid: values of the setting, in rising order.
         arms: one for each value.
-        factor: of a column of the runs table to the setting; 1 where they are the same.
+        factor: from the column of the runs table to the setting; 1 where they are the same.
         metric: what it is about.
     """
 
@@ -68,7 +68,7 @@ def edges(measured: Measured) -> list[Edge]:
 
 
 def _of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Iterator[Edge]:
-    """Batches at which a best setting is none inside; a best of no warmup is no edge."""
+    """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge."""
     rng, find = fixed_rng(), best_warmups if key == "warmup" else best_lrs
     table = find(runs, rng, draws=_FEW_DRAWS, metric=metric).table()
     rising = {batch for batch, _, _ in at_upper_edge(runs, metric)} if key == "warmup" else set()
@@ -112,7 +112,7 @@ def _of_breaking(runs: pd.DataFrame, metric: Metric) -> Iterator[Edge]:
 
 
 def _arms(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:
-    """By the values of a column, in rising order; only those of which a run ended."""
+    """Arms by the values of a column, in rising order; only values at which a run ended."""
     groups = {float(str(v)): rows for v, rows in runs.groupby(column) if len(ended(rows))}
     return {
         value: Arm(f"{key}={value:g}", rows, config_of(rows.iloc[0]))
@@ -176,7 +176,7 @@ def _beyond(edge: Edge) -> tuple[list[Config], str]:
 def _next_values(edge: Edge) -> list[float]:
     """Up to two values beyond the end, in the steps of the grid.
 
-    Warmups reach up to the next milestone, and where that is the end of the training half the way.
+    Warmups go up to the next milestone, or halfway to the end of training if they would reach it.
     """
     scaled = [value * edge.factor for value in edge.grid]
     if edge.key == "batch":
@@ -212,7 +212,7 @@ def _expected_best(edge: Edge, configs: Sequence[Config]) -> Interval:
 
 
 def of_target(measured: Measured, target: float, results: str) -> list[Proposal]:
-    """The target that all batches reach, if some do not reach this one: longer runs are others."""
+    """A target that all batches reach, if some miss this one: longer runs would not compare."""
     metric, runs = measured.metric, of_one_rule(measured.runs_with_metric)
     reached = to_target(runs, measured.curves, target, metric)
     best = reached.groupby(["global_batch", "seed"])["reached_target"].any()

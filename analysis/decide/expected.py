@@ -1,4 +1,4 @@
-"""What intervals will be after runs are added, and how many seeds would decide."""
+"""Expected intervals after runs are added, and how many seeds would decide."""
 
 from math import comb
 
@@ -28,11 +28,11 @@ def width(interval: Interval) -> float:
 
 
 def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64]) -> Interval:
-    """The interval of the deciding contrast with so many seeds of each arm.
+    """The interval of the deciding contrast with these numbers of seeds per arm.
 
-    As the verdict computes it, Welch's t with Satterthwaite's degrees of freedom of the new
-    counts, if means and variances stay as they were seen. An arm with fewer than two seeds is
-    given the pooled variance and, for its mean, the mean of the others: then only the width counts.
+    Computed as for the verdict (Welch's t with Satterthwaite's degrees of freedom) from the new
+    counts, if means and variances stay as observed. An arm with fewer than two seeds is given the
+    pooled variance and, for its mean, the mean of the others: then only the width counts.
 
     Returns:
         The ends; nan if no arm has two seeds.
@@ -49,15 +49,15 @@ def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64
 
 
 def fewest_by_rank(num_arms: int, level: float) -> int:
-    """Seeds an arm with which ranks can decide at all: those of one arm above all of the others."""
+    """Seeds per arm with which ranks can decide at all: if one arm's are above all others."""
     return next(n for n in range(2, 1000) if 1 / comb(num_arms * n, n) <= level)
 
 
 def seeds_for_exponent(optima: Optima, num_claims: int, most: int) -> int:
-    """Seeds a point that show, or refute, that the exponent lies between 0 and 1; -1 if none do.
+    """Seeds per point that show or refute an exponent between 0 and 1; -1 if none do.
 
-    The draws are drawn together as more seeds would, about the end of their central 60 % that is
-    nearer to the undecided: what was seen is not trusted to stay.
+    The bootstrap draws are narrowed as more seeds would narrow them, around that end of their
+    central 60 % which is nearer to the bound: the estimate is not trusted to stay.
     """
     value, draws, _ = exponent_draws(optima)
     if draws is None or np.isnan(value):
@@ -75,7 +75,7 @@ def seeds_for_exponent(optima: Optima, num_claims: int, most: int) -> int:
 
 
 def expected_exponent(optima: Optima, seeds: int) -> Interval:
-    """The exponent's interval with so many seeds a point."""
+    """The exponent's expected interval with this number of seeds per point."""
     value, draws, _ = exponent_draws(optima)
     if draws is None or np.isnan(value):
         return UNKNOWN
@@ -97,14 +97,14 @@ def expected_best(
 ) -> Interval:
     """The interval of the best setting of one batch when the grid is longer.
 
-    What the added settings will measure is taken from the parabola through those that there are,
-    with their pooled spread over seeds.
+    Values at the added settings are predicted by the parabola through the existing ones, with their
+    pooled spread over seeds.
 
     Args:
         cells: points of one batch.
         column: the setting.
         added: its new values, run with as many seeds.
-        metric: and in which direction it is better.
+        metric: what is measured, and which direction is better.
         rng: of the bootstrap.
 
     Returns:

@@ -68,18 +68,18 @@ def group_settings(group: str, choice: str) -> Config:
     for name in own.get("defaults", ()):
         if isinstance(name, str) and name != "_self_":
             settings |= group_settings(group, name)
-    own = own.get(group, own)  # of a file that also sets keys beside its group
+    own = own.get(group, own)  # of a file that also sets keys outside its group
     return settings | {key: value for key, value in own.items() if key not in _ABOUT}
 
 
 @cache
 def defaults(key: str) -> frozenset[Any]:
-    """What a key is without a preset: with one model or another."""
+    """The values of a key without a preset, with one model or another."""
     layers = [_read("config"), *(_read(f"model/{name}") for name in files("model"))]
     return frozenset(layer[key] for layer in layers if key in layer)
 
 
-#: The one in C, where the package has it, takes a tenth of the time.
+#: The loader in C, if the package has it, takes a tenth of the time.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

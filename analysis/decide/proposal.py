@@ -16,18 +16,18 @@ class Proposal:
 
     Attributes:
         question: in words.
-        configs: of the runs to add; none if none decide.
+        configs: of the runs to add; empty if no runs decide.
         why: what they are for, or why none decide, in words.
         now: the 95 % interval so far; nan without one.
         expected: the one after these runs; nan if it is not known.
         unit: of both.
         repeats: why all that is compared is run again, in a folder of its own; empty if it is not.
-        commit: of the code that made the runs, if with it fewer would be added; else empty.
-        lacking: those fewer.
+        commit: of the code that made the existing runs, if fewer need adding with it; else empty.
+        lacking: configs of these fewer runs.
         priced: what the runs are and cost.
         commands: that train them.
-        joining: that train the fewer with that code.
-        settles: the other open questions that need none but these runs.
+        joining: commands that train these fewer runs with that code.
+        settles: the other open questions that need no more than these runs.
     """
 
     question: str
@@ -46,7 +46,7 @@ class Proposal:
 
 
 def joined(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) -> Proposal:
-    """With the runs, and all that they are compared with if they would differ in more than that."""
+    """Add the runs; also all that is compared, if it would differ in more than the question."""
     found = differences(arms, added, git_commit())
     if not found:
         return replace(blank, configs=added)

@@ -12,7 +12,7 @@ from analysis.decide.proposal import Proposal
 from analysis.papers.judge import Judged
 from analysis.tables.metric import Measured
 
-#: Seeds a point beyond which none are proposed, if no other number is asked for.
+#: Most seeds per point that are proposed, if no other number is asked for.
 MOST_SEEDS = 50
 
 
@@ -37,7 +37,7 @@ def propose(
         target: of the metric, if steps to it are asked for.
 
     Raises:
-        ValueError: if the price is none.
+        ValueError: if the price is not a valid one.
     """
     prices = Prices.at(measured.runs, price)
     found = [of_claim(claim, most_seeds) for claim in open_claims(judged)]
@@ -69,7 +69,7 @@ def _priced(proposal: Proposal, prices: Prices) -> Proposal:
 
 
 def _ranked(found: Sequence[Proposal]) -> list[Proposal]:
-    """In order, those of the same runs as one."""
+    """Proposals in order; those with the same runs are merged into one."""
     first: dict[tuple[frozenset[str], str], Proposal] = {}
     for i, one in enumerate(found):
         key = one.priced.run_ids, "" if one.configs else str(i)

@@ -32,7 +32,7 @@ def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
 
 
 def as_pairs(proposals: Sequence[Proposal]) -> list[list[str]]:
-    """Of each the question, and the rest in words; if there are none, that nothing is open."""
+    """Each question with the rest in words; if there are none, that nothing is open."""
     if not proposals:
         return [[_NOTHING, f"{_WHY.capitalize()}."]]
     return [[one.question, "\n".join(line.strip() for line in _lines(one))] for one in proposals]
@@ -56,7 +56,7 @@ def _lines(proposal: Proposal) -> Iterator[str]:
 
 
 def _shortened(text: str) -> str:
-    """With the first 12 digits of each commit."""
+    """The text with commits shortened to their first 12 digits."""
     return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", text)
 
 

@@ -19,7 +19,7 @@ from analysis.tables.metric import ACCURACY, Metric
 #: With more lines than this in a panel bands hide each other, and are not drawn.
 MOST_BANDS = 4
 
-#: The axis shows what lies in this last share of the training.
+#: The axis is fitted to this last share of the training.
 _SHOWN = 1 / 2
 
 
@@ -32,8 +32,8 @@ def curve_points(
 
     Returns:
         One row per point, outcome (finished or diverged) and epoch: `mean`, `sd`, `low` and `high`
-        (95 % t interval, as of `points`), `num_seeds`. Diverged runs are apart from finished
-        ones.
+        (95 % t interval, as in `points`), `num_seeds`. Diverged and finished runs have separate
+        rows.
     """
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
     joined = curves[["run_id", "epoch", measure]].merge(ended[["run_id", "outcome", *POINT]])
@@ -51,7 +51,7 @@ def draw_per_epoch(
     compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY, *,
     width: Width = "screen", ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after each epoch, of runs of one lr rule; `by_rule` takes rules apart.
+    """The metric after each epoch, of runs of one lr rule; `by_rule` splits runs by rule.
 
     With `ax`, one axes per batch, it is drawn into a figure of your own.
 
@@ -85,7 +85,7 @@ def draw_per_epoch(
 
 
 def limit_to_end(panels: list[Axes], frame: pd.DataFrame, metric: Metric) -> str:
-    """Let the axis show the end of the training, where curves differ; and say if it cuts."""
+    """Fit the axis to the end of training, where curves differ; return a note on what it cuts."""
     done = frame[frame["outcome"] == "finished"] if len(frame) else frame
     shown = done if len(done) else frame
     late = shown[shown["epoch"] >= (1 - _SHOWN) * cast("float", shown["epoch"].max())]

@@ -96,7 +96,7 @@ def _write_values(
 
 
 def _digits(means: pd.Series, metric: Metric, cell: float) -> int:
-    """As many as tell the cells apart and fit into one [inches]."""
+    """Digits that tell the cells apart and fit into a cell of this width [inches]."""
     wanted = 2 if metric.unit != "%" or np.ptp(means.dropna()) < 0.05 else 1
     longest = max((len(_number(mean, metric, wanted)) for mean in means.dropna()), default=0)
     return wanted if longest * _LETTER < cell else wanted - 1

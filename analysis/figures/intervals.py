@@ -13,15 +13,15 @@ Array = NDArray[np.float64]
 
 _UPPER = 0.975
 
-#: Values that differ by less of their size are equal.
+#: Values that differ by less than this fraction of their size are equal.
 _ROUNDING = 1e-9
 
 
 def t_half_width(sd: Any, count: Any) -> Array:
-    """Half the t interval of a mean, ``t(n - 1) * sd / sqrt(n)``; nan of one value.
+    """Half the t interval of a mean, ``t(n - 1) * sd / sqrt(n)``; nan for one value.
 
-    That of values that are all equal, as of saturated accuracies, is nan too: they do not show how
-    far another would be from them.
+    It is also nan for values that are all equal, such as saturated accuracies: they do not show how
+    far off another one would be.
     """
     n, spread = np.asarray(count, dtype=float), np.asarray(sd, dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -30,12 +30,12 @@ def t_half_width(sd: Any, count: Any) -> Array:
 
 
 def with_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame:
-    """Means with `low` and `high`, 95 % t intervals; those of accuracies within 0 and 1.
+    """Means with `low` and `high`, 95 % t intervals; for accuracies clipped to 0 to 1.
 
     Args:
         frame: with `mean` and `sd`; an sd that is rounding alone becomes 0.
         count: values of each mean.
-        measure: what they are.
+        measure: name of what is averaged.
     """
     spread = frame["sd"].mask(frame["sd"] <= _ROUNDING * frame["mean"].abs(), 0.0)
     half = t_half_width(spread, count)
@@ -48,7 +48,7 @@ def with_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFram
 def sum_half_width(weights: Array, sd: Array, count: Array) -> float:
     """Half the t interval of a weighted sum of independent means.
 
-    It is nan if one has one value, or if no mean's values differ.
+    It is nan if any mean has only one value, or if no mean's values differ.
 
     Source:
         Welch 1947, The generalization of Student's problem; degrees of freedom by Satterthwaite.

@@ -25,7 +25,7 @@ _BAND = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where one of several lines stands at the places that they share, so that none hides another.
+    """Offsets one of several lines from the places that they share, so that none hides another.
 
     Attributes:
         places: all places along the axis, in order.
@@ -40,7 +40,7 @@ class Lane:
     count: int = 1
 
     def at(self, places: pd.Series | Array, aside: float = 0.0) -> Array:
-        """The places moved into the lane, and further by a share of its width."""
+        """The places moved into the lane, and further by a fraction of its width."""
         u = np.unique(self.scale.to(np.asarray(self.places, dtype=float)))
         gap, span = (np.diff(u).min(), np.ptp(u)) if len(u) > 1 else (1.0, 2.0)
         step = min(_ROOM * gap / self.count, _STEP * span)

@@ -54,7 +54,7 @@ def draw_best_rates(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
 ) -> Drawing | None:  # fmt: skip
-    """As `draw_best_warmups`, against the peak learning rate, of the commonest warmup.
+    """As `draw_best_warmups`, against the peak learning rate, at the most common warmup.
 
     The runs may differ in `base_lr`: `group_comparable(runs, (*AXES, "base_lr"))`.
     """

@@ -76,7 +76,7 @@ def _known(values: pd.Series) -> list[float]:
 
 
 def by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
-    """The runs of each lr rule apart, which then is in title and name."""
+    """The runs of each lr rule separately, with the rule in title and name."""
     rules = sorted(compared.runs["lr_rule"].unique())
     for rule in rules if len(rules) > 1 else ():
         runs = compared.runs[compared.runs["lr_rule"] == rule]
@@ -101,7 +101,7 @@ def reading_note(frame: pd.DataFrame) -> str:
 
 
 def reading_note_of_curves(frame: pd.DataFrame, *, has_bands: bool) -> str:
-    """The same of curves, from their points."""
+    """The same for curves, from their points."""
     bands = "; bands: 95 % t intervals" if has_bands else ""
     lines = f"Lines: means over finished seeds ({{}} per point){bands}."
     thin = "Thin lines: means of runs that diverged; crosses at the foot: where the last ended."

@@ -36,7 +36,7 @@ class Drawing:
 
 @style.look()
 def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
-    """Write a figure in every format, and beside it its frame as CSV and its caption as text.
+    """Write a figure in every format, its frame as CSV and its caption as text.
 
     The folder is made if absent.
     """
@@ -45,7 +45,7 @@ def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     engine = drawing.figure.get_layout_engine()
     for path in paths:
         drawing.figure.savefig(path, dpi=_DPI)
-        drawing.figure.set_layout_engine("none")  # the others as the first
+        drawing.figure.set_layout_engine("none")  # other formats keep the first one's layout
     drawing.figure.set_layout_engine(engine)
     table, caption = folder / f"{name}.csv", folder / f"{name}.txt"
     drawing.frame.to_csv(table, index=False)

@@ -20,7 +20,7 @@ Given = Axes | Sequence[Axes] | None
 #: Characters in a line of the title and of the note, on a screen.
 _TITLE, _NOTE = 88, 128
 
-#: Between labels of an axis [pixels].
+#: Least gap between labels of an axis [pixels].
 _APART = 4
 
 #: A strip below a panel: its place and height, in heights of the panel.
@@ -64,12 +64,12 @@ class Sheet:
             width: what the figure is for.
             ax: a user's panels; None for new ones.
             count: how many panels.
-            across: at most so many in a row, in a column of a paper one less.
+            across: most panels in a row; one fewer in a column of a paper.
             height: of a panel [inches]; None for what suits the width.
             strips: which panels need room for a strip below.
 
         Raises:
-            ValueError: if the panels that are given are not as many.
+            ValueError: if another number of panels is given.
         """
         if ax is not None:
             panels = [ax] if isinstance(ax, Axes) else list(ax)
@@ -174,7 +174,7 @@ class Sheet:
                 return
 
     def _part_ticks(self) -> None:
-        """Turn labels of horizontal axes that overlap, and leave out those that still would."""
+        """Rotate labels of horizontal axes that overlap, and hide those that still do."""
         engine = self.figure.get_layout_engine()
         if engine:
             engine.execute(self.figure)
@@ -197,7 +197,7 @@ def plain(legend: Legend) -> Legend:
 
 
 def _overlapping(spans: Sequence[tuple[float, float]], apart: float) -> list[int]:
-    """Which spans, left to right, come too near to the last before them that stays."""
+    """Which spans, left to right, come too close to the last one before them that is kept."""
     end, found = -math.inf, list[int]()
     for i in sorted(range(len(spans)), key=lambda i: spans[i]):
         if spans[i][0] < end + apart:
@@ -208,7 +208,7 @@ def _overlapping(spans: Sequence[tuple[float, float]], apart: float) -> list[int
 
 
 def _height(width: Width, rows: int, across: int) -> float:
-    """Of a panel [inches]."""
+    """Height of a panel [inches]."""
     if rows == across == 1:
         return {"screen": 3.0, "text": 2.6, "column": 2.0}[width]
     return {1: 1.4, 2: 1.2 if width == "column" else 1.8}.get(across, 1.3 if rows > 1 else 1.6)

@@ -18,7 +18,7 @@ from analysis.tables.metric import Metric
 #: For a screen, with title and note; for a column or the text of a paper, without.
 Width = Literal["screen", "column", "text"]
 
-#: Of a figure [inches].
+#: Width of a figure [inches].
 INCHES: dict[Width, float] = {"screen": 7.2, "column": 3.35, "text": 6.9}
 
 #: Sizes of letters [points].
@@ -54,7 +54,7 @@ _RC: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text
 }
 
-#: What draws or saves a figure is decorated with this.
+#: Decorator for functions that draw or save a figure.
 look = partial(mpl.rc_context, cast("Any", _RC))
 
 #: Dark to light, each with enough contrast with white; ten steps are told apart.
@@ -71,7 +71,7 @@ _LINE_STYLES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What tells a line from others, also in grey."""
+    """What tells a line from others, also in greyscale."""
 
     color: str
     marker: str = "o"
@@ -163,7 +163,7 @@ def value_axis(axes: Axes, metric: Metric) -> None:
 
 
 def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = ()) -> bool:
-    """Let the values that were seen fill a third of the height or more.
+    """Set limits between which the values in `seen` fill a third of the height or more.
 
     Returns:
         Whether the axis cuts bars off.
@@ -187,7 +187,7 @@ def _finite(values: ArrayLike) -> Any:
 
 
 def value_label(metric: Metric) -> str:
-    """A metric on its axis; without a unit it says which way is better."""
+    """The axis label of a metric; without a unit it says which direction is better."""
     better = "higher is better" if metric.mode == "max" else "lower is better"
     return (
         f"{metric.label or metric.name} [{metric.unit}]"

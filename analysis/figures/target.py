@@ -18,16 +18,16 @@ _DRAWN = 100  # places of a curve
 
 
 def best_reached(reached: pd.DataFrame) -> pd.DataFrame:
-    """Of what `to_target` returns, the fewest steps of each batch and seed."""
+    """The fewest steps of each batch and seed, from what `to_target` returns."""
     whole = of_whole_seeds(reached)
     return whole.sort_values("steps_to_target").drop_duplicates(["global_batch", "seed"])
 
 
 def of_whole_seeds(runs: pd.DataFrame) -> pd.DataFrame:
-    """At each batch the runs of the seeds that ran the most settings, two seeds or more.
+    """At each batch, the runs of the seeds with the most settings; of two seeds or more.
 
-    The best of a seed that ran few settings is worse by that alone: it would count as noise, and
-    against the batches at which seeds were added to a setting that is not the best.
+    A seed that ran fewer settings has a worse best for that reason alone. It would count as noise,
+    and against batches where seeds were added at a setting that is not the best.
 
     Uses `global_batch`, `seed`, `warmup_epochs` and `lr_rule`.
     """
@@ -52,7 +52,7 @@ def draw_steps_to_target(
         reached: one row per replicate, as `best_reached` or `analysis.tuning.load.steps_to_target`
             return them.
         goal: the target in words.
-        about: on what.
+        about: the runs, in words.
         width: what the figure is for.
         ax: axes of your own.
 

@@ -25,7 +25,7 @@ class ClosedForm:
 
     @property
     def critical_batch(self) -> float:
-        """Where device-hours are twice the fewest [examples]."""
+        """The batch at which device-hours are twice their minimum [examples]."""
         return self.fewest_examples / self.fewest_steps
 
     def time_s(self, devices: float) -> float:
@@ -39,5 +39,5 @@ class ClosedForm:
 
     @property
     def knee(self) -> float:
-        """Devices where a percent of time costs a percent of device-hours: the critical batch's."""
+        """Devices at which 1 % less time costs 1 % more device-hours, at the critical batch."""
         return self.critical_batch / self.micro_batch

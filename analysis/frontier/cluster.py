@@ -39,13 +39,13 @@ class Cluster:
     price: str | None = None
 
     def in_node(self, ranks: int) -> int:
-        """Ranks of each node: as many as it has devices, or the most that are alike everywhere."""
+        """Ranks per node: as many as it has devices, or the most that are equal on all nodes."""
         return max(n for n in range(1, self.per_node + 1) if ranks % n == 0)
 
     def exchange(
         self, num_bytes: float, ranks: int, backward_s: float, algorithm: Algorithm | None = None
     ) -> Exchange:
-        """The exchange of a step's gradients over so many ranks."""
+        """The exchange of a step's gradients over this number of ranks."""
         places = Places(ranks, self.in_node(ranks))
         return exchange(
             num_bytes,

@@ -80,7 +80,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
 
 
 def given_steps(text: str) -> pd.DataFrame:
-    """`3200:14014,20480:3128` as `to_target` returns runs.
+    """Steps such as `3200:14014,20480:3128`, as a frame like that of `to_target`.
 
     Raises:
         ValueError: for anything else.
@@ -101,7 +101,7 @@ def given_steps(text: str) -> pd.DataFrame:
 def _of_runs(
     options: argparse.Namespace, read: Callable[[], Measured]
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
-    """Steps of the largest set of comparable runs, those runs, and on what."""
+    """Steps of the largest set of comparable runs, those runs, and a description."""
     if options.target is None:
         msg = "--target must be given: the metric that counts as trained; got none."
         raise ValueError(msg)

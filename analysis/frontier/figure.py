@@ -1,4 +1,4 @@
-"""Time against device-hours: a line for each batch, over the numbers of devices; the frontier."""
+"""Time against device-hours: a line per batch, over numbers of devices, and the frontier."""
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -46,7 +46,7 @@ def draw_frontier(
     unit = next((u for u, length in _UNITS.items() if middle > length), "s")
     length = _UNITS[unit]
     changes = found.frontier["global_batch"].diff().ne(0).cumsum()
-    for number, part in found.frontier.groupby(changes):  # between batches nothing can be chosen
+    for number, part in found.frontier.groupby(changes):  # nothing lies between batches
         axes.plot(
             part["device_hours"], part["time_s"] / length, color="#bbbbbb", linewidth=4,
             solid_capstyle="round", zorder=1, label="frontier" if number == 1 else None,
@@ -59,7 +59,7 @@ def draw_frontier(
         x, y = end["device_hours"], end["time_s"] / length
         axes.plot([x], [y], mark.marker, color=mark.color, markeredgewidth=0)
         low, high = end["time_low_s"] / length, end["time_high_s"] / length
-        axes.plot(  # the steps of a seed move both, along a diagonal
+        axes.plot(  # more steps raise both, along a diagonal
             [end["device_hours_low"], end["device_hours_high"]], [low, high],
             color=mark.color, linewidth=2.2, alpha=0.4, solid_capstyle="butt",
         )  # fmt: skip

@@ -16,7 +16,7 @@ class Work:
 
     Attributes:
         num_bytes: of all gradients, as they are exchanged.
-        evaluation_share: what evaluations take of the time of training on one device.
+        evaluation_share: time of evaluations, as a fraction of the time of training on one device.
         speeds: of one device.
         algorithm: of the exchange; None: as NCCL chooses.
     """
@@ -78,7 +78,7 @@ def step(batch: int, devices: int, work: Work, cluster: Cluster) -> Step | None:
 def steps_on(batch: int, work: Work, cluster: Cluster) -> Iterator[tuple[int, Step]]:
     """A step on each number of devices that can share the batch.
 
-    They are of one node, or fill more than half of each node alike.
+    They are on one node, or use equally many, more than half, of each node's devices.
     """
     for devices in range(1, batch // work.speeds.smallest + 1):
         if devices > cluster.per_node and 2 * cluster.in_node(devices) <= cluster.per_node:

@@ -1,4 +1,4 @@
-"""The model beside published numbers; docs/frontier.md says where each was read."""
+"""The model compared with published numbers; docs/frontier.md says where each was read."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,11 +15,11 @@ _RESNET50, _IMAGENET = 25_557_032, 1_281_167
 
 
 class Point(NamedTuple):
-    """A published number beside the model's.
+    """A published number and the model's.
 
     Attributes:
         source: who measured it.
-        point: of what.
+        point: what was measured.
         published: the number.
         predicted: the model's.
         is_fitted: whether the model was fitted to it.
@@ -39,14 +39,14 @@ def compared() -> pd.DataFrame:
     return frame.assign(error=error.map("{:+.1%}".format)).rename(columns={"is_fitted": "fitted"})
 
 
-# Of 1 and 8 GPUs, examples/s, at examples per GPU; of the DGX-1 with 32 GB nothing is fitted.
+# Examples per GPU; examples/s of 1 and of 8 GPUs. Nothing is fitted to the DGX-1 with 32 GB.
 _DGX_A100 = {"TF32": (256, 938, 7248), "AMP": (256, 2470, 16621)}
 _DGX1_16 = {"FP32": (112, 367, 2855), "AMP": (256, 1200, 8322)}
 _DGX1_32 = {"FP32": (112, 356, 2766), "AMP": (256, 1156, 8056)}
 
 
 def one_node() -> Iterator[Point]:
-    """How much faster 8 GPUs of a node are than one; what the host costs is fitted per node."""
+    """How much faster 8 GPUs of a node are than one; the host's overhead is fitted per node."""
     for name, capability, node, fitted, checked in (
         ("DGX A100", 80, 240, _DGX_A100, {}),
         ("DGX-1 V100", 70, 120, _DGX1_16, {"32 GB": _DGX1_32}),
@@ -70,7 +70,8 @@ def one_node() -> Iterator[Point]:
                 yield Point(f"NVIDIA {name}", what, eight / one, speedup, is_fitted=not memory)
 
 
-# H100 SXM, ResNet-50: GPUs, batch, epochs, minutes; of one node also examples/s between epochs.
+# H100 SXM, ResNet-50: GPUs, batch, epochs, minutes; then, of single nodes: GPUs, examples per GPU,
+# examples/s between epochs.
 _MLPERF = (
     (8, 3200, 35, 13.466), (64, 3200, 35, 2.664), (512, 20480, 50, 0.509),
     (768, 32256, 56, 0.369), (3584, 57344, 77, 0.183),
@@ -80,7 +81,7 @@ _MLPERF_EVALUATION = 0.0045
 
 
 def mlperf() -> Iterator[Point]:
-    """Minutes to 75.9 %, by the line through the steps of single nodes and the epochs run."""
+    """Minutes to 75.9 %, from the line through step times of single nodes, and the epochs run."""
     cluster = read_cluster("dgx_h100")
     num_bytes = 2.0 * _RESNET50  # exchanged in half precision, in one piece after the backward pass
     alone = [

@@ -14,7 +14,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-#: In place of a micro-batch: a speed that does not depend on it.
+#: Key in place of a micro-batch, for a speed that does not depend on it.
 _ANY = 0
 
 
@@ -23,8 +23,8 @@ class Speeds:
     """Seconds of a micro-batch on one device, forward and backward.
 
     Attributes:
-        times: by micro-batch; by 0: of one example, whatever the micro-batch [seconds].
-        source: where they are from, in words.
+        times: by micro-batch; under the key 0, of one example at any micro-batch [seconds].
+        source: where the times come from, in words.
     """
 
     times: Mapping[int, float]
@@ -45,7 +45,7 @@ class Speeds:
         return max((d for d in divisors if self.smallest <= d <= most), default=None)
 
     def micro_s(self, micro_batch: int) -> float:
-        """Of a micro-batch between the smallest and the largest that are known [seconds]."""
+        """Time of a micro-batch, interpolated between those that are known [seconds]."""
         if _ANY in self.times:
             return self.times[_ANY] * micro_batch
         sizes = sorted(self.times)
@@ -91,7 +91,7 @@ def _positive(text: str) -> float:
 
 
 def measured_speeds(runs: pd.DataFrame) -> Speeds | None:
-    """From runs that finished in one attempt, on one rank where there are such; None without."""
+    """Speeds from runs that finished in one attempt, on the fewest ranks; None without any."""
     seen = _in_one_attempt(runs)
     if seen.empty:
         return None
@@ -108,7 +108,7 @@ def measured_speeds(runs: pd.DataFrame) -> Speeds | None:
 
 
 def evaluation_share(runs: pd.DataFrame) -> float:
-    """What lies between epochs, as a share of their training: evaluations, checkpoints.
+    """Time between epochs (evaluations, checkpoints), as a fraction of the training time.
 
     The median over runs that finished in one attempt; 0 without any.
     """

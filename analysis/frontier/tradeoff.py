@@ -12,7 +12,7 @@ from analysis.frontier.model import Work, points
 from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
 from analysis.stats.target import FEWEST_EPOCHS, critical_batch
 
-#: How far the logarithm of a draw may be from that of the mean: two seeds say next to nothing.
+#: Limit on ``log(draw / mean)``, which is huge for some draws with two seeds.
 _FARTHEST = 50.0
 
 
@@ -32,7 +32,7 @@ class Steps:
 
 
 def steps_to_target(reached: pd.DataFrame) -> Steps:
-    """From runs, as `to_target` returns them, one for each batch and seed.
+    """Steps by batch, from runs as `to_target` returns them, one for each batch and seed.
 
     Raises:
         ValueError: if no batch reached the target in all of its runs.
@@ -61,7 +61,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
 
 
 def _soon(reached: pd.DataFrame) -> str:
-    """Of batches that take few epochs to the target: their times may be off by part of one."""
+    """A note on batches that take few epochs to the target: times may be off by part of one."""
     if "epochs_to_target" not in reached:
         return ""
     epochs = reached.groupby("global_batch")["epochs_to_target"].mean()
@@ -77,8 +77,8 @@ def _soon(reached: pd.DataFrame) -> str:
 def _drawn(steps: Array, rng: np.random.Generator) -> Array:
     """Draws of a batch's mean whose central 95 % are Student's interval, in logarithms.
 
-    Each batch has an interval of its own, from the spread of its own seeds, which few seeds do not
-    tell: what other batches vary by is no help.
+    Each batch's interval comes from the spread of its own seeds, which few seeds tell poorly; the
+    spread at other batches is no help.
     """
     mean = steps.mean()
     error = steps.std(ddof=1) / np.sqrt(len(steps)) / mean
@@ -113,7 +113,8 @@ class Tradeoff:
         best: a row for each batch, at its fastest or on the devices asked for; with intervals.
         frontier: rows that no other beats in both time and device-hours, the cheapest first.
         knee: the row with the least product of time and device-hours.
-        knee_share: how often the knee has this batch when the seeds are resampled; nan without.
+        knee_share: how often the knee has this batch when the seeds are resampled; nan without
+            draws.
         doubled: the fastest row on at most twice the knee's devices; where none of these is
             faster, the cheapest that is; None without any.
         time_share: time after the doubling, of the time before, with its interval.
@@ -131,7 +132,7 @@ class Tradeoff:
 
 
 def tradeoff(steps: Steps, work: Work, cluster: Cluster, devices: int | None = None) -> Tradeoff:
-    """Weigh all batches on all numbers of devices; the table may be of one number.
+    """Compare all batches on all numbers of devices; `devices` limits the table to one.
 
     Raises:
         ValueError: if no batch can be shared by so many devices.
@@ -202,7 +203,7 @@ def _products(rows: pd.DataFrame) -> pd.Series:
 
 
 def _knee_share(rows: pd.DataFrame, steps: Steps, knee: pd.Series) -> float:
-    """The product goes with the square of the steps: the least one of each batch is enough."""
+    """The product scales with the steps squared, so the least one of each batch is enough."""
     if not steps.draws:
         return np.nan
     least = _products(rows).groupby(rows["global_batch"]).min()
@@ -230,7 +231,7 @@ def _share(
     before, after = int(knee["global_batch"]), int(doubled["global_batch"])
     if not steps.draws:
         return share, np.nan, np.nan
-    if before == after:  # the same runs before and after: what a seed does is in neither
+    if before == after:  # the same runs before and after: the seeds cancel out
         return share, share, share
     drawn = share * (steps.draws[after] / steps.means[after])
     return share, *percentile_interval(drawn / (steps.draws[before] / steps.means[before]))

@@ -107,7 +107,7 @@ def sentences(found: Tradeoff, form: ClosedForm | str, cluster: Cluster) -> Iter
 def as_json(
     found: Tradeoff, form: ClosedForm | str, work: Work, cluster: Cluster
 ) -> dict[str, Any]:
-    """All of it as plain values; null for what there is none of."""
+    """All of it as plain values; null for what does not exist."""
     closed = None
     if isinstance(form, ClosedForm):
         closed = {

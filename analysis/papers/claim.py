@@ -23,7 +23,7 @@ from analysis.tables.metric import ACCURACY, Metric
 
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
 
-#: How a verdict begins to say why, if it needs what the runs do not record.
+#: How a verdict's reason begins, if the claim needs what the runs do not record.
 LACKING = "these runs have no "
 
 #: Differences that seeds are proposed for: smaller ones do not matter [accuracy, 0 to 1; nats].
@@ -57,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the runs say of a claim; nothing yet, unless said otherwise.
+    """What the runs say about a claim; by default nothing yet.
 
     Attributes:
         text: the statement.
@@ -66,13 +66,13 @@ class Verdict:
         effect: the effect; nan if it cannot be computed.
         low: lower end of its 95 % interval, not corrected for other claims.
         high: upper end.
-        p: one-sided p value of the verdict that is nearer, were it the only claim; nan if it
-            cannot be judged.
+        p: one-sided p value of the nearer verdict, if it were the only claim; nan if it cannot be
+            judged.
         p_corrected: the same, corrected for the paper's other claims; decides.
         unit: of the effect.
         num_seeds: fewest replicates of its points.
-        seeds_needed: replicates a point that would decide it; 0 if decided, -1 if unknown.
-        seeds_for: the distance from the undecided that these replicates are for.
+        seeds_needed: replicates per point that would decide it; 0 if decided, -1 if unknown.
+        seeds_for: the effect's distance from its bounds that `seeds_needed` assumes.
         why: in words.
     """
 
@@ -99,7 +99,7 @@ class PointValues:
         finished: the metric of the runs that finished, of each point.
         num_diverged: runs that diverged, of each point.
         names: of the points.
-        worst: what stands for a diverged run where runs are ranked, inf or -inf.
+        worst: value of a diverged run when runs are ranked, inf or -inf.
         num_validation: examples of the validation set, if the metric is a share of them.
     """
 
@@ -143,7 +143,7 @@ def values_of(
     metric: Metric = ACCURACY,
     others: pd.Series | None = None,
 ) -> PointValues:
-    """What the runs of each point, ended ones, measured.
+    """What the ended runs of each point measured.
 
     Other runs with the same validation set help to tell how many examples it has.
     """
@@ -189,7 +189,7 @@ def judge_contrasts(
 ) -> Verdict:
     """Judge whether contrasts of points lie between their bounds.
 
-    Those with a point of which runs diverged are judged by rank, a diverged run being the worst;
+    Those with a point at which runs diverged are judged by rank, a diverged run being the worst;
     the effect is that of the runs that finished.
     """
     if blank.num_seeds < 2:

@@ -129,7 +129,7 @@ def draw_optimizers(
 
 
 def _names(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
-    """What tells lines or places apart, in words; of a twin with the paper's number in brackets."""
+    """Labels of lines or places; for a twin, with the paper's number in brackets."""
     column = _COLUMN[along]
     theirs = {"batch": "paper_batch", "warmup": "paper_warmup", "rule": "lr_rule"}[along]
     pairs = runs.drop_duplicates(column).sort_values(column)
@@ -143,7 +143,7 @@ def _names(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
 def _draw_final(
     sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
 ) -> bool:
-    """Draw one line of points, or marks of rules; and say whether the axis cuts bars."""
+    """Draw one line of points, or marks of rules; return whether the axis cuts bars."""
     (axes,) = sheet.panels
     mark, places, scale = style.ordered_marks(1)[0], [*names], style.BATCHES
     if figure.along == "batch":
@@ -175,7 +175,7 @@ def _limit(axes: Axes, frame: pd.DataFrame, metric: Metric) -> bool:
 def _draw_curves(
     sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
 ) -> str:
-    """Draw a line per name; and say if the axis cuts the first epochs."""
+    """Draw a line per name; return a note if the axis cuts the first epochs."""
     (axes,) = sheet.panels
     column = _COLUMN[figure.along]
     marks: list[Mark] = (
@@ -193,7 +193,7 @@ def _draw_curves(
 
 
 def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
-    """Published means and spreads beside runs that were trained alike."""
+    """Draw published means and spreads, if the runs were trained in the same way."""
     shown = paper.shown_in(figure)
     is_comparable = _is_comparable(paper, figure, runs)
     if not shown or not is_comparable or paper.protocol_differences(runs):

@@ -1,6 +1,6 @@
 """Goyal et al. 2017, Accurate, large minibatch SGD (arXiv:1706.02677): figures, tables, claims.
 
-In its figures, as there, an accuracy is the median over the last five epochs.
+As in the paper, an accuracy in its figures is the median over the last five epochs.
 """
 
 from functools import partial

@@ -63,7 +63,7 @@ class PaperFigure:
         return [Point(*p) for p in product(self.batches, self.warmups, self.rules)]
 
     def has_room_for(self, point: Point) -> bool:
-        """Whether a published point belongs into the figure: at its points, or between batches."""
+        """Whether a published point belongs in the figure: at its points, or between batches."""
         low, high = min(self.batches) / _BEYOND, max(self.batches) * _BEYOND
         between = self.along == "batch" and low <= point.batch <= high
         is_like = point.warmup in self.warmups and point.rule in self.rules
@@ -108,7 +108,7 @@ def missing_points(runs: pd.DataFrame, figure: PaperFigure) -> list[Point]:
 def median_of_last_epochs(
     runs: pd.DataFrame, curves: pd.DataFrame, measure: str, count: int
 ) -> pd.DataFrame:
-    """Runs with the median of a measure over their last epochs in its place.
+    """Runs with a measure replaced by its median over their last epochs.
 
     A run without a curve keeps its last value.
     """

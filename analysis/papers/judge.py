@@ -53,7 +53,7 @@ class Judged:
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
-    """Judge the claims of the papers that the runs speak to; of the first paper if of none."""
+    """Judge the claims of papers at whose points there are runs; if none, of the first paper."""
     judged = [judge_paper(name, runs, curves) for name in NAMES]
     spoken = [j for j in judged if any(v.num_seeds for v in j.verdicts)]
     return spoken or judged[:1]
@@ -156,6 +156,6 @@ def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
 
 
 def _differences(arms: tuple[tuple[object, ...], ...]) -> list[str]:
-    """Each arm by the columns in which it was said to differ from the others."""
+    """Each arm, described by the columns in which the arms differ."""
     differing = [i for i in range(len(ARM)) if len({arm[i] for arm in arms}) > 1]
     return [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in arms]

@@ -44,9 +44,9 @@ _DRIFT = "The distance from the start contradicts ultra-slow diffusion"
 
 
 def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
-    """Of the runs that differ in their recipe only, each optimizer's largest comparable group.
+    """Each optimizer's largest comparable group, among runs that differ only in their recipe.
 
-    Of several such sets, that of the most optimizers.
+    Of several such sets, the one with the most optimizers is used.
     """
     names = runs["optimizer"].astype("object")
     named = runs.assign(optimizer=names.where(names.notna(), "unnamed"))

@@ -25,7 +25,7 @@ def _falls_with_batch() -> Contrasts:
     return Contrasts(weights=-x[None, :] / (x @ x))
 
 
-#: Of the four warmups: one above each of the others, each above the next.
+#: Contrasts of the four warmups: one above each of the others, or each above the next.
 _none_is_worst = Contrasts.pairs((1, 0), (2, 0), (3, 0), num_arms=4)
 _5_is_best = Contrasts.pairs((1, 0), (1, 2), (1, 3), num_arms=4)
 _10_is_best = Contrasts.pairs((2, 0), (2, 1), (2, 3), num_arms=4)

@@ -42,7 +42,8 @@ class Paper:
         lines: accuracies of other work on ImageNet and ResNet-50 in as many epochs (0 to 1), each
             with its source.
         published: accuracies that stand as points in figures of the last epochs.
-        published_remark: in what those runs were trained otherwise, for the note; else a full stop.
+        published_remark: how those runs were trained differently, to end the note; else a full
+            stop.
         protocol: what those runs have in common, as values of columns of the runs table.
     """
 
@@ -58,11 +59,11 @@ class Paper:
     protocol: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def shown_in(self, figure: PaperFigure) -> list[Published]:
-        """The published points that belong into a figure."""
+        """The published points that belong in a figure."""
         return [p for p in self.published if figure.has_room_for(p.point)]
 
     def is_protocol_of(self, runs: pd.DataFrame) -> bool:
-        """Whether runs may stand beside published ImageNet, ResNet-50 numbers."""
+        """Whether runs may be compared with published numbers of ResNet-50 on ImageNet."""
         first = runs.iloc[0]
         return (
             "imagenet" in str(first["data"]).lower()
@@ -71,7 +72,7 @@ class Paper:
         )
 
     def protocol_differences(self, runs: pd.DataFrame) -> list[str]:
-        """In what these runs were trained otherwise than the published points."""
+        """How these runs were trained differently from the published points, in words."""
         first = runs.iloc[0]
         ours = {name: float(first[name]) for name in self.protocol if name in runs}
         if "rate_per_example" in self.protocol:
@@ -86,9 +87,9 @@ class Paper:
 def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
     """Add the point of the paper that each run represents.
 
-    A run of a small twin (`twin_of`) represents the paper's batch that is the same share of the
-    training set, and for the warmup that is the same share of the training. Any other run stands
-    for its own batch and warmup.
+    A run of a small twin (`twin_of`) represents the paper's batch that is the same fraction of the
+    training set, and the warmup that is the same fraction of the training. Any other run represents
+    its own batch and warmup.
 
     Returns:
         The runs of the paper's grid, with `paper_batch`, `paper_warmup` and `is_twin`.
@@ -108,7 +109,7 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
 
 
 def batch_on_imagenet(runs: pd.DataFrame) -> pd.Series:
-    """The batch of each run; of a small twin, the one that is the same share of ImageNet."""
+    """The batch of each run; for a small twin, the one that is the same fraction of ImageNet."""
     batch = runs["global_batch"].astype(float)
     share = batch * (IMAGENET_EXAMPLES / runs["num_train_examples"])
     return share.where(runs["twin_of"].notna(), batch)
@@ -126,9 +127,9 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
 
 
 def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:
-    """Batch and warmup of a paper's point for runs like these: those of a small twin are shares.
+    """Batch and warmup of a paper's point for runs like these; for a small twin, scaled down.
 
-    The batch is a multiple of ten, unless that is none that stands for the paper's.
+    The batch is rounded to a multiple of ten, unless that is too far from the paper's.
     """
     if not len(like) or pd.isna(like.iloc[0]["twin_of"]):
         return point.batch, point.warmup
@@ -143,8 +144,8 @@ def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, floa
 def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str) -> str:
     """The command that runs missing points, as one grid.
 
-    The runs that there are, as `place_runs` returns them, say whether a small twin is meant,
-    and on how many examples and epochs.
+    The existing runs, as `place_runs` returns them, show whether a small twin is meant, and on how
+    many examples and epochs.
     """
     twin = runs[runs["is_twin"]]
     own = [own_point(p, paper, (twin if len(twin) else runs).head(1)) for p in points]

@@ -15,7 +15,7 @@ from analysis.tables.metric import ACCURACY, Metric
 #: Columns whose values make two runs different arms.
 ARM = ["global_batch", "warmup_epochs", "lr_rule", "base_lr"]
 
-#: Columns in which arms that are compared must be alike, and what they say.
+#: Columns in which arms that are compared must be alike, with their names in words.
 ALIKE = {
     "bn_span": "BatchNorm span",
     "world_size": "ranks",
@@ -75,7 +75,7 @@ def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
 
 
 def at_upper_edge(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int, str, float]]:
-    """Batches whose best warmup is the longest of three or more: there is no telling the best.
+    """Batches whose best warmup is the longest of three or more: a longer one may be better.
 
     A best of no warmup at all is an end of the scale, not of the grid.
 
@@ -128,7 +128,7 @@ def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
     ]
     found: list[str] = []
     for column, word in ALIKE.items():
-        first: dict[str, str] = {}  # of each set of values, the arm that has it
+        first: dict[str, str] = {}  # for each set of values, the first arm that has it
         for name, group in arms:
             values = sorted({"none" if pd.isna(v) else _shown(v) for v in group[column].unique()})
             first.setdefault(" and ".join(values), name)

@@ -20,7 +20,7 @@ class Changes:
         self._gone: dict[str, int] = {}
 
     def take(self, data: dict[str, Any]) -> None:
-        """Note what changed."""
+        """Take new data, and note which parts changed."""
         self._turn += 1
         runs: dict[str, Any] = data["runs"]
         for run_id in self._runs.keys() - runs.keys():
@@ -30,7 +30,7 @@ class Changes:
         self._parts = self._noted(self._parts, others)
 
     def since(self, mark: str) -> str:
-        """As JSON what changed after the answer that bore this mark; all if it is not ours."""
+        """JSON of what changed since the answer with this mark; of all if the mark is not ours."""
         name, _, turn = mark.partition(".")
         is_ours = name == self._name and turn.isdecimal()
         last = int(turn) if is_ours else 0

@@ -23,15 +23,15 @@ from analysis.tables.metric import AskedMetric, Measured, Metric, named_metric, 
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
-#: Curves that the page draws, those of them that the runs have, and how many numbers at most: of
-#: many runs only the first measures, so that the page stays small.
+#: Curves that the page draws if the runs have them, and how many numbers at most: with many runs,
+#: only the first measures are drawn, so that the page stays small.
 MEASURES = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "distance_from_start", "lr")
 MAX_NUMBERS = 1_500_000
 
 #: Significant digits of a run's numbers, and of its curves'.
 _DIGITS, _CURVE_DIGITS = 7, 5
 
-#: Characters of the end of a log that the page carries, and of how many runs at most.
+#: Characters of the end of a log that the page contains, and for how many runs at most.
 LOG_TAIL, MAX_LOGS = 1500, 400
 
 #: Columns that the page shows in other ways, or that say nothing in a plot.
@@ -96,8 +96,8 @@ def _as_typed(rows: pd.DataFrame, like: pd.DataFrame, metric: Metric) -> pd.Data
 def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[str, Any]:
     """The runs and curves as the page takes them, without conclusions.
 
-    `runs` has of each run its values in the order of `columns`; its epochs and what it had after
-    them, in the order of `measures`; and the end of its log.
+    `runs` has for each run its values in the order of `columns`; its epochs, and their values in
+    the order of `measures`; and the end of its log.
     """
     metric = tables.metric
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -203,7 +203,7 @@ def _is_number(values: pd.Series) -> bool:
 
 
 def _values(values: pd.Series, digits: int = _DIGITS) -> list[Any]:
-    """Values as JSON has them: numbers to so many digits, else text; null for what is not known."""
+    """Values for JSON: numbers to `digits` significant digits, else text; null if not known."""
     if not _is_number(values):
         return [None if pd.isna(value) else str(value) for value in values]
     return [_plain(value, digits) for value in values.astype(float).tolist()]
@@ -232,7 +232,7 @@ def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
 
 
 def _logs(runs: pd.DataFrame) -> dict[str, str]:
-    """Ends of logs, of the runs that did not finish first."""
+    """Ends of logs; runs that did not finish come first."""
     order = runs.assign(fine=runs["outcome"] == "finished").sort_values("fine", kind="stable")
     tails: dict[str, str] = {}
     for _, row in order.head(MAX_LOGS).iterrows():
@@ -245,7 +245,7 @@ def _logs(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def _curves(curves: pd.DataFrame, metric: Metric) -> tuple[list[str], dict[str, list[Any]]]:
-    """The measures that are drawn, and of each run its epochs and their values."""
+    """The measures that are drawn, and for each run its epochs and their values."""
     names = dict.fromkeys([metric.name, *MEASURES])
     there = [name for name in names if name in curves and curves[name].notna().any()]
     measures = there[: max(1, MAX_NUMBERS // max(1, len(curves)))]

@@ -29,7 +29,7 @@ from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Measured, Metric
 from sweeper.spec.sentences import several
 
-#: Share of what is within reach by which a target falls short of it, if none is given.
+#: Fraction by which the default target falls short of what is within reach.
 TARGET_SHORT = 0.02
 
 
@@ -57,7 +57,7 @@ def estimate_all(
     batches reach with every seed.
 
     Raises:
-        ValueError: for an accuracy that is no share.
+        ValueError: for an accuracy that is not from 0 to 1.
     """
     rng = fixed_rng()
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
@@ -127,7 +127,7 @@ def number(estimate: Estimate, unit: str = "") -> str:
 
 
 def _capital(sentence: str) -> str:
-    """With a capital, and all else as it is: F and the names of metrics and rules."""
+    """Capitalise only the first letter: F, and names of metrics and rules, stay as they are."""
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 

@@ -8,16 +8,16 @@ import zlib
 from importlib import resources
 from typing import Any
 
-#: In the order in which they run; those in vendor/ are others' (vendor/LICENSES.txt).
+#: In the order in which they run; those in vendor/ are third-party (vendor/LICENSES.txt).
 _SCRIPTS = ("vendor/d3.min.js", "vendor/plot.min.js", "runs.js", "figures.js", "page.js")
 
 
 def page(data: dict[str, Any] | None, *, live: bool = False) -> str:
     """The page as HTML.
 
-    Scripts run only by their hashes, and nothing may be fetched (live: from where the page came
-    from). All data is compressed, so none of its characters is in the page, and is shown as text
-    only.
+    Scripts run only by their hashes, and nothing may be fetched (live: only from the page's own
+    server). All data is compressed, so none of its text is in the page's source, and it is shown as
+    text only.
 
     The data is as `report_data` returns it; None for a live page, which polls for it.
     """

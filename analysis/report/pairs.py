@@ -12,10 +12,10 @@ from analysis.stats.equivalence import Comparison, compare
 from analysis.stats.shares import validation_size
 from analysis.tables.metric import Metric
 
-#: Of the tests of all pairs together: the chance that any is found to differ where none does.
+#: Level of the tests of all pairs together: the chance that any is found to differ if none does.
 LEVEL = 0.05
 
-#: Of two rules that came to the same learning rate at every step.
+#: Verdict on two rules that came to the same learning rate at every step.
 SAME_TRAINING = "the same training"
 
 _PAIR = ["global_batch", "warmup_epochs", "first", "second"]
@@ -24,12 +24,11 @@ _PAIR = ["global_batch", "warmup_epochs", "first", "second"]
 def compare_rules_in_pairs(
     runs: pd.DataFrame, metric: Metric, margin: float, accuracies: pd.Series
 ) -> pd.DataFrame:
-    """Each two rules of a batch and warmup with two seeds or more.
+    """Compare each pair of rules at a batch and warmup, with two seeds or more each.
 
-    The p values of all pairs are corrected for each other by Holm's method, those of either test:
-    among twenty pairs of which none differ, one would often be found to by itself. Intervals are
-    those of a pair alone. Rules that came to the same rates at every step are one training, of
-    which there is nothing to test.
+    The p values of all pairs are corrected by Holm's method, for each of the two tests: among
+    twenty pairs of which none differ, one would often seem to. Intervals are not corrected. Rules
+    that came to the same rates at every step are the same training: there is nothing to test.
 
     Args:
         runs: that finished with the metric, or diverged.
@@ -66,7 +65,7 @@ def compare_rules_in_pairs(
             row |= {"low": np.nan, "high": np.nan, "verdict": SAME_TRAINING}
         elif different[i] and not equivalent[i]:
             row |= {"verdict": "different"}
-        elif not equivalent[i]:  # nor at an equal share of the level
+        elif not equivalent[i]:  # judged again, at an equal share of the level
             among = _compared(two, margin, metric, size, level)
             row |= {"verdict": among.verdict, "seeds_needed": among.seeds_needed}
         rows.append(dict(zip(_PAIR, names, strict=True)) | row)

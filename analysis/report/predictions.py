@@ -12,7 +12,7 @@ COLUMNS = (
 
 
 def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
-    """Predictions beside outcomes, for each model and device and for all of them.
+    """Errors of predictions, for each model and device and for all of them.
 
     Args:
         runs: rows with `COLUMNS`; those that finished in one attempt count.
@@ -20,7 +20,7 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A row for each model and device, and one for all: the number of runs, the median of
         ``|wall_s / predicted_s - 1|`` and of the same with its sign, the error of the sum, the
-        share of runs within bounds that are to hold 9 of 10, and the median of
+        share of runs within bounds that should hold 9 of 10, and the median of
         ``|peak_memory_gib / predicted_memory_gib - 1|``; each over the runs with that prediction.
 
     Raises:
@@ -28,7 +28,7 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
     """
     is_predicted = runs.predicted_s.notna() | runs.predicted_memory_gib.notna()
     ended = runs[(runs.outcome == "finished") & (runs.attempt == 1) & is_predicted]
-    ended = ended.drop_duplicates("wall_s")  # a point that is the training of another has its row
+    ended = ended.drop_duplicates("wall_s")  # a point that shares another's training has its row
     if ended.empty:
         msg = (
             "results must hold runs whose time or memory was predicted and that finished in one "

@@ -1,4 +1,4 @@
-"""Runs that have not ended: those that train, from what they leave behind, and those that wait.
+"""Runs that have not ended: those that train, from the files they write, and those that wait.
 
 Reads only; a heartbeat is compared with this machine's clock.
 """
@@ -23,7 +23,7 @@ RUNNING, SILENT, QUEUED = "running", "silent", "queued"
 
 
 def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What runs and what waits in results folders.
+    """Running and queued runs of results folders.
 
     Returns:
         Rows with columns of the runs table, where `outcome` is running, silent (no heartbeat:
@@ -47,7 +47,7 @@ def running_runs(results: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def progress_stamps(results: Sequence[str]) -> list[str]:
-    """Texts that change when a run starts, ends a tenth of an epoch or ends, or a queue changes."""
+    """Texts that change with each start, end and tenth of an epoch of runs, and with queues."""
     stamps: list[str] = []
     for folder in results:
         ledger = Ledger(Path(folder))

@@ -18,10 +18,10 @@ from analysis.tables.configs import with_known_spans
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from sweeper.spec.identity import words
 
-#: What validity has to say about the points themselves, as against estimates from them.
+#: Kinds of validity findings about the points themselves, not about estimates from them.
 _OF_POINTS = {"confounded", "same_arms"}
 
-#: From here on a LaTeX table is broken over pages, which one column of two cannot be [rows].
+#: A longer LaTeX table is broken over pages, which two-column layouts do not allow [rows].
 _MOST_ROWS = 45
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -34,7 +34,7 @@ class PaperTable:
     """A table with its numbers and words; a notebook shows it.
 
     Attributes:
-        frame: one row per point, as of `points`, in the units of the columns.
+        frame: one row per point, as in `points`, in the units of the columns.
         cells: the same as text: heads, then rows.
         caption: what is in it, what was held fixed, and how to read it.
     """
@@ -130,7 +130,7 @@ def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
 
 
 def _digits(means: pd.Series) -> int:
-    """After the point, so that the largest mean has four."""
+    """Decimals such that the largest mean has four significant digits."""
     largest = means.abs().max()
     return max(0, 3 - floor(log10(largest))) if largest > 0 else 4
 

@@ -24,15 +24,16 @@ from analysis.tables.metric import AskedMetric, Measured
 #: How long a client may take to say what it wants [seconds].
 _PATIENCE_S = 30
 
-#: Conclusions are drawn again after this many times as long as they took: they may take a tenth.
+#: Conclusions rest for this many times as long as they took, so they use a tenth of the time.
 _REST = 9
 
 
 class Watcher:
     """Results folders, read again only when something in them changed.
 
-    What runs and waits is read again at each tenth of an epoch; claims and estimates, which take
-    longer and rest on runs that have ended, only when one more has, and not all the time.
+    Running and queued runs are read again at each tenth of an epoch. Claims and estimates, which
+    take longer and depend on ended runs only, are renewed when another run has ended, and not too
+    often.
 
     The metric of the first runs stays the page's, also if later ones name another.
     """
@@ -48,7 +49,7 @@ class Watcher:
         self._conclusions: dict[str, Any] = {}
 
     def version(self) -> str:
-        """A text that changes when a run starts, ends a tenth of an epoch, or ends."""
+        """A text that changes when a run starts, finishes a tenth of an epoch, or ends."""
         return _digest([self._files(), *progress_stamps(self._results)])
 
     def data_json(self, since: str = "") -> str:
@@ -165,7 +166,7 @@ def make_server(watcher: Watcher, host: str, port: int) -> ThreadingHTTPServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Says nothing of clients that go away."""
+    """Says nothing about clients that disconnect."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), OSError):

@@ -6,12 +6,12 @@ import pandas as pd
 from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.metric import Metric
 
-#: Margins for accuracies, as fractions; for other metrics a share of their mean.
+#: Margins for accuracies, as fractions; for other metrics, the fraction of their mean.
 BREAKING, SAME, _SHARE = 0.005, 0.003, 0.01
 
 
 def of_one_rule(runs: pd.DataFrame) -> pd.DataFrame:
-    """The largest group of comparable runs, those of its most frequent rule."""
+    """From the largest group of comparable runs, those of its most frequent rule."""
     compared = group_comparable(runs)[0].runs
     return compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
 
@@ -34,14 +34,14 @@ def finished_runs(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
 def margin_of(
     metric: Metric, of_accuracy: float, values: pd.Series, among: pd.Series
 ) -> tuple[float, str]:
-    """What does not matter, as a number and in words: of other metrics, 1 % of the mean.
+    """The difference that does not matter, as a number and in words.
 
     Args:
         metric: that runs are compared by.
-        of_accuracy: the margin if it is one.
-        values: of the runs whose mean it is.
-        among: of all runs; where they are on both sides of 0, the mean says nothing of their size,
-            and the margin is 0, with why in words.
+        of_accuracy: the margin if the metric is an accuracy; for others it is 1 % of the mean.
+        values: of the runs whose mean counts.
+        among: of all runs; if they are on both sides of 0, the mean says nothing about their size,
+            and the margin is 0, with the reason in words.
     """
     if metric.unit == "%":
         return of_accuracy, f"{100 * of_accuracy:g} points"
@@ -54,11 +54,11 @@ def margin_of(
 def at_best_warmup(
     runs: pd.DataFrame, metric: Metric
 ) -> tuple[pd.DataFrame, float, float, str] | None:
-    """The runs of the warmup with the most batches that finished, the best of those.
+    """The runs of the warmup that finished at the most batches; of several, the best one.
 
     Returns:
-        The runs, those that diverged too, their warmup, and what does not matter as a number and
-        in words; None with fewer than two batches that finished.
+        The runs, with those that diverged, their warmup, and the margin as a number and in words;
+        None with fewer than two batches that finished.
     """
     finished = finished_runs(runs, metric)
     smallest = finished[finished["global_batch"] == finished["global_batch"].min()]

@@ -1,7 +1,7 @@
-"""Intervals of a mean that hold at all looks together, however few replicates there are.
+"""Confidence intervals of a mean that hold at all looks together, even with few replicates.
 
-The replicates are Gaussian, of unknown variance. The level is spent over the looks; how far
-Student's t may go at each of them follows exactly from the joint distribution of all of them.
+The replicates are taken as Gaussian, of unknown variance. The level is spent over the looks; the
+critical value of Student's t at each follows exactly from the joint distribution of all.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from scipy import optimize, special, stats
 
 from analysis.stats.replicates import Array
 
-#: Of the level that looks may have spent when a share of the replicates is there:
-#: ``level * share ** POWER``, which is next to what O'Brien and Fleming spend.
+#: Power of the spending: when a share of the replicates is there, looks may have spent
+#: ``level * share ** POWER``, which is close to what O'Brien and Fleming spend.
 POWER = 3.0
 
-#: Of a question: 5 % less what is kept for noise that is skewed
-#: and of unequal spread, with which Student's t errs more often than it says.
+#: Level of a question: 5 % minus a reserve for noise that is skewed and of unequal spread, with
+#: which Student's t errs more often than its level.
 LEVEL = 0.03
 
 _CELLS = 500
@@ -29,7 +29,7 @@ class Looks:
 
     Attributes:
         at: rising numbers of seeds; the last is all that there are.
-        level: over all looks, on both sides, and over all that is compared.
+        level: error rate over all looks, both sides and all comparisons.
         power: of its spending.
     """
 
@@ -43,7 +43,7 @@ class Looks:
         return cls((*range(min(first, last), last, step), last))
 
     def half_width(self, n: int, level: float) -> float:
-        """Of an interval after n seeds, in standard errors."""
+        """Half the width of an interval after n seeds [standard errors]."""
         return critical_values(self.at, level, self.power)[self.at.index(n)]
 
 
@@ -82,7 +82,7 @@ class Interval:
         return self.mean + self.half
 
     def chance_between(self, lower: float, upper: float, last: int, width: float) -> float:
-        """The chance that it lies between two bounds at the last seed, as far as these tell.
+        """The chance that it lies between two bounds at the last seed, given these seeds.
 
         Args:
             lower: bound.
@@ -103,13 +103,13 @@ class Interval:
 def critical_values(
     looks: tuple[int, ...], level: float, power: float = POWER
 ) -> tuple[float, ...]:
-    """How far from 0 Student's t may be at each look, if all looks together are to err rarely.
+    """Critical values of Student's t at each look, such that all looks together keep the level.
 
     Without an effect ``r = sum / sqrt(sum of squares)`` is a Markov chain: after n values the next
     is ``r cos(phi) + sin(phi)``, where ``sqrt(n) tan(phi)`` has Student's distribution with n
     degrees of freedom and does not depend on r (Basu: the sum of squares is complete for the
-    variance, and r is ancillary). The chance of each r at which no look has decided is kept in
-    cells and handed on from value to value.
+    variance, and r is ancillary). The distribution of r where no look has decided yet is kept in
+    cells and carried from value to value.
 
     Args:
         looks: rising numbers of replicates, the first 3 or more.
@@ -117,7 +117,7 @@ def critical_values(
         power: of the spending.
 
     Returns:
-        Of ``|t|`` with one degree of freedom less than replicates, at each look.
+        Critical values of ``|t|``, with one degree of freedom less than replicates, at each look.
 
     Source:
         Kim & DeMets 1987, Biometrika 74, 149-154 (the spending); Jennison & Turnbull 1991,
@@ -143,7 +143,7 @@ def critical_values(
 
 
 def _beyond(edges: Array, chance: Array, n: int, part: float) -> float:
-    """What `|t|` goes beyond for the first time at n values with this chance."""
+    """The bound that `|t|` exceeds for the first time at n values with this chance."""
 
     def excess(log_t: float) -> float:
         end = _r(float(np.exp(log_t)), n)

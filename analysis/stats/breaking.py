@@ -18,11 +18,11 @@ def breaking_batch(
 ) -> Estimate:
     """The smallest batch whose metric is worse than the smallest batch's by more than a margin.
 
-    The metric is made to worsen with the batch (isotonic regression weighted by replicates); the
-    reference is the mean at the smallest batch. The estimate is interpolated in log batch by a
-    straight line. What lies between two batches is not known, and a fall may be sudden: the
-    interval goes from the last batch that holds to the first that breaks, each in a draw. A larger
-    batch of whose runs half or more diverged is one that breaks.
+    The metric is made to only worsen with the batch (isotonic regression weighted by replicates);
+    the reference is the mean at the smallest batch. The estimate is interpolated in log batch by a
+    straight line. What lies between two batches is not known, and a fall may be sudden: each
+    bootstrap draw gives the last batch that holds and the first that breaks, and the interval spans
+    both. A larger batch at which half or more of the runs diverged counts as one that breaks.
 
     Uses `outcome`, `global_batch` and the metric of runs of one warmup and rule. The margin is
     the accepted loss, in the unit of the metric (accuracies: 0 to 1).
@@ -59,7 +59,7 @@ def breaking_batch(
 
 
 def _first_lost(runs: pd.DataFrame) -> float:
-    """The first batch of whose runs half or more diverged, beyond one that holds; inf if none."""
+    """The first batch above one that holds at which half or more runs diverged; inf if none."""
     counts = pd.crosstab(runs["global_batch"], runs["outcome"])
     counts = counts.reindex(columns=["diverged", "finished"], fill_value=0)
     is_lost = counts["diverged"].ge(counts["finished"].clip(lower=1))
@@ -74,8 +74,8 @@ def _crossings(
     """Where each row falls below its first value by the margin.
 
     Returns:
-        The last batch before, the place by a straight line in log batch, and the first batch
-        after; of a row that does not fall as far the last batch, and infinity twice.
+        The last batch before, the place by a straight line in log batch, and the first batch after;
+        for a row that does not fall that far, the last batch, and infinity twice.
     """
     last, place, first = (np.full(len(means), end) for end in (batches[-1], np.inf, np.inf))
     x = np.log(batches)

@@ -1,4 +1,4 @@
-"""What seeds say of contrasts between arms: Welch's tests, several at once, families of them."""
+"""What seeds say about contrasts between arms: Welch's tests, several at once, in families."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Arms:
 
     Attributes:
         means: over seeds, shape (..., arms).
-        variances: over seeds, shape (..., arms); nan of an arm with one seed.
+        variances: over seeds, shape (..., arms); nan for an arm with one seed.
         counts: seeds of each arm, shape (arms,).
     """
 
@@ -38,7 +38,7 @@ class Arms:
         return cls(np.array(means), np.array(variances), np.array([len(v) for v in values]))
 
     def floored(self, num_validation: float) -> "Arms":
-        """With the binomial variance of the validation set for accuracies equal at every seed.
+        """Give arms whose accuracy is equal at every seed the validation set's binomial variance.
 
         Source:
             Agresti & Coull 1998, The American Statistician 52, 119-126: two hits and two misses
@@ -52,7 +52,7 @@ class Arms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrasts:
-    """Weighted sums of arms' means, of which all, or any, shall lie between two bounds.
+    """Weighted sums of arms' means, of which all, or any, must lie between two bounds.
 
     Attributes:
         weights: shape (contrasts, arms).
@@ -94,14 +94,16 @@ class Contrasts:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What tests say of contrasts.
+    """What tests say about contrasts.
 
     Attributes:
         value: the smallest contrast; the largest if any is enough.
         low: lower end of its 95 % interval.
         high: upper end.
-        p_for: one-sided p value of the statement not being so; small means that it is shown.
-        p_against: one-sided p value of its being so; small means that the contrary is shown.
+        p_for: one-sided p value of the null that the statement is false; small means that it is
+            shown.
+        p_against: one-sided p value of the null that it is true; small means that the contrary is
+            shown.
     """
 
     value: Array
@@ -124,7 +126,7 @@ def weigh(
     Args:
         contrasts: what is tested.
         arms: of one study, or many.
-        ranked: of each contrast the two p values that take the place of Welch's, or None.
+        ranked: for each contrast, the two p values that replace Welch's, or None.
 
     Source:
         Berger 1982, Technometrics 24, 295-300 (intersection-union); Welch 1947.
@@ -174,10 +176,10 @@ def _sides(contrasts: Contrasts, value: Array, error: Array, freedom: Array) -> 
 def assured_seeds(
     contrasts: Contrasts, arms: Arms, resolution: float, level: float
 ) -> tuple[int, float]:
-    """Seeds an arm that decide with 80 % power, with an assurance of some 80 %.
+    """Seeds per arm that decide with 80 % power, with an assurance of some 80 %.
 
-    Not from the effect that was observed: the spread is taken at its upper 80 % limit, and the
-    distance of the deciding contrast from its bounds at its lower one.
+    The observed effect is not taken at face value: the spread is taken at its upper 80 % limit, and
+    the distance of the deciding contrast from its bounds at its lower one.
 
     Args:
         contrasts: what is tested.
@@ -203,9 +205,9 @@ def rank_test(
 ) -> tuple[float, float]:
     """The two p values of one contrast from ranks, for values that may be infinite.
 
-    The contrast of mean ranks against its values over permutations of the seeds among the arms:
-    for two arms that is Wilcoxon's rank sum, for a slope a trend test. For a bound other than 0
-    the first arm's values are shifted by it.
+    The contrast of mean ranks is compared with its values over permutations of the seeds among the
+    arms: for two arms this is Wilcoxon's rank sum, for a slope a trend test. For a bound other than
+    0 the first arm's values are shifted by it.
 
     Args:
         contrasts: without a constant.
@@ -233,7 +235,7 @@ def rank_test(
 
 
 def holm(p: Array) -> Array:
-    """P values corrected for being a family.
+    """P values corrected for multiple testing.
 
     ``max over j <= i of (m - j + 1) p_(j)`` in rising order, at most 1; the chance of any false
     finding among them is at most the level. Those that are nan were not tested and do not count.

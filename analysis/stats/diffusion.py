@@ -13,12 +13,12 @@ from analysis.stats.replicates import DRAWS, NO_SPREAD, Array, Estimate, stretch
 #: Steps that the third law, of three parameters and a variance, needs for its AICc.
 FEWEST_STEPS = 6
 
-#: A law that is farther from the mean curve (root mean square), as a share of its rise, is none.
+#: A law is rejected if it is farther from the mean curve (root mean square / the curve's rise).
 _FARTHEST = 0.025
 _LAW_OF = {"power law": "power", "ultra-slow": "logarithm"}
 _POWERS = np.linspace(0.02, 1.2, 119)
 _NUM_STEPS = 60
-#: Distances that differ by less of their size are equal.
+#: Distances that differ by less than this fraction of their size are equal.
 _ROUNDING = 1e-9
 
 
@@ -76,11 +76,12 @@ def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Diffusion:
     """Fit a logarithm, a power and a shifted power to the distance from the start.
 
-    M1 ``a + b log step``; M2 ``c step**p``; M3 ``a + c step**p``; each by least squares to the
-    mean over seeds at log-spaced steps, so that early and late count alike. Seeds are resampled
-    whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p
-    (M2) excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws. The
-    better of two laws need not be one: neither fits if it is 2.5 % of the mean curve's rise away.
+    M1 ``a + b log step``; M2 ``c step**p``; M3 ``a + c step**p``; each by least squares to the mean
+    over seeds at log-spaced steps, so that early and late steps count equally. Seeds are resampled
+    whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p (M2)
+    excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws. The better
+    law may still be a bad one: the verdict is that neither fits if it is farther from the mean
+    curve than 2.5 % of its rise.
 
     The series has `seed`, `step` (the same steps for each seed, positive) and `distance`, of
     the phase of constant learning rate only.
@@ -160,7 +161,7 @@ def _table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
 
 
 def _share(winners: Array, i: int) -> float:
-    """Of the draws, how many a law of two parameters wins; the third law is not in the contest."""
+    """Fraction of the draws that a law of two parameters wins; the third does not compete."""
     return float(np.mean(winners == i)) if i < 2 else np.nan
 
 

@@ -18,9 +18,9 @@ class Comparison:
         difference: mean of the first minus mean of the second, of runs that finished, with its
             95 % interval.
         verdict: equivalent, different or inconclusive.
-        p_different: two-sided test of no difference.
-        p_equivalent: of the difference being as large as the margin, or larger.
-        seeds_needed: replicates an arm that would decide, at 80 % power; 0 if decided, -1 if
+        p_different: two-sided p value of the null of no difference.
+        p_equivalent: p value of the null that the difference is as large as the margin, or larger.
+        seeds_needed: replicates per arm that would decide, at 80 % power; 0 if decided, -1 if
             unknown.
     """
 
@@ -41,10 +41,10 @@ def compare(
     num_diverged: tuple[int, int] = (0, 0),
     worst: float = -np.inf,
 ) -> Comparison:
-    """Two one-sided tests beside Welch's test; of ranks if a run diverged.
+    """Two one-sided tests of equivalence, and Welch's of a difference; by ranks if a run diverged.
 
     Equivalent: the 90 % interval of the difference lies inside the margin. Different: the 95 %
-    interval excludes zero, and the arms are not equivalent. Inconclusive: neither. That is at a
+    interval excludes zero, and the arms are not equivalent. Inconclusive: neither. That is for a
     level of 5 %; one pair among several needs a smaller one.
 
     Args:
@@ -52,10 +52,10 @@ def compare(
         second: of the other.
         margin: differences smaller than this do not matter, in the unit of the values.
         level: of either test.
-        num_validation: examples of the validation set, whose binomial error an arm has that
-            measured the same at every seed; None if the values are no shares of it.
+        num_validation: examples of the validation set, whose binomial error is given to an arm that
+            measured the same at every seed; None if the values are not shares of it.
         num_diverged: runs of the two arms that diverged.
-        worst: what stands for them among the ranks, inf or -inf.
+        worst: their value for ranking, inf or -inf.
 
     Raises:
         ValueError: if an arm has one replicate.
@@ -105,7 +105,7 @@ def _weighed(contrasts: Contrasts, arms: Arms, ranked: list[Array] | None) -> Ev
 
 
 def _seeds_needed(arms: Arms, margin: float, level: float) -> int:
-    """To call a difference real, or negligible: half the margin decides between the two."""
+    """Seeds per arm to call a difference real or negligible, down to half the margin."""
     error = float(np.sqrt((arms.variances / arms.counts).sum()))
     freedom = float((arms.counts - 1).sum())
     distance = assured_distance(abs(float(arms.means[0] - arms.means[1])), error, freedom)

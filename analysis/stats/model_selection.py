@@ -1,4 +1,4 @@
-"""What fits of several laws share: Akaike's criterion, and least values over a grid."""
+"""What fits of several laws have in common: Akaike's criterion, and minima over a grid."""
 
 import numpy as np
 

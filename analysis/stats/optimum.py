@@ -12,11 +12,11 @@ from analysis.stats.shares import diverged_in_words
 from analysis.stats.target import REJECTED
 from analysis.tables.metric import ACCURACY, Metric
 
-#: Added to a warmup before taking logarithms, so that no warmup has one [epochs].
+#: Added to a warmup before taking logarithms, so that a warmup of 0 has one too [epochs].
 WARMUP_OFFSET = 1.0
 
 _REJECTED = "the parabola does not fit"
-#: Means that differ by less of their size are equal.
+#: Means that differ by less than this fraction of their size are equal.
 _ROUNDING = 1e-12
 
 
@@ -34,8 +34,8 @@ class Optima:
         note: points and runs that were left out, and whether the data reject the parabola.
         is_rejected: whether they do; then there are no draws.
         no_interval: why the seeds give none; empty if they do.
-        draws_apart: as `draws`, for the interval of each batch by itself, whose error comes from
-            fewer points; those if None.
+        draws_apart: like `draws`, for each batch's own interval, whose error comes from fewer
+            points; if None, `draws` are used.
     """
 
     batches: Array
@@ -132,7 +132,7 @@ def optima_of(
     draws: int = DRAWS,
     metric: Metric = ACCURACY,
 ) -> Optima:
-    """As `best_warmups` and `best_lrs`, of points with a `global_batch` and the column."""
+    """As `best_warmups` and `best_lrs`, for points with a `global_batch` and the column."""
     offset = WARMUP_OFFSET if column == "warmup_epochs" else 0.0
     batch = cells.points["global_batch"].to_numpy(dtype=float)
     setting = cells.points[column].to_numpy(dtype=float)
@@ -175,7 +175,7 @@ def optima_of(
 def _freedom(
     cells: Replicates, u: Array, x: Array, places: list[NDArray[np.intp]]
 ) -> tuple[float, Array]:
-    """Degrees of freedom of the vertices' slope in x, and at each point of its batch's vertex."""
+    """Degrees of freedom of the vertices' slope in x, and for each point of its batch's vertex."""
     gradients = np.zeros((len(places), len(u)))
     for row, place in zip(gradients, places, strict=True):
         weights = cells.counts[place].astype(float)
@@ -193,7 +193,7 @@ def _freedom(
 
 
 def _misfit(cells: Replicates, u: Array, places: list[NDArray[np.intp]]) -> str:
-    """What rejects the parabolas of all batches together; empty if nothing does."""
+    """Why the parabolas of all batches together are rejected; empty if they are not."""
     deviations, freedom = cells.deviations(places)
     parts = [place for place in places if len(place) > 3]
     free_fit = sum(len(place) - 3 for place in parts)
@@ -210,13 +210,13 @@ def _misfit(cells: Replicates, u: Array, places: list[NDArray[np.intp]]) -> str:
 
 
 def _design(u: Array, weights: Array) -> tuple[Array, float]:
-    """Columns of a weighted parabola, and the middle that they are about."""
+    """Columns of a weighted parabola, and the center that they are relative to."""
     center = float(np.average(u, weights=weights))
     return np.stack([np.ones_like(u), u - center, (u - center) ** 2], axis=1), center
 
 
 def _scatter(u: Array, means: Array, counts: NDArray[np.int64]) -> float:
-    """Weighted squares of the means about their parabola."""
+    """Weighted sum of squares of the means about their parabola."""
     weights = counts.astype(float)
     design, _ = _design(u, weights)
     root = np.sqrt(weights)
@@ -227,7 +227,7 @@ def _scatter(u: Array, means: Array, counts: NDArray[np.int64]) -> float:
 def _vertex(u: Array, means: Array, weights: Array) -> Array:
     """Place of the maximum of a weighted parabola; infinite if it has none near the grid.
 
-    That of equal means is nan: the sign of their slope is chance.
+    It is nan for equal means: the sign of their slope is chance.
     """
     design, center = _design(u, weights)
     root = np.sqrt(weights)[:, None]

@@ -8,10 +8,10 @@ from scipy import stats
 
 from analysis.stats.replicates import Array
 
-#: How sure it is that the spread, and the difference, are no worse than a proposal assumes.
+#: Probability that the spread, and the difference, are no worse than a proposal assumes.
 ASSURANCE = 0.8
 
-#: The most replicates an arm that are proposed.
+#: The most replicates per arm that are proposed.
 MOST_SEEDS = 1000
 
 
@@ -23,12 +23,12 @@ def seeds_to_see(
     level: float = 0.05,
     weights: tuple[float, ...] = (1.0, -1.0),
 ) -> int:
-    """Replicates an arm so that a two-sided t test sees an effect.
+    """Replicates per arm with which a two-sided t test detects an effect.
 
     Args:
         effect: true value of the weighted sum of the arms' means, by default their difference.
         spread: standard deviation over seeds, in the same unit.
-        power: probability of seeing it.
+        power: probability of detecting it.
         level: of the test.
         weights: of the arms.
 

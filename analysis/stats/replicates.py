@@ -16,10 +16,10 @@ Array = NDArray[np.float64]
 DRAWS = 2000
 LEVEL = 0.95
 
-#: Of values that do not show how far those of another seed would be from them.
+#: Note on values that do not show how far off another seed's would be.
 NO_SPREAD = "every seed measured the same: no interval"
 
-#: Values that differ by less of their size are equal.
+#: Values that differ by less than this fraction of their size are equal.
 _ROUNDING = 1e-9
 
 _SEED = 20170608
@@ -54,7 +54,7 @@ class Estimate:
     def of(
         cls, value: float, draws: "Array | None", num_seeds: int, method: str, *notes: str
     ) -> "Estimate":
-        """With the percentile interval of bootstrap draws of the value; without draws, with none.
+        """An estimate with the percentile interval of its bootstrap draws; with none without draws.
 
         Notes that are empty are left out.
         """
@@ -85,8 +85,8 @@ class Replicates:
     def of(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
         """Collect the finished runs of each point.
 
-        Runs of one seed count once, with their mean: rules that come to one rate at a batch are
-        the same training there, and no replicates of each other.
+        Runs of one seed count once, with their mean: rules that come to the same rate at a batch
+        are the same training there, not replicates of each other.
         """
         finished = runs[(runs["outcome"] == "finished") & runs[measure].notna()]
         if "seed" in finished:
@@ -100,7 +100,7 @@ class Replicates:
         return cls(points=points, values=values, seeds=seeds)
 
     def replicated(self) -> "tuple[Replicates, str]":
-        """Without the points that have one replicate, if any point has more; and a note of it."""
+        """Without the points that have one replicate, if any point has more; and a note on it."""
         keep = self.counts > 1
         if keep.all() or not keep.any():
             return self, ""
@@ -135,9 +135,9 @@ class Replicates:
         return np.array([v.mean() for v in self.values])
 
     def freedom(self, gradient: Array, blocks: Sequence[NDArray[np.intp]] = ()) -> float:
-        """Degrees of freedom of the error of an estimate, from its gradient in the means.
+        """Degrees of freedom of an estimate's error, from its gradient with respect to the means.
 
-        Few where the error comes from few points.
+        They are few where the error comes from few points.
 
         Args:
             gradient: of the estimate.
@@ -154,16 +154,16 @@ class Replicates:
         return float(parts.sum() ** 2 / (parts**2 / own).sum())
 
     def deviations(self, blocks: Sequence[NDArray[np.intp]]) -> tuple[list[Array], float]:
-        """Deviations from each point's mean, of the variance that the values have.
+        """Deviations from each point's mean, scaled to the variance of the values.
 
-        Inside a block of points that ran with the same seeds, what a seed does to all of them is
-        taken out: it is in none of their differences.
+        Inside a block of points that ran with the same seeds, the effect that a seed has on all of
+        them is removed: it cancels in their differences.
 
         Args:
             blocks: places of the points of each block.
 
         Returns:
-            Of each point, and the degrees of freedom of all.
+            The deviations of each point, and the degrees of freedom of all.
         """
         found = [(v - v.mean()) * np.sqrt(len(v) / (len(v) - 1)) for v in self.values]
         freedom = float((self.counts - 1).sum())

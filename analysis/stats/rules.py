@@ -30,7 +30,8 @@ FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 BENT: dict[str, Shape] = {"saturating": _saturating, "surge": _surge}
 
 _GRID_POINTS = 121
-#: The bends that are searched: this many times beyond the batches; and how near an end is at it.
+#: Bends are searched up to this factor beyond the batches; within the second factor of an end of
+#: the search, they count as being at that end.
 _BEYOND, _AT_END = 30, 1.001
 #: Share of the draws that must have a best rate at every batch: the others cannot be fitted.
 _FEWEST_FINITE = 0.95
@@ -111,7 +112,7 @@ def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
 
 
 def _unbounded(bends: Array, scales: Array) -> Array:
-    """Bends at an end of the search are beyond it, and known from one side only."""
+    """Set bends at an end of the search to 0 or infinity: they are known from one side only."""
     inside = np.where(bends <= scales[0] * _AT_END, 0.0, bends)
     return np.where(bends >= scales[-1] / _AT_END, np.inf, inside)
 
@@ -130,7 +131,7 @@ def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
 
 
 def _finite_logs(draws: Array | None) -> tuple[Array | None, str]:
-    """The draws with a best rate at every batch, None if too few have; and what to say of that."""
+    """Logs of the draws with a best rate at every batch, None if too few have one; and a note."""
     if draws is None or not len(draws):
         return None, ""
     with np.errstate(divide="ignore", invalid="ignore"):

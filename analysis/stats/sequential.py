@@ -1,7 +1,7 @@
 """A question asked again after each seed, until it is answered or cannot be answered any more.
 
-The seed is a block: a contrast is computed inside each seed, so what a seed does to all arms is in
-none of its values, and unequal spreads of the arms do no harm.
+Each seed is a block: a contrast is computed within each seed, so the effect that a seed has on all
+arms cancels, and unequal variances of the arms do no harm.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,20 +25,20 @@ class Rule(Protocol):
 
     @property
     def open_arms(self) -> Flags:
-        """Arms that more seeds would say something of; none when it is answered."""
+        """Arms for which more seeds would be informative; none once the question is answered."""
         ...
 
     @property
     def is_answered(self) -> bool:
-        """Whether all of it has an answer."""
+        """Whether the whole question has an answer."""
         ...
 
     def look(self, values: Array) -> None:
-        """Take in all values of so many seeds, shape (arms, seeds); infinite for diverged runs."""
+        """Look at values of the first seeds, shape (arms, seeds); infinite for diverged runs."""
         ...
 
     def chance(self, last: int) -> float:
-        """At most this is the chance of an answer at the look after so many seeds."""
+        """An upper bound on the chance of an answer at the look after `last` seeds."""
         ...
 
 
@@ -46,9 +46,9 @@ class Rule(Protocol):
 class Bounds:
     """Whether contrasts lie between their bounds: all of them, any, or each for itself.
 
-    All of k do if each interval, at the level of one, lies inside; not all do if one interval, at
-    1 / k of the level, lies outside (intersection-union, and Bonferroni). Where any is enough it is
-    the other way round; where each counts for itself both are at 1 / k of the level.
+    All of k do if each interval, at the full level, lies inside; not all do if one interval, at
+    ``1 / k`` of the level, lies outside (intersection-union, and Bonferroni). Where any is enough
+    it is the other way round; where each counts for itself both are at ``1 / k`` of the level.
     """
 
     contrasts: Contrasts
@@ -59,14 +59,14 @@ class Bounds:
     lost: Flags = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing is known."""
+        """Start without any answer."""
         count, arms = self.contrasts.weights.shape
         self.answers, self.intervals = [None] * count, [None] * count
         self.lost = np.zeros(arms, dtype=bool)
 
     @property
     def _levels(self) -> tuple[float, float]:
-        """Of the intervals that say inside, and outside."""
+        """Levels of the intervals that decide for inside, and for outside."""
         alone, among = self.looks.level, self.looks.level / len(self.answers)
         if self.is_each:
             return among, among
@@ -117,7 +117,7 @@ class Bounds:
                 self.answers[k] = False
 
     def chance(self, last: int) -> float:
-        """Of an answer to the whole, or, where each counts, to the likeliest."""
+        """The chance of an answer to the whole, or, where each counts, to the likeliest."""
         inside, outside = (self.looks.half_width(last, level) for level in self._levels)
         lower, upper = self.contrasts.lower, self.contrasts.upper
         found = [interval for k in self._open if (interval := self.intervals[k])]
@@ -140,9 +140,9 @@ class Best:
 
     An arm is out as soon as another is above it, and is the answer as soon as no arm that is left
     can be more than the margin above it. The best arm is compared with k - 1 others, each at
-    1 / (k - 1) of the level: with half the level, on one side, it stays in, and then no other is
-    the answer that is more than the margin below. Of arms that are equal one may be called the best
-    with twice that chance.
+    ``1 / (k - 1)`` of the level: it is wrongly put out with a chance of at most half the level, as
+    that takes one side; while it is in, no arm more than the margin below it can be the answer. Of
+    equal arms, one may be called the best with twice that chance.
     """
 
     num_arms: int
@@ -154,7 +154,7 @@ class Best:
     best: int | None = None
 
     def __post_init__(self) -> None:
-        """All are in it."""
+        """Start with all arms in."""
         self.in_it = np.ones(self.num_arms, dtype=bool)
         self.lost = np.zeros(self.num_arms, dtype=bool)
 
@@ -191,7 +191,7 @@ class Best:
             self.best = next(arm for arm in left if self.in_it[arm])
 
     def chance(self, last: int) -> float:
-        """Of an arm being the answer, added up over the arms."""
+        """The chance of an arm being the answer, summed over the arms."""
         width = self.looks.half_width(last, self._level)
         left = [int(arm) for arm in np.flatnonzero(self.open_arms)]
         return sum(
@@ -209,12 +209,12 @@ class Course:
     """How far a question has come.
 
     Attributes:
-        looks: taken.
+        looks: number of looks taken.
         seeds: at the latest look, 0 before the first.
         needs: arms that the next look needs, none if there is none.
         used: seeds of each arm that the looks so far used.
-        upto: seeds that it needs of them.
-        is_hopeless: whether it ended since the seeds that are left would hardly answer it.
+        upto: seeds that the next look needs of them.
+        is_hopeless: whether it ended because the remaining seeds would hardly answer it.
     """
 
     looks: int
@@ -226,16 +226,16 @@ class Course:
 
 
 def follow(rule: Rule, values: Array, give_up: float) -> Course:
-    """Look at the values as they would have come, seed after seed, as far as they are there.
+    """Look at the values as if they came seed after seed, as far as they exist.
 
     The same values give the same looks and answers, however often and in how many parts this is
     done.
 
     Args:
-        rule: that has seen nothing.
+        rule: a rule that has not looked at any values.
         values: shape (arms, seeds): nan for a run without a result yet, infinite for one that
             diverged.
-        give_up: the chance of an answer below which the seeds that are left are not made.
+        give_up: the chance of an answer below which the remaining seeds are not run.
     """
     last, seen, used = rule.looks.at[-1], 0, np.zeros(len(values), dtype=np.int64)
     for number, n in enumerate(rule.looks.at):

@@ -38,7 +38,7 @@ def diverged_in_words(runs: pd.DataFrame) -> str:
 
 
 def validation_size(accuracies: Array) -> int | None:
-    """The fewest validation examples of which every accuracy is a whole count; None if unknown.
+    """The smallest validation set with a whole count for every accuracy; None if unknown.
 
     A divisor of the true number if all counts share one, which makes the binomial error larger.
     """

@@ -9,10 +9,10 @@ from scipy import stats
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
 from analysis.tables.metric import ACCURACY, Metric
 
-#: A run that takes fewer to the target says too little of where it was reached [epochs].
+#: If a run takes fewer to the target, it is not known well where it was reached [epochs].
 FEWEST_EPOCHS = 4
 
-#: A fit with a smaller probability of its lack of fit is rejected.
+#: A fit is rejected if the p value of its lack of fit is smaller than this.
 REJECTED = 0.05
 
 
@@ -42,12 +42,12 @@ def to_target(
 def first_reached(
     curves: pd.DataFrame, target: float, metric: Metric, clocks: list[str]
 ) -> pd.DataFrame:
-    """Where each curve first reaches the target, in a straight line between ends of epochs.
+    """Where each curve first reaches the target, interpolated linearly between epoch ends.
 
     Args:
         curves: with `run_id`, `epoch`, the metric and the clocks.
         target: in the unit of the metric.
-        metric: and in which direction it is better.
+        metric: what is measured, and which direction is better.
         clocks: what the place is measured in, all 0 at the start; a target that is reached in the
             first epoch is placed at its end.
 

@@ -1,4 +1,4 @@
-"""What a command of `python -m analysis` reads, as its options say; what is skipped is said."""
+"""Reads what the options of a command of `python -m analysis` ask for; reports skipped files."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ def read_asked_runs(
 def with_asked_metric(
     options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Measured:
-    """Runs and curves, these with some columns, and the metric that is asked for."""
+    """Runs, curves with these columns, and the metric that is asked for."""
     curves = _loaded(read_curves(options.results, runs, columns))
     measured = with_metric(options.results, runs, curves, asked_metric(options))
     _loaded(Loaded(measured.runs, list(measured.unread)))
@@ -42,10 +42,10 @@ def asked_metric(options: argparse.Namespace) -> AskedMetric:
 
 
 def check_out(out: Path, *, is_file: bool) -> None:
-    """ValueError if nothing can be written there, before it is worked out what.
+    """ValueError if `out` cannot be written, before the results are computed.
 
     Args:
-        out: a file whose folder is there, or a folder that is made if it is not.
+        out: a file in an existing folder, or a folder, which is made if it does not exist.
         is_file: which of the two.
     """
     if is_file:

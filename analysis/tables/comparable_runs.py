@@ -86,10 +86,10 @@ def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
 
 
 def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) -> pd.Series:
-    """Whether runs are of a group in which one batch was trained in micro-batches of two sizes.
+    """Whether runs belong to a group in which one batch has micro-batches of several sizes.
 
-    Where BatchNorm or the loss takes a micro-batch together they are different experiments; sizes
-    that follow from the batch are not told apart, as nothing else at that batch could be compared.
+    If BatchNorm or the loss spans a micro-batch, these are different experiments. Sizes that follow
+    from the batch are not told apart, as there is nothing else to compare at that batch.
     """
     several_sizes = spanned.groupby([keys, batches]).transform("nunique") > 1
     return keys.isin(keys[several_sizes])
@@ -101,7 +101,7 @@ def _hashed(name: str, key: str) -> str:
 
 
 def _differing(settings: list[dict[str, Any]]) -> list[str]:
-    """Keys in which settings differ; not the class of what is told apart by its name."""
+    """Keys in which settings differ, but no class where a name already tells the groups apart."""
     names = dict.fromkeys(name for setting in settings for name in setting)
 
     def count(*of: str) -> int:

@@ -1,4 +1,4 @@
-"""The configs that runs were trained with: the one place where analysis reads `config_json`."""
+"""The configs that runs were trained with, as read from `config_json`."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -33,7 +33,7 @@ def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
 
 
 def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float) -> dict[str, Any]:
-    """Settings with the number of examples that are taken together, where it is known."""
+    """Settings with the number of examples that BatchNorm or the loss spans, where it is known."""
     if pd.isna(micro_batch):
         return settings
     return with_spans(settings, int(micro_batch), 1 if pd.isna(ranks) else int(ranks))

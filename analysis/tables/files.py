@@ -18,13 +18,13 @@ from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 #: How often a folder is read again while its files keep changing.
 _READINGS = 20
 
-#: Files that are read and made one table at a time, and threads at it.
+#: Files that are read into one table at a time, and the most threads that do so.
 _SLICE, _MOST_THREADS = 64, 8
 
 #: A file without these columns is not one of ours.
 KEYS = ("run_id", "attempt")
 
-#: What every row has, of a run or of an epoch.
+#: Columns that are never null, of runs or of epochs.
 NEVER_NULL = (*KEYS, "outcome", "global_batch", "warmup_epochs", "lr_rule", "seed", "epoch")
 
 #: Columns that hold fractions: a value outside 0 to 1 means that the file is something else.
@@ -56,7 +56,7 @@ def listing(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unread]]:
-    """Read the files of a folder, also while a sweep replaces and merges them.
+    """Read the files of a folder, even while a sweep replaces and merges them.
 
     A file that is gone since the folder was listed has been superseded or merged into another,
     so the folder is read again: its rows would otherwise be missing.
@@ -93,7 +93,7 @@ def _schema(kind: str, wanted: Sequence[str]) -> pa.Schema:
 
 
 def _read_slice(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
-    """Files as one table: the plain ones first without, then with a look at each."""
+    """Files as one table: plain ones are checked together; if that fails, each by itself."""
     plain = [_read_plain(path, schema) for path in paths]
     tables: list[pa.Table] = [schema.empty_table()]
     unread: list[Unread] = []
@@ -141,7 +141,7 @@ def _check_rows(table: pa.Table) -> None:
 
 
 def _exceeds_fractions(values: Any) -> bool:
-    """Whether any value is outside of 0 to 1; what is not a number or null is neither."""
+    """Whether any value is outside of 0 to 1; NaN and null are not."""
     outside: Any = pc.or_(pc.less(values, pa.scalar(0.0)), pc.greater(values, pa.scalar(1.0)))
     return bool(pc.any(outside).as_py())
 

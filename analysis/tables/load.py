@@ -41,9 +41,9 @@ class Loaded:
 def load_runs(results: Folders = "results", columns: Sequence[str] | None = None) -> pd.DataFrame:
     """The runs of one or more results folders, one row per run.
 
-    Of several attempts at a run the last counts; of the same run in several folders the one
-    that finished or diverged, else the first. A point whose training is that of another run has a
-    row with its own settings and what that run measured.
+    Of several attempts at a run the last counts; of the same run in several folders the one that
+    finished or diverged, else the first. A point that shares another run's training has a row with
+    its own settings and what that run measured.
 
     Args:
         results: the folder that `python -m sweeper` wrote, or several.

@@ -1,4 +1,4 @@
-"""The metric that runs are compared by: its direction and words, and its values beside each run."""
+"""The metric that runs are compared by: its direction, its wording, and each run's values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -109,7 +109,7 @@ class Measured:
 
     @property
     def runs_with_metric(self) -> pd.DataFrame:
-        """The runs, where they name several metrics those that name this one or have it."""
+        """The runs; if they name several metrics, those that name this one or have it."""
         named, name = self.runs["metric_name"], self.metric.name
         if named.nunique() < 2:
             return self.runs
@@ -135,7 +135,7 @@ def with_metric(
     """Runs and curves with the metric that is asked for, or that the results name.
 
     Runs that name val_accuracy and have none are compared by their loss. A run that finished with
-    an infinite metric, or logged one that is no number, has diverged as far as the metric tells.
+    an infinite metric, or logged NaN as its last one, counts as diverged.
 
     Uses `metric_name`, `config_json` and our own measures of the runs.
 
@@ -149,7 +149,7 @@ def with_metric(
         return _finite(Measured(runs, curves, _OURS[name]))
     loaded = read_metrics(results, runs)
     logged = loaded.frame[loaded.frame["name"] == name]
-    logged = logged.assign(value=logged["value"].fillna(inf))  # logged, and no number
+    logged = logged.assign(value=logged["value"].fillna(inf))  # NaN was logged
     if not len(logged):
         metric = _unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
         return _finite(Measured(runs, curves, metric, loaded.unread))
@@ -165,7 +165,7 @@ def with_metric(
 
 
 def _finite(measured: Measured) -> Measured:
-    """With null for infinite values, whose means and intervals would be none."""
+    """Replace infinite values, which have no mean or interval, by null; such runs diverged."""
     name, runs, curves = measured.metric.name, measured.runs, measured.curves
     if name in curves:
         curves = curves.assign(**{name: curves[name].replace([inf, -inf], nan)})
@@ -194,7 +194,7 @@ def _name(runs: pd.DataFrame, asked: AskedMetric) -> str:
 
 
 def _unlogged(runs: pd.DataFrame, asked: AskedMetric, name: str, logged: Sequence[str]) -> Metric:
-    """A measure of ours, or one that runs name and that none of them lived to log."""
+    """One of our own measures, or one that runs name but that none of them got to log."""
     ours = [known for known in _OURS if known in runs and runs[known].notna().any()]
     if name == ACCURACY.name and asked.name is None:
         return LOSS if LOSS.name in ours and name not in ours else ACCURACY
@@ -210,7 +210,7 @@ def _unlogged(runs: pd.DataFrame, asked: AskedMetric, name: str, logged: Sequenc
 
 
 def _mode(runs: pd.DataFrame, asked: AskedMetric, name: str) -> Mode:
-    """As asked for, as the configs of the runs say, or as for our measure of this name."""
+    """The mode asked for, that of the runs' configs, or that of our measure of this name."""
     if asked.mode is not None:
         return asked.mode
     configs = runs.loc[runs["metric_name"] == name].drop_duplicates("config_json")

@@ -1,11 +1,11 @@
-"""Points that were not trained themselves, with what the runs trained for them measured."""
+"""Points that share another run's training, with what that run measured."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-#: Of the run that was trained: they say where it ran.
+#: Columns taken from the run that was trained: they describe how it ran.
 _AS_TRAINED = ("micro_batch", "world_size", "accumulation_steps", "guarantees")
 
 
@@ -48,7 +48,7 @@ def trained_for(
     """The run that was trained, for each run that has no rows in a table but is such a point.
 
     Args:
-        runs: as of `with_same`; uses `run_id`.
+        runs: as in `with_same`; uses `run_id`.
         points: as there.
         present: runs that have rows in the table.
     """

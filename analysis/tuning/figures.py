@@ -91,7 +91,7 @@ def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
 
 @style.look()
 def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
-    """The tuned peak learning rate against the batch, with what each rule makes of the first.
+    """The tuned peak learning rate against the batch, with each rule's rates from the first.
 
     None if no batch has enough finished trials.
     """

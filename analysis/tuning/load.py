@@ -31,7 +31,7 @@ from sweeper.tuning.study_settings import OBJECTIVES, objectives
 #: Studies that differ only in these keys are replicates of each other.
 REPLICATES = ("seed",)
 _FEWEST = 5  # trials for an importance
-#: The last parts of keys by which modules call their learning rate.
+#: The last parts of the keys that modules use for their learning rate.
 _OWN_RATES = ("lr", "learning_rate")
 
 
@@ -78,7 +78,7 @@ class Tuned:
 
     @property
     def metric(self) -> AskedMetric:
-        """What the curves say of the objective; accuracy if it has no curve."""
+        """The objective as a metric of the curves; accuracy if it has no curve."""
         (found,) = objectives([self.objective])
         curve = found.curve or "val_accuracy"
         return AskedMetric(curve, OBJECTIVES.get(curve, found).mode)
@@ -94,7 +94,7 @@ class Tuned:
         return "; ".join(text for text in texts if text)
 
     def is_log(self, key: str) -> bool:
-        """Whether a number, peak_lr for the rate, was tuned in its logarithm."""
+        """Whether a number (peak_lr for the rate) was tuned on a log scale."""
         return self.numbers()[(self.rate or key) if key == "peak_lr" else key].log
 
 
@@ -222,7 +222,7 @@ def importance(tuned: Tuned) -> pd.DataFrame:
 def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:
     """The fewest steps in which any trial of a study reached a target.
 
-    The target is to be risen to, or fallen to, as the objective says.
+    The objective says whether the target is reached from below or from above.
 
     Returns:
         One row per study: `study`, `global_batch`, `epochs_to_target`, `steps_to_target`,

@@ -13,7 +13,7 @@ from analysis.stats.target import REJECTED
 
 Number = FloatDistribution | IntDistribution
 
-FEWEST_SEEDS = 3  # studies of a batch from which seeds are drawn, not trials
+FEWEST_SEEDS = 3  # studies of a batch with which seeds are resampled instead of trials
 _FEWEST = 5  # trials for a parabola; two more for each further tuned number
 
 
@@ -32,7 +32,7 @@ class Half:
 
 @dataclass(slots=True)
 class Resampler:
-    """Bootstrap draws, as how often each replicate is drawn.
+    """Bootstrap draws, as counts of how often each replicate is drawn.
 
     Attributes:
         rng: source of the draws.
@@ -61,10 +61,10 @@ def fewest_trials(numbers: dict[str, Number]) -> int:
 
 
 def nearest_halves(trials: pd.DataFrame, numbers: dict[str, Number]) -> list[Half]:
-    """Of each study with enough trials, by seed, the half that a first fit puts lowest.
+    """For each study with enough trials, in order of seed, the half that a first fit puts lowest.
 
-    The first fit is to the half of the lowest measured losses; where it has no minimum, that half
-    is what is returned.
+    The first fit is to the half with the lowest measured losses; if it has no minimum, that half is
+    returned.
     """
     fewest = fewest_trials(numbers)
     whole: list[Half] = []
@@ -96,7 +96,7 @@ def _lowest(half: Half, by: Array, fewest: int) -> Half:
 def vertices(halves: list[Half], key: int, resampler: Resampler) -> tuple[float, Array]:
     """Where the fitted loss is lowest in one key, and where in bootstrap draws of it.
 
-    `key` is the place of one of the tuned numbers.
+    `key` is the index of one of the tuned numbers.
 
     Returns:
         The vertex and those of the draws, on the scale of the places; infinite towards the lower
@@ -123,9 +123,10 @@ def vertices(halves: list[Half], key: int, resampler: Resampler) -> tuple[float,
 
 
 def misfit(batches: Sequence[list[Half]]) -> str:
-    """What rejects the parabolas of all batches together; empty if nothing does.
+    """Why the parabolas of all batches together are rejected; empty if they are not.
 
-    Trials have no replicates, so the scatter is that about a cubic: an F test of its third powers.
+    Trials have no replicates, so the scatter about a cubic stands for them: an F test of the cubic
+    terms.
     """
     square, square_terms, _ = np.sum([_scatter(halves, 2) for halves in batches], axis=0)
     cubic, terms, count = np.sum([_scatter(halves, 3) for halves in batches], axis=0)
@@ -138,7 +139,7 @@ def misfit(batches: Sequence[list[Half]]) -> str:
 
 
 def _scatter(halves: list[Half], powers: int) -> tuple[float, int, int]:
-    """Squares about a polynomial, its terms, and trials less their studies' own levels."""
+    """Sum of squares about a polynomial, its number of terms, and of trials minus studies."""
     middle, spread = _frame(halves)
     terms: list[Array] = []
     for half in halves:
@@ -178,7 +179,7 @@ def _moments(half: Half, middle: Array, spread: Array) -> tuple[Array, Array]:
 def _drawn_moments(
     half: Half, middle: Array, spread: Array, resampler: Resampler
 ) -> tuple[Array, Array]:
-    """The same of trials drawn with replacement, shapes (draws, terms, terms), (draws, terms)."""
+    """The same for trials drawn with replacement, shapes (draws, terms, terms), (draws, terms)."""
     terms, loss = _terms(half, middle, spread), half.loss - half.loss.mean()
     weights = resampler.of_trials(len(loss))
     mean = weights @ terms / len(loss)

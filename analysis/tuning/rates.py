@@ -30,11 +30,12 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
 
     ``loss = a + sum_k (b_k u_k + c_k u_k**2)`` by least squares on the half of each study's
     finished trials that lies nearest to the optimum, with an ``a`` for each study and ``u`` the
-    tuned numbers on the scale they were tuned on; the vertex in `key`. The nearest half is that of
-    the lowest losses by a first fit, to the trials of the lowest measured losses: a half that is
-    chosen by what was measured moves the vertex towards lucky trials. Where a batch has three or
-    more studies (seeds), these are drawn with replacement, the same seeds at every batch, spread as
-    `stretch` says; else trials are, and what another seed would have found is not in the interval.
+    tuned numbers on the scale they were tuned on; the vertex in `key`. The nearest half has the
+    lowest losses by a first fit, to the trials with the lowest measured losses: a half chosen by
+    measured losses alone would move the vertex towards lucky trials. If a batch has three or more
+    studies (seeds), these are resampled, the same seeds at every batch, and the draws widened by
+    `stretch`; else trials are resampled, and the interval does not include what another seed would
+    have found.
 
     The key is a tuned number; or peak_lr, which is the tuned rate at that batch after its rule.
 
@@ -95,7 +96,7 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
     joint ones are of level ``0.95 ** (1 / batches)``, with the Student factor of that level.
 
     Returns:
-        As `Optima.table`, with `joint_low` and `joint_high` behind `high`; null with fewer than
+        As `Optima.table`, with `joint_low` and `joint_high` after `high`; null with fewer than
         three seeds.
 
     Source:
@@ -125,7 +126,7 @@ def _unscaled(values: Array, distribution: Number) -> Array:
 
 
 def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataFrame:
-    """What it costs to take a rule's rate, from the best of the smallest batch, for the tuned one.
+    """The cost of a rule's rate, scaled from the best of the smallest batch, over the tuned one.
 
     The losses at both rates are interpolated within each study between the trials at the nearest
     rates, with other tuned settings as those trials had them.
@@ -154,7 +155,7 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
 
 
 def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
-    """The tuned rates; of a batch whose interval reaches beyond its range, the best trials' median.
+    """The tuned rates; for a batch whose interval exceeds its range, the median of its best trials.
 
     A parabola through trials that differ by less than their noise has its vertex anywhere.
     """
@@ -184,7 +185,7 @@ def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
 
 
 def _lost(trials: pd.DataFrame, rate: float, best: float) -> float:
-    """Loss at a rate above that at the best one, of one study; nan beyond its trials."""
+    """A study's loss at a rate minus that at the best one; nan beyond its trials."""
     curve = trials.groupby("peak_lr")["loss"].mean().sort_index()
     rates = np.log(curve.index.to_numpy(dtype=float))
     places = np.log([rate, best])

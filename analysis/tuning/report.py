@@ -48,7 +48,7 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
 
 
 def _within(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
-    """What lies beyond the range that was tuned, -inf too, as the side on which it does."""
+    """The table with values beyond the tuned range, -inf too, as the side on which they lie."""
 
     def shown(value: float, low: float, high: float) -> str:
         if value < low or value > high:

@@ -1,4 +1,4 @@
-"""The batch contract: the examples of every optimizer step are counted, and are the batch."""
+"""The batch contract: every optimizer step is checked to train on exactly the global batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from sweeper.spec.trainer_settings import refused_callback
 
 
 class BatchContractBroken(Exception):
-    """The examples of an optimizer step are not the requested global batch."""
+    """An optimizer step did not train on exactly the requested global batch."""
 
 
 class BatchContract(AfterSteps):
-    """Counts the examples of each step on all ranks, and fails a run whose batch is another.
+    """Counts the examples of each step on all ranks, and fails a run that departs from its plan.
 
-    Ranks count for themselves; the counts are summed over ranks once an epoch.
+    Each rank counts on its own; the counts are summed over ranks once per epoch.
 
     Args:
-        plan: the requested batch.
+        plan: the run's batch plan, with the requested global batch.
 
     Attributes:
         realised_batch_min: smallest number of examples in a step, over all ranks.
@@ -44,7 +44,7 @@ class BatchContract(AfterSteps):
         return len(self._examples_of_steps)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Refuse callbacks that change it, of a class of the user's or of `configure_callbacks`.
+        """Refuse callbacks that would change the batch, also those from `configure_callbacks`.
 
         Raises:
             ValueError: names what to use instead.
@@ -57,12 +57,13 @@ class BatchContract(AfterSteps):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count what was trained on.
+        """Count the examples of the micro-batch.
 
         Raises:
-            BatchContractBroken: if it was left out, or its batch not followed by an optimizer step.
+            BatchContractBroken: if it had no loss, or its batch was not followed by one optimizer
+                step through Lightning.
         """
-        if pl_module.automatic_optimization and not outputs:  # Lightning goes on without it
+        if pl_module.automatic_optimization and not outputs:  # Lightning skips it and goes on
             msg = (
                 "every micro-batch must have a loss, as it is counted as trained on; training_step "
                 f"returned none for number {batch_idx + 1} of epoch {trainer.current_epoch + 1}. "
@@ -123,13 +124,13 @@ class BatchContract(AfterSteps):
             raise BatchContractBroken(msg)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """See that all ranks have trained the same weights, when all callbacks had their turns."""
+        """Check at the end of the epoch that all ranks have trained the same weights."""
         super().on_train_epoch_end(trainer, pl_module)
         if self._plan.has_own_module and isinstance(trainer.strategy, RunStrategy):
             trainer.strategy.check_agreement()
 
     def state_dict(self) -> dict[str, Any]:
-        """The range so far and, inside an epoch, every rank's counts."""
+        """The range so far and, within an epoch, every rank's counts."""
         return {
             "range": [self.realised_batch_min, self.realised_batch_max],
             "ranks": gather_states(self._examples_of_steps) if self.steps else [],

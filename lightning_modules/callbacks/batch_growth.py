@@ -1,4 +1,4 @@
-"""The batch of each epoch, given to the Trainer; it grows as planned or as its noise says."""
+"""Gives the Trainer each epoch's batch, which grows as planned or by the measured noise scale."""
 
 from typing import Any
 
@@ -15,14 +15,14 @@ class BatchSize(Callback):
     """Has Lightning accumulate as many micro-batches as the plan says for the epoch.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
     """
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Also for an epoch resumed in the middle, which Lightning does not start again."""
+        """Accumulate likewise in an epoch resumed midway, which Lightning does not start again."""
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -32,15 +32,15 @@ class BatchSize(Callback):
 
 
 class MeasuredGrowth(Callback):
-    """Lets the batch grow after epochs whose noise scale was above it.
+    """Lets the batch grow after epochs whose noise scale exceeded it.
 
     All ranks measure the same noise, so they decide alike.
 
     Args:
-        plan: of the run's batches.
-        noise: measured before this callback's turn.
-        growths_allowed: before the batch would be too large [count].
-        warmup_epochs: during which it stays [epochs].
+        plan: the run's batch plan.
+        noise: measures the noise scale; runs before this callback.
+        growths_allowed: how often the batch may grow before it would be too large [count].
+        warmup_epochs: during which the batch does not grow [epochs].
     """
 
     def __init__(
@@ -64,20 +64,20 @@ class MeasuredGrowth(Callback):
             self._plan.grow((*grown, epochs))
 
     def state_dict(self) -> dict[str, Any]:
-        """When the batch grew, in plain containers."""
+        """The epochs at which the batch grew, in plain containers."""
         return {"grown": list(self._plan.grown)}
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Grow as before; here, because the position to resume at depends on the batch."""
+        """Restore past growth here already: the position to resume at depends on the batch."""
         self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
 
 
 def measured_growth(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
 ) -> MeasuredGrowth | None:
-    """The growth that a run's schedule asks for; None if it is planned, or there is none."""
+    """The callback for a schedule with measured growth; None if growth is planned or absent."""
     schedule = spec.config.schedule
     if not isinstance(schedule, GrowingBatch) or schedule.growth != "measured":
         return None

@@ -1,4 +1,4 @@
-"""Checkpoint and graceful stop: the run is saved after each epoch, or after a step and ended."""
+"""Checkpoint and graceful stop: a run is saved after each epoch, or saved and stopped at a step."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from sweeper.store.seal import seal
 
 _SECONDS_BETWEEN_POLLS = 1.0
 
-# Numbers and arrays of NumPy, as the state of its generators has them, are plain values too.
+# NumPy scalars and arrays, which the state of its generators contains, are safe to load too.
 _KINDS = "?bhilBHILefdFD"
 _MADE_BY: Any = np.float64(0).__reduce__()[0]
 _NUMPYS: Any = [np.zeros(0).__reduce__()[0], np.ndarray, np.dtype]
@@ -34,10 +34,10 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Whether to stop, polled by rank 0 about once a second, the same answer on all ranks.
+    """Whether to stop: polled by rank 0 about once a second, with the same answer on all ranks.
 
-    Ranks are not at the same step at the same time, so rank 0 also says after how many steps they
-    poll again: in between nothing is sent.
+    Ranks do not reach a step at the same time, so rank 0 also broadcasts after how many steps they
+    poll again; in between nothing is sent.
 
     Args:
         is_requested: whether the run is to stop; only rank 0 asks.
@@ -59,7 +59,7 @@ class StopRequest:
         return self._steps_left <= 0 and self.poll(device)
 
     def poll(self, device: torch.device) -> bool:
-        """Whether to stop, as of now; all ranks call it at the same place."""
+        """Whether to stop now; a collective call, which all ranks make at the same point."""
         is_requested = False
         if self._rank == 0:
             is_requested, self._steps_between = self._is_requested(), self._steps_per_poll()
@@ -71,7 +71,7 @@ class StopRequest:
         return is_requested
 
     def _steps_per_poll(self) -> int:
-        """Steps that took as long as there shall be between polls; at most twice those before."""
+        """Steps until the next poll: as many as fill the interval, but at most twice the last."""
         now = time.perf_counter()
         steps = max(1, self._steps_between - self._steps_left)
         step_s = max(now - self._polled_at, 1e-9) / steps
@@ -82,12 +82,12 @@ class StopRequest:
 class RunCheckpoint(Checkpoint):
     """Replaces the run's checkpoint after each epoch, and on a stop request after a step.
 
-    Lightning gives callbacks of this class their turns after all others and after the module.
+    At the end of an epoch, Lightning calls `Checkpoint` callbacks after all others and the module.
 
     Args:
         path: of the checkpoint.
-        attempt: name of the attempt, for the file that becomes the checkpoint.
-        plan: of the run's batches.
+        attempt: name of the attempt, part of the name of the temporary file.
+        plan: the run's batch plan.
         contract: counts the steps of the epoch.
         stop: whether to stop.
         can_stop: whether all ranks have the same weights after the last step.
@@ -113,19 +113,19 @@ class RunCheckpoint(Checkpoint):
         self._batch_idx = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the epochs of a run that is resumed; train no more if it had ended early."""
+        """Report the epochs of a resumed run; train no more if it had already ended early."""
         trainer.should_stop |= self._is_over
         self._on_epoch()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have the last turn of a batch and of a checkpoint, after the module's."""
+        """Act after the module's own hooks at the end of a batch and when a checkpoint is made."""
         after_hook(pl_module, "on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
         after_hook(pl_module, "on_save_checkpoint", self._leave_out)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Know which micro-batch it is."""
+        """Remember which micro-batch this is."""
         self._batch_idx = batch_idx
 
     def _after_batch(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -149,7 +149,7 @@ class RunCheckpoint(Checkpoint):
         Raises:
             Stopped: when the run is saved.
         """
-        self._is_over = trainer.should_stop  # Lightning forgets what a callback has asked for
+        self._is_over = trainer.should_stop  # Lightning does not save what a callback set
         self._save(trainer)
         self._on_epoch()
         epochs = trainer.current_epoch + 1
@@ -177,11 +177,11 @@ class RunCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Know what is saved."""
+        """Remember what is saved, for `_leave_out`."""
         self._saved = checkpoint
 
     def _leave_out(self) -> None:
-        """Leave out what the module was made with: the config says it, and it may be any object."""
+        """Drop the module's hyperparameters: the config has them, and they may be any object."""
         for name in ("hyper_parameters", "datamodule_hyper_parameters") if self._is_saving else ():
             self._saved.pop(name, None)
         self._saved = {}
@@ -194,7 +194,7 @@ class RunCheckpoint(Checkpoint):
 
     def _write(self, trainer: Trainer) -> None:
         if trainer.is_global_zero:
-            self._partial.touch()  # Lightning would make its folder, also where results were moved
+            self._partial.touch()  # fails if results were moved; Lightning would make the folder
         trainer.save_checkpoint(self._partial)
         if trainer.is_global_zero:
             seal(self._partial)

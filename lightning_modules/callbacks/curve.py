@@ -1,4 +1,4 @@
-"""The curve: one row for each epoch, the rates and the time that they took; reports of progress."""
+"""The curve: one row per epoch, with learning rates and time spent; and reports of progress."""
 
 import hashlib
 import math
@@ -17,12 +17,12 @@ from lightning_modules.rank_plan import RankPlan
 from sweeper.store.step_progress import StepProgress
 
 _REPORT_EVERY_S = 2.0
-_REPORTING_SHARE = 0.02  # of the time at most, however slow the file system is
+_REPORTING_SHARE = 0.02  # at most this fraction of the time, however slow the file system is
 _REPORTS_IN_RATE = 16
 
 
 class Measured(Protocol):
-    """A callback that measures something of each epoch, before the curve's turn."""
+    """A callback that measures something in each epoch, and runs before the curve."""
 
     columns: dict[str, float | None]
 
@@ -42,20 +42,20 @@ class Clock(AfterSteps):
         self._seconds_before = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Resume in the middle of an epoch."""
+        """Start the clock, at the seconds already spent in a resumed epoch."""
         self.began_at = time.perf_counter()
         self._started = self.began_at - self._seconds_before
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The epoch begins."""
+        """Restart the clock for the epoch."""
         self._started = time.perf_counter()
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Training is over, validation is not: this callback's turn is the first."""
+        """Add the training time; this callback runs first, so validation is not in it."""
         self.train_s += self._seconds
 
     def end_epoch(self) -> None:
-        """All of the epoch is over."""
+        """Add the time of the whole epoch, with validation."""
         self.elapsed_s += self._seconds
         self._started = time.perf_counter()
 
@@ -64,7 +64,7 @@ class Clock(AfterSteps):
         return time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums so far, and the part of an epoch."""
+        """The sums so far, and the seconds of an unfinished epoch."""
         return {"train_s": self.train_s, "elapsed_s": self.elapsed_s, "epoch_s": self._seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -76,17 +76,17 @@ class Clock(AfterSteps):
 class Curve(Checkpoint):
     """Collects what other callbacks measured into a row for each epoch.
 
-    As a Checkpoint it has its turn after the module's, which may log at the end of an epoch.
+    A `Checkpoint`, so that it runs after the module, which may log at the end of an epoch.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
         clock: of the run.
-        measured: callbacks that have had their turns; their columns make the row.
+        measured: callbacks that run before this one; their columns go into the row.
 
     Attributes:
         rows: one mapping per completed epoch, with the columns of the curves table; plain values.
         steps: optimizer steps taken [steps].
-        last_lr: that the last step in fact used.
+        last_lr: learning rate that the last step actually used.
         lr_series_hash: chain hash of the realised learning rates, one link per step.
     """
 
@@ -96,12 +96,12 @@ class Curve(Checkpoint):
         self.steps = 0
         self.last_lr = math.nan
         self.lr_series_hash = ""
-        self._peaks = [0.0, 0.0]  # of the module's own rates, before and after the factor
+        self._peaks = [0.0, 0.0]  # highest of the module's own rates, before and after the factor
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the learning rate of a step, as the optimizer has it."""
+        """Record the learning rate that the optimizer used in the step."""
         if took_step(trainer, batch_idx):
             lrs = current_lrs(trainer)
             if own := own_lrs(trainer):
@@ -151,7 +151,7 @@ class Curve(Checkpoint):
 
 
 class CurveReport:
-    """Hands the rows of a curve on, each once.
+    """Passes each row of a curve on to the listeners, once.
 
     Args:
         curve: of the run.
@@ -165,22 +165,22 @@ class CurveReport:
         self._reported = 0
 
     def __call__(self) -> None:
-        """Report the rows that this process has not reported."""
+        """Report the rows that this process has not reported yet."""
         new, self._reported = self._curve.rows[self._reported :], len(self._curve.rows)
         for listener in self._listeners if new else ():
             listener(new)
 
 
 class StepReport(Callback):
-    """Reports how far a run is inside its epochs, every few seconds.
+    """Reports the progress within an epoch every few seconds.
 
-    The clock of this process is all that is read: nothing is asked of the device or of other ranks.
+    It only reads the clock of this process, and waits neither for the device nor for other ranks.
 
     Args:
-        plan: of the run's batches.
-        contract: counts the steps of the epoch, before this callback's turn.
-        epochs: the most that the run takes [epochs].
-        report: given where the run is.
+        plan: the run's batch plan.
+        contract: counts the steps of the epoch; runs before this callback.
+        epochs: the most that the run may train [epochs].
+        report: called with the run's progress.
     """
 
     def __init__(
@@ -194,19 +194,19 @@ class StepReport(Callback):
         self._plan, self._contract, self._epochs, self._report = plan, contract, epochs, report
         self._resumed_at = self._last_step_at = self._next_at = 0.0
         self._reported_epoch = -1
-        # Of this attempt after its first step, which takes longer than the others.
+        # Of this attempt, without its first step, which takes longer than the others.
         self._train_s, self._examples = 0.0, 0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_REPORTS_IN_RATE)
         self._between_s: list[float] = []  # from an epoch's last step to the next epoch
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Also of an epoch resumed in the middle, which Lightning does not start again."""
+        """Note where this attempt starts, which may be midway through an epoch."""
         epoch = trainer.current_epoch
         self._resumed_at = epoch + self._contract.steps / self._plan.steps(epoch)
         self._last_step_at = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The validation before it is not training."""
+        """Keep the validation before this epoch out of the training time."""
         now = time.perf_counter()
         if self._recent:
             self._between_s.append(now - self._last_step_at)
@@ -215,7 +215,7 @@ class StepReport(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count a step; report if it is time to, and the last of an epoch that was reported."""
+        """Count a step; report when due, and at the last step of an epoch already reported on."""
         if not took_step(trainer, batch_idx):
             return
         now, epoch = time.perf_counter(), trainer.current_epoch

@@ -13,9 +13,9 @@ from lightning_modules.modules.hooks import after_hook
 class DistanceFromStart(Callback):
     """The norm of all parameters minus the initial ones; running statistics are left out.
 
-    The first weights follow from the seed, so a resumed run has them again when its model is
-    built, before the checkpoint is loaded. They are kept in main memory, not on the GPU, and
-    only by rank 0.
+    The initial weights follow from the seed, so a resumed run has them again once its model is
+    built, before the checkpoint is loaded. They are kept in main memory, not on the GPU, and only
+    by rank 0.
 
     Attributes:
         columns: `distance_from_start` after the last epoch; None on other ranks [dimensionless].
@@ -39,7 +39,7 @@ class DistanceFromStart(Callback):
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Measure it, summed in float64."""
+        """Measure the distance, summed in float64."""
         if trainer.is_global_zero:
             pairs = zip(pl_module.parameters(), self._start, strict=True)
             squares = math.fsum(_squared(now, start) for now, start in pairs)

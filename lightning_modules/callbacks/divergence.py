@@ -19,16 +19,17 @@ class Diverged(Exception):
 
 
 class Divergence(AfterSteps):
-    """Ends the run at a step whose gradient is not finite, or after a hopeless epoch.
+    """Ends the run at a step with a non-finite gradient, or after an epoch with too high a loss.
 
-    On a CPU it ends before that gradient reaches the weights. A GPU is not waited for: the norm is
-    read when the next step is computed, or before the weights are evaluated or saved.
+    On a CPU it ends before that gradient reaches the weights. Nothing waits for a GPU: the norm is
+    read at the next step, or before the weights are evaluated or saved.
 
     Args:
-        metrics: the epoch's `train_loss`, averaged before this callback's turn.
-        loss_ceiling: largest training loss of an epoch that is gone on from; None for any.
+        metrics: has the epoch's mean `train_loss`; runs before this callback.
+        loss_ceiling: largest training loss of an epoch after which the run continues; None for no
+            limit.
         sees_gradient: whether all ranks have the gradient of the step that is about to be taken.
-        noise: has measured the gradient's norm before this callback's turn; None if it must be
+        noise: measures the gradient's norm, and runs before this callback; None if the norm must be
             computed here.
     """
 
@@ -48,7 +49,7 @@ class Divergence(AfterSteps):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Look at the gradient's norm as soon as it is here."""
+        """Check the gradient's norm as soon as it has arrived from the device."""
         self._look()
         if not self._sees_gradient():
             return
@@ -63,14 +64,14 @@ class Divergence(AfterSteps):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """What raises on weights that are not finite has its cause in the step before."""
+        """Report divergence as the cause of an error that non-finite weights led to."""
         try:
             self._look()
         except Diverged as diverged:  # raised from here, it would keep the Trainer from tidying up
             exception.__cause__ = diverged
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing; but no weights are saved that are not finite."""
+        """No state; but raises rather than let non-finite weights be saved."""
         self._look()
         return {}
 
@@ -81,14 +82,14 @@ class Divergence(AfterSteps):
             raise Diverged(msg)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the epoch's training loss.
+        """Check the epoch's training loss.
 
         Raises:
-            ValueError: if there is a ceiling, and no loss.
+            ValueError: if there is a ceiling but the module returns no loss.
         """
         self._look()
         loss: Any = self._metrics.columns.get("train_loss")
-        if loss is None:  # of manual optimization, which need not tell it
+        if loss is None:  # manual optimization need not return it
             if self._loss_ceiling is not None:
                 msg = (
                     "loss_ceiling needs a module whose training_step returns its loss; got "
@@ -112,8 +113,8 @@ def divergence(
     local: PostLocalSGD | None,
     noise: GradientNoise | None,
 ) -> Divergence:
-    """What stops a run; not by its gradients where those may be non-finite or differ on ranks."""
-    is_scaled = precision == "16-mixed"  # overflows on purpose, skips those steps
+    """The callback; it ignores gradients that may overflow by design or differ between ranks."""
+    is_scaled = precision == "16-mixed"  # its loss scaler overflows by design and skips the step
     return Divergence(
         metrics,
         loss_ceiling=loss_ceiling,
@@ -123,7 +124,7 @@ def divergence(
 
 
 def divergence_behind(error: Exception) -> Diverged:
-    """The divergence that an exception is or comes from; any other exception is raised again."""
+    """The divergence that an exception is or was caused by; any other exception is re-raised."""
     for one in (error, error.__cause__):
         if isinstance(one, Diverged):
             return one

@@ -17,9 +17,9 @@ class EpochSums:
     """Sums over examples on this rank, kept on the device until they are read.
 
     Args:
-        names: of what is summed.
-        device: of the sums.
-        state: what `state` returned, to add to; None for none.
+        names: what is summed.
+        device: where the sums are kept.
+        state: what `state` returned, to continue from; None to start at zero.
     """
 
     def __init__(
@@ -35,7 +35,8 @@ class EpochSums:
 
         Args:
             sums: over its examples, by name.
-            examples: of the micro-batch; or whatever else is averaged over [examples].
+            examples: number in the micro-batch, of examples or of whatever else is averaged over
+                [examples].
         """
         for name, total in self._totals.items():
             total.add_(sums[name])
@@ -55,14 +56,14 @@ class EpochSums:
 
 
 class TrainingMetrics(AfterSteps):
-    """Training means of each epoch: of the `sums` or the loss that `training_step` returns.
+    """Training means of each epoch, from the `sums` or the loss that `training_step` returns.
 
     Args:
         names: keys of `sums`; only the loss for a module that returns none.
-        items: what that loss is a mean over, in place of examples.
+        items: counts what that loss is a mean over; None for examples.
 
     Attributes:
-        columns: of the last epoch, each name with `train_` before it.
+        columns: means of the last epoch, by name with the prefix `train_`.
     """
 
     def __init__(self, names: Sequence[str], items: LossItems | None = None) -> None:
@@ -71,7 +72,7 @@ class TrainingMetrics(AfterSteps):
         self.columns: dict[str, float | None] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sum where the module trains."""
+        """Move the sums to the module's device."""
         self._sums = EpochSums(self._names, pl_module.device, self._sums.state())
 
     def on_train_batch_end(
@@ -80,16 +81,17 @@ class TrainingMetrics(AfterSteps):
         """Add the micro-batch's sums."""
         if isinstance(outputs, Mapping) and "sums" in outputs:
             self._sums.add(outputs["sums"], examples_in(batch))
-        elif isinstance(outputs, Mapping) and "loss" in outputs:  # divided for accumulation
+        elif isinstance(outputs, Mapping) and "loss" in outputs:  # Lightning divided it
             loss = outputs["loss"].detach().reshape(())  # it may be of shape (1,)
-            # All micro-batches have as many examples; a loss weighed by its items has their mean.
+            # All micro-batches have the same number of examples; a loss weighted by its items was
+            # also divided by their mean.
             share = Share(1, 1) if self._items is None else self._items.share
             for factor in (trainer.accumulate_grad_batches, share.mean):
                 loss = loss if factor == 1 else loss * factor
             self._sums.add({"loss": loss}, share.items)
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Average over the epoch and begin the next one's sums."""
+        """Average over the epoch and start new sums."""
         self.columns = {f"train_{name}": mean for name, mean in self._sums.means().items()}
         self._sums = EpochSums(self._names, pl_module.device)
 

@@ -13,17 +13,17 @@ from lightning_modules.data.examples import examples_in
 
 
 class Evaluation(Callback):
-    """Validates at the end of each epoch, and takes the means of `sums` that steps return.
+    """Validates at the end of each epoch, and averages the `sums` that validation steps return.
 
-    Lightning's own loop validates; what it needs is done before it by callbacks whose turn is
-    after the steps of an epoch.
+    Lightning's own loop validates; `AfterSteps` callbacks have prepared the module before it
+    starts.
 
     Args:
         names: of the sums; each is a metric of the module.
-        average: evaluated in place of the weights, if it is kept.
+        average: evaluated in place of the weights; None if no average is kept.
 
     Attributes:
-        columns: of the last epoch, each name with `val_` before it.
+        columns: means of the last epoch, by name with the prefix `val_`.
     """
 
     def __init__(self, names: Sequence[str], *, average: WeightAverage | None) -> None:
@@ -36,7 +36,7 @@ class Evaluation(Callback):
         trainer.val_check_batch = float("inf")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin with the average of the weights in their place."""
+        """Start new sums, and put the average in place of the weights."""
         self._sums = EpochSums(self._names, pl_module.device)
         if self._average:
             self._average.swap(pl_module)
@@ -56,7 +56,7 @@ class Evaluation(Callback):
             self._sums.add(outputs["sums"], examples_in(batch))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the weights back."""
+        """Put the weights back, and average the sums."""
         if self._average:
             self._average.swap(pl_module)
         self.columns = {f"val_{name}": mean for name, mean in self._sums.means().items()}

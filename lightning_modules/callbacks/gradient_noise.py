@@ -15,17 +15,17 @@ from sweeper.spec.gradient_noise import Noise, NoiseAverage, noise_of_batch, noi
 
 
 class GradientNoise(Callback):
-    """Measures noise from the gradients of each `span` examples of a batch, on all ranks.
+    """Measures the noise among the gradients of `span` examples each in a batch, on all ranks.
 
     It costs one more all-reduce per step, of one number per parameter.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
         span: examples of each gradient that is compared: the micro-batch [examples].
 
     Attributes:
         gradient_norm: of the step that is about to be taken, on the device.
-        of_step: of the step that is about to be taken; None if its gradient is not finite.
+        of_step: noise of the step that is about to be taken; None if its gradient is not finite.
         columns: the epoch's `noise_scale`; None without any finite step [examples].
     """
 
@@ -38,7 +38,7 @@ class GradientNoise(Callback):
         self.columns: dict[str, float | None] = {"noise_scale": None}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at every micro-batch's gradient from now on."""
+        """Watch every micro-batch's gradient from now on."""
         self._micro.watch(
             pl_module.parameters(),
             accumulation_steps=lambda: trainer.accumulate_grad_batches,

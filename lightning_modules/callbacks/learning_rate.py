@@ -1,4 +1,4 @@
-"""The learning rate of each optimizer step: as scheduled, or as AdaScale finds it."""
+"""The learning rate of each optimizer step: as scheduled, or as AdaScale computes it."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class LearningRate(Callback):
     """Sets the scheduled rate before each step, as a function of the step only.
 
     Args:
-        plan: of the run's batches and rates.
+        plan: the run's batch plan, with its learning rates.
     """
 
     def __init__(self, plan: RankPlan) -> None:
@@ -36,14 +36,14 @@ class RateFactor(Callback):
     """Multiplies the rates of the module's own optimizers, as a function of the step only.
 
     Args:
-        plan: of the run's batches; its rates are factors.
+        plan: the run's batch plan; its learning rates are factors.
     """
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look for rates to multiply.
+        """Check that there are learning rates to multiply.
 
         Raises:
             ValueError: if there are none, or a group has none.
@@ -73,11 +73,11 @@ class RateFactor(Callback):
 
 
 class AdaScaleRate(Callback):
-    """Sets AdaScale's rate, from each step's own gradient, and ends the run when it is through.
+    """Sets AdaScale's rate from each step's own gradient, and ends the run with the schedule.
 
     Args:
         adascale: the rate's state.
-        noise: measured before this callback's turn.
+        noise: measures the gradient noise; runs before this callback.
         total_steps: steps of the base batch in the schedule [steps].
     """
 
@@ -86,19 +86,19 @@ class AdaScaleRate(Callback):
         self._is_done = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Train no more in a run that had ended before it was resumed."""
+        """Train no more if the run had already ended before it was resumed."""
         trainer.should_stop |= self._is_done
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Set the rate so far, for a step whose noise cannot be measured."""
+        """Keep the last rate, for a step whose noise cannot be measured."""
         _set_lr(trainer.optimizers[0], self._adascale.lr)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Set the rate that the gradient of this step is worth."""
+        """Set the rate that AdaScale computes from this step's gradient."""
         if self._noise.of_step is not None:
             _set_lr(optimizer, self._adascale.step(self._noise.of_step))
 
@@ -120,7 +120,7 @@ class AdaScaleRate(Callback):
 def learning_rate(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
 ) -> LearningRate | RateFactor | AdaScaleRate:
-    """The callback that sets the learning rate of a run's rule."""
+    """The callback that sets the learning rate by the run's scaling rule."""
     if spec.config.keeps_own_optimizer:
         return RateFactor(plan)
     rule, base_batch, batch = spec.config.lr_rule, spec.config.base_batch, spec.config.batch

@@ -19,12 +19,12 @@ from sweeper.spec import comm_hooks
 
 
 class PostLocalSGD(AfterSteps):
-    """Ranks exchange gradients up to a step, and after it weights, every few steps.
+    """Ranks exchange gradients up to a step, and from then on average weights every few steps.
 
     With one local step it is plain data parallelism for SGD, momentum included: the mean of equal
-    weights' updates is the update by the mean gradient.
-    Gradients go through torch's hook. Weights are averaged here: torch's averager averages
-    after the first local step and not after the last, and gives up the memory format of weights.
+    weights' updates is the update by the mean gradient. Gradients go through torch's hook. Weights
+    are averaged here: torch's averager averages after the first local step and not after the last,
+    and loses the memory format of weights.
 
     Args:
         local_steps: steps between averages of the weights [steps].
@@ -40,7 +40,7 @@ class PostLocalSGD(AfterSteps):
 
     @property
     def is_local(self) -> bool:
-        """Whether the step to come uses each rank's own gradient."""
+        """Whether the next step uses each rank's own gradient."""
         return self._steps >= self._start_step
 
     @property
@@ -88,7 +88,7 @@ class PostLocalSGD(AfterSteps):
 
 
 def local_sgd(hook: comm_hooks.CommHook, *, steps_per_epoch: int) -> PostLocalSGD | None:
-    """The local steps that a run is to take; None if it exchanges gradients at every step."""
+    """The callback for a run with local steps; None if it exchanges gradients at every step."""
     if not isinstance(hook, comm_hooks.PostLocalSGD):
         return None
     start_step = math.ceil(hook.start_epoch * steps_per_epoch)

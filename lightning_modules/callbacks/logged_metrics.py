@@ -1,4 +1,4 @@
-"""What a module logs: averaged over all examples of all ranks, and kept for each epoch."""
+"""What a module logs: averaged over all examples on all ranks, and kept for each epoch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -14,20 +14,20 @@ from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
 
 class LoggedMetrics(Checkpoint):
-    """Gathers everything that a module has logged, and refuses a run without its metric.
+    """Gathers everything that a module has logged, and fails a run that does not log its metric.
 
-    As a Checkpoint it has its turn after the module's, which may log at the end of an epoch.
+    A `Checkpoint`, so that it runs after the module, which may log at the end of an epoch.
 
-    Lightning averages what is logged over batches whose sizes it guesses, on each rank alone; here
-    it gets the number of examples, and `values` puts those of all ranks in their place.
+    Lightning weights logged values by batch sizes that it guesses, on each rank alone. Here it is
+    told the number of examples, and `values` replaces each rank's values by those of all ranks.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
         metric: the name that the run is compared by.
-        measured: callbacks whose columns are metrics too; they have had their turns.
+        measured: callbacks whose columns are metrics too; they run before this one.
 
     Attributes:
-        values: a callback with turns of its own.
+        values: merges the values of all ranks; a callback to be given to the Trainer itself.
         columns: `metrics`: the values of the last epoch by name; none if the module logs nothing.
     """
 
@@ -56,7 +56,7 @@ class LoggedMetrics(Checkpoint):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Every micro-batch of training has as many examples."""
+        """Every training micro-batch has the same number of examples."""
         self._examples = self._plan.split(trainer.current_epoch).micro_batch
 
     def on_validation_batch_start(
@@ -67,7 +67,7 @@ class LoggedMetrics(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """A batch of validation has as many as its loader says, if it is one of the user's."""
+        """A validation batch has as many examples as its loader says, if the loader says so."""
         loaders: Any = trainer.val_dataloaders
         if isinstance(loaders, Mapping):
             loaders = list(loaders.values())
@@ -76,7 +76,7 @@ class LoggedMetrics(Checkpoint):
         self._examples = sizes[batch_idx] if sizes else None
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What is logged outside of batches stands for itself."""
+        """Values logged outside of batches have no number of examples."""
         self._examples = None
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -85,7 +85,7 @@ class LoggedMetrics(Checkpoint):
         Raises:
             ValueError: if the run's metric is not among them.
         """
-        self.values.merge(trainer)  # what the module has logged in its turn
+        self.values.merge(trainer)  # what the module logged in its own hook
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.columns = {"metrics": logged} if logged else {}
         known = {name: value for one in self._measured for name, value in one.columns.items()}

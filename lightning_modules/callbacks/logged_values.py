@@ -1,4 +1,4 @@
-"""What a module logs for an epoch: over all ranks, and over both parts of one that was resumed."""
+"""What a module logs for an epoch: over all ranks, and over both parts of a resumed epoch."""
 
 # Lightning has no public names for what it keeps of logged values.
 # pyright: reportPrivateUsage=false
@@ -19,7 +19,7 @@ _JOINED: Any = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.mini
 
 
 class _Logged(NamedTuple):
-    """A value so far, as `reduce_fx` makes it; of a mean the weighed sum and the weights."""
+    """A value so far, reduced by `reduce_fx`; for a mean, the weighted sum and the total weight."""
 
     reduce_fx: str
     total: float
@@ -28,13 +28,13 @@ class _Logged(NamedTuple):
 
 
 class LoggedValues(Callback):
-    """Puts the values of all ranks in the place of this rank's, by their names.
+    """Replaces this rank's logged values by those over all ranks, matched by name.
 
-    Lightning reduces one after the other, as each rank has logged them: it waits for ever where
-    one has logged something else, and takes a mean number of examples that it rounds down. Of a
-    resumed epoch it knows the second part.
+    Lightning reduces values one by one, in the order in which each rank logged them: it waits
+    forever if a rank logged something else, and it rounds the mean number of examples down. Of a
+    resumed epoch it only knows the second part.
 
-    Its turns come before those of whatever asks for what was logged.
+    It runs before anything that reads what was logged.
     """
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class LoggedValues(Callback):
         self._behind: dict[str, _Logged] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Know where Lightning keeps what is logged."""
+        """Remember the Trainer, in which Lightning keeps what is logged."""
         self._trainer = trainer
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Go on with the sums that a resumed epoch had."""
+        """Add the values from before a mid-epoch resume."""
         self._is_in_epoch = True
         for key, kept in _kept(trainer) if self._behind else ():
             if (behind := self._behind.pop(key, None)) is not None:
@@ -60,7 +60,7 @@ class LoggedValues(Callback):
                     kept.cumulated_batch_size += round(behind.weight)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge what was logged of batches."""
+        """Merge what was logged in validation batches."""
         self.merge(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -68,16 +68,16 @@ class LoggedValues(Callback):
         self.merge(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge what was logged in the epoch, also only in its first part."""
+        """Merge what was logged in the epoch, including what was only logged before a resume."""
         self._is_in_epoch = False
         self.merge(trainer, self._behind)
         self._behind = {}
 
     def merge(self, trainer: Trainer, more: Mapping[str, _Logged] | None = None) -> None:
-        """Give every rank the values of all; all ranks take part.
+        """Give every rank the values over all ranks; a collective call.
 
         Args:
-            trainer: whose loop has come to its end.
+            trainer: its loop has ended.
             more: values that were logged before this process began.
         """
         if num_ranks() == 1 and not more:
@@ -112,7 +112,7 @@ class LoggedValues(Callback):
 
 
 def _kept(trainer: Trainer) -> Iterator[tuple[str, Any]]:
-    """What Lightning keeps of the values of the current loop's epoch, by its own keys."""
+    """Lightning's accumulated values of the current loop's epoch, with its own keys."""
     for key, kept in (trainer._results or {}).items():  # private: Lightning Trainer._results
         meta = kept.meta
         if kept.is_tensor and meta.on_epoch and not kept.has_reset and not meta.sync.rank_zero_only:

@@ -1,4 +1,4 @@
-"""Mirrors of the curves for tools that users have; one that fails never fails a run."""
+"""Mirrors the curves to a user's logger; a logger that fails never fails a run."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from sweeper.spec.run_spec import RunSpec
 
 
 class Mirror:
-    """A Lightning logger by config, or nothing.
+    """A Lightning logger made from the config, or none.
 
     Args:
         spec: the run; its `logger` group names the logger.
@@ -31,7 +31,7 @@ class Mirror:
         self._try(lambda: self._open(logger, filled, spec.config))
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Show epochs' rows of the curve."""
+        """Log rows of the curve, one per epoch."""
         for row in rows:
             self._row(row)
 
@@ -42,10 +42,10 @@ class Mirror:
             self._try(lambda: (logger.log_metrics(numbers, step=row["step"]), logger.save()))
 
     def close(self, outcome: str) -> None:
-        """The run has ended."""
+        """Finish the logger when the run has ended."""
         if (logger := self._logger) is not None:
             self._try(lambda: logger.finalize("success" if outcome == "finished" else "failed"))
-            # W&B writes its file when it is finished, and otherwise at an exit that workers skip.
+            # W&B writes its file in `finish`, or else in an exit handler, which workers skip.
             self._try(lambda: _finish(getattr(logger, "experiment", None)))
 
     def _open(

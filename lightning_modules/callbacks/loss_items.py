@@ -1,4 +1,4 @@
-"""A loss that is a mean over items, such as tokens or boxes: over those of a whole step."""
+"""Losses that are means over items, such as tokens or boxes: over all items of a whole step."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -26,18 +26,18 @@ class Share:
 
 
 class LossItems(Callback):
-    """Weighs each micro-batch's loss by its items, so that a step's loss is the mean over them.
+    """Weights each micro-batch's loss by its items, so that a step's loss is the mean over items.
 
     Accumulation and DDP average the losses of micro-batches and ranks. With the weight
     ``items / mean items`` the average is ``sum(items * loss) / sum(items)``: the loss of the whole
     batch. The items of a step are counted on the CPU before its first micro-batch is trained, and
-    summed over ranks in one exchange between CPUs, for which no device is waited.
+    summed over ranks in one exchange between CPUs, which waits for no device.
 
-    A micro-batch without items has no gradient, whatever its loss, which is 0/0 as a rule.
+    A micro-batch without items gets a gradient of zero, whatever its loss (usually 0/0).
 
     Args:
-        given: how the items of a batch are counted, as `item_count` takes it.
-        plan: of the run's batches.
+        given: how the items of a batch are counted: the argument of `item_count`.
+        plan: the run's batch plan.
 
     Attributes:
         share: of the micro-batch that is trained on.
@@ -46,12 +46,12 @@ class LossItems(Callback):
     def __init__(self, given: str, plan: RankPlan) -> None:
         self._count, self._plan = item_count(given), plan
         self.share = self._fetched = Share(1, 1)
-        # NCCL would count on the device, for which the CPU would have to wait.
+        # NCCL would sum on the device, and the CPU would have to wait for it.
         on_device = dist.is_initialized() and dist.get_backend() != "gloo"
         self._group: Any = dist.new_group(backend="gloo") if on_device else None
 
     def windows(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
-        """The same micro-batches; those of a step are fetched and counted before the first.
+        """The same micro-batches; all those of a step are fetched and counted before its first.
 
         Raises:
             ValueError: if the micro-batches of a step have no item.
@@ -79,7 +79,7 @@ class LossItems(Callback):
         return float(total)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Weigh what `training_step` returns."""
+        """Weight the loss that `training_step` returns."""
         step: Any = pl_module.training_step
 
         @wraps(step)
@@ -100,5 +100,5 @@ class LossItems(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Go on to what was fetched last; a hook may have passed over training data before that."""
+        """Use the share fetched last; a hook may have iterated over training data before that."""
         self.share = self._fetched

@@ -1,4 +1,4 @@
-"""Torchmetrics of a module: what they have counted survives a resume."""
+"""The torchmetrics of a module: their states survive a resume."""
 
 # Lightning has no public names for what it keeps of logged metrics.
 # pyright: reportPrivateUsage=false
@@ -22,10 +22,10 @@ _State = dict[str, dict[str, Any]]  # by a metric's name: its state, and how oft
 class MetricStates(Callback):
     """Saves the states of a module's metrics, and puts them back once training has started.
 
-    No metric is in a checkpoint as such, and modules reset theirs in `on_train_start`: the best
-    value so far would begin again, and the mean of an epoch that was resumed be that of its rest.
-
-    On another number of ranks only what all ranks have in common goes on, such as a best value.
+    Checkpoints leave out metric states, and modules reset their metrics in `on_train_start`: the
+    best value so far would be lost, and the mean of a resumed epoch would only cover its rest. On
+    another number of ranks, only states that are the same on all ranks survive, such as a best
+    value.
 
     Args:
         contract: counts the steps of the epoch.
@@ -38,12 +38,12 @@ class MetricStates(Callback):
         self._loaded: _State = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Have a turn after the module's."""
+        """Act after the module's own `on_train_start`."""
         self._trainer, self._module = trainer, pl_module
         after_hook(pl_module, "on_train_start", self._put_back)
 
     def state_dict(self) -> dict[str, Any]:
-        """Every rank's states, but of metrics that Lightning resets before they count again."""
+        """Every rank's states, without metrics that Lightning resets before their next update."""
         assert self._trainer is not None
         loop = self._trainer.fit_loop.epoch_loop
         logged = [loop.val_loop._results, *[loop._results] * (not self._contract.steps)]
@@ -56,14 +56,14 @@ class MetricStates(Callback):
         return {"ranks": gather_states(states)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep this rank's for the start."""
+        """Keep this rank's states until training has started."""
         self._loaded = own_state(state_dict["ranks"], lambda states, share: _common(states))
 
     def _put_back(self) -> None:
         assert self._module is not None, "it is trained"
         loaded, self._loaded = self._loaded, {}
         for name, tracker in [*self._module.named_modules()]:
-            if isinstance(tracker, MetricTracker):  # which has a metric more for each epoch
+            if isinstance(tracker, MetricTracker):  # it has one more metric for each epoch
                 while any(f"{key}.".startswith(f"{name}.{len(tracker)}.") for key in loaded):
                     tracker.increment()
         for name, metric in self._metrics():
@@ -80,12 +80,12 @@ class MetricStates(Callback):
 
 
 def _counts(metric: Metric) -> dict[str, int]:
-    """Of updates, and of what else a metric counts beside its state, as one of a window does."""
+    """The number of updates, and other counters outside a metric's state, as windowed ones have."""
     return {name: value for name, value in vars(metric).items() if type(value) is int}
 
 
 def _common(states: Sequence[_State]) -> _State:
-    """Of metrics that have the same state on all ranks."""
+    """The states of metrics that are the same on all ranks."""
     first = states[0]
     return {n: one for n, one in first.items() if all(_same(one, s.get(n)) for s in states)}
 

@@ -18,16 +18,16 @@ from lightning_modules.rank_plan import RankPlan
 class MidEpochResume(Callback):
     """Makes Lightning and the loader resume after the steps already done in an epoch.
 
-    Lightning would train the first examples of the epoch again, and never the last: its loop
-    counts micro-batches, which another layout counts differently. What a module has frozen, or
-    unfrozen, since the start would be forgotten too, and what it, or a callback without a state,
-    has set as the epoch began: that hook is called again. What other callbacks keep of the part of
-    the epoch is their own state.
+    Lightning would train on the first examples of the epoch again and never on the last: its loop
+    counts micro-batches, whose number depends on the layout. It would also forget what a module has
+    frozen or unfrozen since the start, and what the module, or a callback without a state, set in
+    `on_train_epoch_start`; so that hook is called again. Other callbacks save their own state of
+    the unfinished epoch.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
         contract: counts the steps of the epoch.
-        users: callbacks of the user's.
+        users: the user's callbacks.
     """
 
     def __init__(
@@ -39,23 +39,23 @@ class MidEpochResume(Callback):
         self._loaded: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Know what is trained, and have a turn after it has started."""
+        """Remember the module, and act after its own `on_train_start`."""
         self._module = pl_module
         after_hook(pl_module, "on_train_start", lambda: self._go_on(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
-        """What is trained, and optimizer steps of the epoch; 0 between two epochs [steps]."""
+        """What is frozen or in evaluation mode, and the epoch's steps, 0 between epochs [steps]."""
         assert self._module is not None, "it is trained"
         fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
         still = [name for name, layer in self._module.named_modules() if not layer.training]
         return {"steps": self._contract.steps, "fixed": fixed, "in_evaluation": still}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep what was trained for the start."""
+        """Keep it until training has started."""
         self._loaded = state_dict
 
     def _go_on(self, trainer: Trainer, module: LightningModule) -> None:
-        """Train the same parameters, with the same layers in evaluation, in the same epoch."""
+        """Begin a resumed epoch again; restore what was frozen and what was in evaluation mode."""
         loaded, self._loaded = self._loaded, {}
         if loaded.get("steps"):
             self._begin_epoch(trainer, module)
@@ -67,7 +67,7 @@ class MidEpochResume(Callback):
                 layer.training = name not in still
 
     def _begin_epoch(self, trainer: Trainer, module: LightningModule) -> None:
-        """Call the hooks of the epoch's start again, for what is in no checkpoint."""
+        """Call the hooks of the epoch's start again, to redo what no checkpoint contains."""
         hooks = [one.on_train_epoch_start for one in self._users if _acts(one, Callback)]
         if not hooks and not _acts(module, LightningModule):
             return
@@ -80,7 +80,7 @@ class MidEpochResume(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Count as trained what is behind, in micro-batches of this layout."""
+        """Set Lightning's progress to the steps already taken, in micro-batches of this layout."""
         steps, epoch = checkpoint["callbacks"][self.state_key]["steps"], checkpoint["epoch"]
         self._plan.resume(epoch if steps else epoch + 1, steps)
         if not steps:
@@ -98,7 +98,7 @@ def _acts(one: Any, kind: type[Any]) -> bool:
 
 @contextmanager
 def _as_they_are(trainer: Trainer, module: LightningModule) -> Generator[None]:
-    """Keep weights, buffers and rates, which are in the checkpoint, and log nothing meanwhile."""
+    """Log nothing in the block; afterwards restore weights, buffers and rates as loaded."""
     log, kept = module.log, copied(module)
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     rates = [group["lr"] for group in groups]

@@ -1,4 +1,4 @@
-"""A module's own schedulers: those of steps count optimizer steps, those of a metric are saved."""
+"""A module's own LR schedulers: counted in optimizer steps, and unchanged by a resume."""
 
 from typing import Any
 
@@ -11,17 +11,17 @@ from lightning_modules.callbacks.steps import took_step
 from lightning_modules.gradients.rank_states import all_reduce
 from lightning_modules.process.world import num_ranks
 
-#: Of a scheduler that Lightning leaves alone: it steps those of an "epoch" or a "step".
+#: Interval of a scheduler that Lightning leaves alone: it only steps "epoch" and "step".
 _OURS: Any = "by the run"
 
 
 class OwnSchedulers(Checkpoint):
-    """Steps those that monitor what is logged, after each step or epoch; counts for the others.
+    """Steps the schedulers that monitor a metric; has Lightning count optimizer steps for the rest.
 
-    Lightning counts a `frequency` of steps in micro-batches. It steps those that monitor something
-    after a checkpoint of the step or the epoch, and not at all in an epoch that
-    it resumed in the middle, so a resumed run would have other rates. A Checkpoint has its turn
-    after the module, which may log at the end of its epoch.
+    Lightning counts a `frequency` of steps in micro-batches. It steps schedulers that monitor a
+    metric only after the checkpoint of the step or epoch, and not at all in an epoch that it
+    resumed midway, so a resumed run would have other rates. A `Checkpoint`, so that it runs after
+    the module, which may log at the end of an epoch.
     """
 
     def __init__(self) -> None:
@@ -39,26 +39,26 @@ class OwnSchedulers(Checkpoint):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Have Lightning count optimizer steps, of as many micro-batches as in this epoch."""
+        """Convert frequencies from optimizer steps to micro-batches of this epoch."""
         for config, frequency in self._of_steps:
             config.frequency = frequency * trainer.accumulate_grad_batches
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Step those of a step, unless validation comes first."""
+        """Step the per-step schedulers, except after the last step: validation comes first."""
         if took_step(trainer, batch_idx) and not trainer.is_last_batch:
             done = (batch_idx + 1) // trainer.accumulate_grad_batches
             self._step(trainer, pl_module, "step", done)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step those of the last step, then those of the epoch."""
+        """Step the per-step schedulers for the last step, then the per-epoch ones."""
         done = int(trainer.num_training_batches) // trainer.accumulate_grad_batches
         self._step(trainer, pl_module, "step", done)
         self._step(trainer, pl_module, "epoch", trainer.current_epoch + 1)
 
     def _step(self, trainer: Trainer, module: LightningModule, interval: str, done: int) -> None:
-        """Step those whose turn it is, after so many steps of the epoch or epochs.
+        """Step the schedulers that are due after `done` steps of the epoch, or `done` epochs.
 
         Raises:
             ValueError: if what a scheduler monitors is not logged.
@@ -80,6 +80,6 @@ class OwnSchedulers(Checkpoint):
 
 
 def _of_all_ranks(value: Tensor, module: LightningModule) -> Tensor:
-    """The mean over ranks of what each has logged in its last step, so that all have one rate."""
+    """The mean over ranks of the last value that each logged, so that all have the same rate."""
     mean = all_reduce(value.to(module.device, torch.float64, copy=True)) / num_ranks()
     return mean.to(value)

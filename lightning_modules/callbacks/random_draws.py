@@ -1,4 +1,4 @@
-"""Random draws in a model: keyed by the examples, and nowhere else."""
+"""Random draws in a model: keyed by the examples, and refused if made in any other way."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from lightning_modules.rank_plan import RankPlan
 
 
 class Position(Callback):
-    """Says to keyed dropout and ghost BatchNorm which examples a micro-batch has.
+    """Tells keyed dropout and ghost BatchNorm which examples a micro-batch has.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
         position: shared by the layers of the model.
     """
 
@@ -28,7 +28,7 @@ class Position(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Move on to the micro-batch; before any pass over it."""
+        """Move on to this micro-batch, before its forward pass."""
         epoch = trainer.current_epoch
         split = self._plan.split(epoch)
         self._position.move(
@@ -39,18 +39,18 @@ class Position(Callback):
         )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing of validation has a place in the epoch."""
+        """Clear the position: validation examples have none in the epoch."""
         self._position.leave()
 
 
 class KeyedDraws(Callback):
     """Seeds the generators before each epoch, each optimizer step and each batch of validation.
 
-    For a user's module, which may draw as it likes. Those of training steps are seeded by the
-    loader, before anything is done with a batch.
+    For a user's module, which may draw as it likes. For training steps the loader seeds them,
+    before anything is done with a batch.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
     """
 
     def __init__(self, plan: RankPlan) -> None:
@@ -64,13 +64,14 @@ class KeyedDraws(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Know which micro-batch it is."""
+        """Remember which micro-batch this is."""
         self._batch_idx = batch_idx
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Seed by (seed, step), the same on all ranks, when they have the step's gradient.
+        """Seed by (seed, step), the same on all ranks, once they have the step's gradient.
 
-        What is added to it, or drawn by an optimizer, would otherwise give each other weights.
+        Otherwise noise added to the gradient, or drawn by an optimizer, would make the ranks'
+        weights differ.
         """
         if pl_module.automatic_optimization and took_step(trainer, self._batch_idx):
             step = self._plan.step(trainer.current_epoch, self._batch_idx)
@@ -89,7 +90,7 @@ class KeyedDraws(Callback):
 
 
 class NoStrayDraws(Callback):
-    """Refuses a model that draws elsewhere, in the first micro-batch of each epoch."""
+    """Refuses a model that draws from torch's generator in an epoch's first forward pass."""
 
     def __init__(self) -> None:
         self._draws: StrayDraws | None = None
@@ -103,6 +104,6 @@ class NoStrayDraws(Callback):
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
-        """Look again after it."""
+        """Compare torch's generator after the forward pass."""
         if self._draws is not None:
             self._draws.refuse(pl_module)

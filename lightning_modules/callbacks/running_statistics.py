@@ -1,4 +1,4 @@
-"""BatchNorm's running statistics: merged over ranks once an epoch, kept inside of one."""
+"""BatchNorm's running statistics: merged over ranks once per epoch, and saved within an epoch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from lightning_modules.rank_plan import RankPlan
 
 
 class RunningStatistics(AfterSteps):
-    """Brings the statistics of all ranks to the end of the epoch, before it is evaluated.
+    """Merges the statistics of all ranks at the end of each epoch, before it is evaluated.
 
     Args:
-        plan: of the run's batches.
+        plan: the run's batch plan.
     """
 
     def __init__(self, plan: RankPlan) -> None:
@@ -33,19 +33,19 @@ class RunningStatistics(AfterSteps):
         after_hook(pl_module, "setup", find)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Resume within an epoch; not sooner, because DDP copies rank 0's buffers to all ranks."""
+        """Restore a resumed epoch's terms; not sooner, as DDP copies rank 0's buffers to all."""
         for layer, state in zip(self._layers, self._loaded, strict=False):
             layer.load_terms(state)
         self._loaded = []
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge what each rank has seen."""
+        """Merge the statistics of all ranks."""
         spans = self._plan.spans(trainer.current_epoch)
         for layer in self._layers:
             layer.merge_ranks(spans)
 
     def state_dict(self) -> dict[str, Any]:
-        """Inside an epoch, what each rank has seen of it."""
+        """Within an epoch, each rank's statistics so far."""
         if not any(layer.has_terms for layer in self._layers):
             return {}
         return {"ranks": gather_states([layer.state_of_terms() for layer in self._layers])}
@@ -60,7 +60,7 @@ def _sum(of_ranks: Sequence[list[dict[str, Any]]], share: int) -> list[dict[str,
 
 
 def _merge(of_ranks: Sequence[dict[str, Any]], share: int) -> dict[str, Any]:
-    """A layer's terms of all ranks, weighed for the same place in the epoch."""
+    """A layer's terms summed over ranks, each decayed to the same point of the epoch."""
     end = max(part["spans"] for part in of_ranks)
     terms = sum(part["keep"] ** (end - part["spans"]) * part["terms"] for part in of_ranks)
     return {**of_ranks[0], "spans": end, "terms": share * terms}

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimisation: descend by the gradient at worse weights nearby."""
+"""Sharpness-aware minimisation: descend along the gradient at worse weights nearby."""
 
 import inspect
 from collections.abc import Generator, Mapping
@@ -22,11 +22,11 @@ class SAM(Callback):
     """Takes each micro-batch's gradient at ``w + rho g / |g|``, ``g`` its gradient at ``w``.
 
     The norm is over all layers. The loss, the sums and the running statistics of the epoch are
-    those of the pass at ``w``; its turn comes before that of callbacks that read what a step
-    returns. What a module logs is of the other pass, and both passes make the same draws.
+    those of the pass at ``w``; this callback runs before those that read what a step returns. What
+    a module logs comes from the other pass. Both passes make the same random draws.
 
     Args:
-        rho: how far to climb.
+        rho: how far to climb, as a norm over all weights.
 
     Source:
         Foret et al. 2020, arXiv:2010.01412, without the second-order term.
@@ -51,8 +51,8 @@ class SAM(Callback):
         if "sums" in outputs:
             self._at_w["sums"] = outputs["sums"]
         self._weights = [p for p in pl_module.parameters() if p.requires_grad]
-        # Scaled like the backward pass of 16-mixed, where small gradients are 0 otherwise; only
-        # their direction counts.
+        # Scaled like the backward pass of 16-mixed, where small gradients would otherwise underflow
+        # to 0; only their direction matters.
         gradients = torch.autograd.grad(
             loss * loss_scale(trainer), self._weights, allow_unused=True, materialize_grads=True
         )
@@ -68,7 +68,7 @@ class SAM(Callback):
 
     @torch.no_grad()
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Come down again."""
+        """Return to the weights from before the climb."""
         for weight, kept in zip(self._weights, self._kept, strict=True):
             weight.copy_(kept)
         self._kept = []
@@ -77,12 +77,12 @@ class SAM(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Let others read what was measured at the weights."""
+        """Give other callbacks the loss and sums of the pass at ``w``."""
         outputs.update(self._at_w)
 
 
 def _num_arguments(module: LightningModule) -> int:
-    """Of `training_step`, as Lightning counts: the batch, and its index if there is room."""
+    """Arguments that Lightning gives `training_step`: the batch, and its index if it takes that."""
     given: Any = inspect.signature(module.training_step).parameters.values()
     return 2 if any(one.kind is one.VAR_POSITIONAL for one in given) else len(given)
 

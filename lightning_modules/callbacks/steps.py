@@ -1,4 +1,4 @@
-"""What callbacks ask of the current step, and a turn after the last of an epoch."""
+"""What callbacks ask about the current step, and a hook after the last step of an epoch."""
 
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false
@@ -16,19 +16,19 @@ from lightning_modules.optimizers.run_strategy import RunStrategy
 
 
 class AfterSteps(Callback):
-    """A callback with a turn after the last step of an epoch, before its validation."""
+    """A callback with a hook after the last step of an epoch, before its validation."""
 
     _epoch = -1
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """All steps of the epoch are taken."""
+        """Called once all steps of the epoch are taken."""
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning validates before it says that the epoch ends."""
+        """Lightning validates before it calls `on_train_epoch_end`."""
         self._once(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The epoch ends; it was not validated if nothing was done yet."""
+        """Call the hook now if the epoch was not validated."""
         self._once(trainer, pl_module)
 
     def _once(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -52,7 +52,7 @@ _OF_EACH_BATCH = (
 def without_idle_hooks(callback: Callback) -> Callback:
     """The callback, with None for the hooks of each micro-batch that its class leaves empty.
 
-    Lightning passes over a hook that cannot be called, which takes a tenth of calling it.
+    Lightning skips a hook that is not callable, in a tenth of the time that a call takes.
     """
     for name in _OF_EACH_BATCH:
         if getattr(type(callback), name) is getattr(Callback, name):
@@ -61,12 +61,12 @@ def without_idle_hooks(callback: Callback) -> Callback:
 
 
 class NoProfiler(PassThroughProfiler):
-    """Measures nothing, as Lightning's own does, which runs a generator around every hook."""
+    """Measures nothing, like Lightning's own, but without running a generator around every hook."""
 
     _NOTHING = nullcontext()
 
     def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
-        """Nothing around what is called."""
+        """A context that does nothing."""
         return self._NOTHING
 
 
@@ -90,7 +90,7 @@ def own_lrs(trainer: Trainer) -> list[float]:
 
 
 def current_lr(trainer: Trainer) -> float:
-    """The learning rate of the last step, or of the step to come, of the first group."""
+    """The first group's learning rate in the last step, or before any step in the next one."""
     return current_lrs(trainer)[0]
 
 

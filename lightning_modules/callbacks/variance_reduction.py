@@ -1,4 +1,4 @@
-"""Gradients weighed by how far the micro-batches agree, for VR-SGD, VR-LARS and VR-LAMB."""
+"""Gradients weighted by how far the micro-batches agree, for VR-SGD, VR-LARS and VR-LAMB."""
 
 # torch has no public names for its multi-tensor operations.
 # pyright: reportPrivateUsage=false
@@ -15,17 +15,17 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.steps import gradient_norm, loss_scale
 from lightning_modules.gradients.micro_gradients import MicroGradients, squares
 
-# Keeps the ratio finite where all micro-batches agree: a part of the squared gradient, far below
-# its rounding, and at least the smallest number, for gradients of 0.
+# Keeps the ratio finite where all micro-batches agree: a fraction of the squared gradient far below
+# its rounding error, and at least the smallest normal number, for gradients of 0.
 _AGREED, _TINY = 1e-12, torch.finfo(torch.float32).tiny
 
 
 class WeighGradients(Callback):
     """Multiplies each weight's gradient by its signal-to-noise ratio, before the optimizer's step.
 
-    With a `ratio_decay` ``d``, by the average ``p <- d p + (1 - d) r``, corrected as Adam's for its
-    start at zero. The optimizer's groups hold `ratio_decay` and `floor` (variance_reduced.py).
-    The ratios are the same on all ranks.
+    With a `ratio_decay` ``d``, it multiplies by the moving average ``p <- d p + (1 - d) r``
+    instead, with Adam's bias correction. The optimizer's groups hold `ratio_decay` and `floor`
+    (variance_reduced.py). The ratios are the same on all ranks.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class WeighGradients(Callback):
         self._steps = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at every micro-batch's gradient from now on."""
+        """Watch every micro-batch's gradient from now on."""
         self._averages = [average.to(pl_module.device) for average in self._averages]
         self._micro.watch(
             pl_module.parameters(),
@@ -46,7 +46,7 @@ class WeighGradients(Callback):
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Weigh the gradient of all micro-batches."""
+        """Weight the gradient of the whole batch."""
         is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
         if is_scaled and not math.isfinite(gradient_norm(pl_module.parameters()).item()):
             return  # the loss scaler skips this step
@@ -87,8 +87,8 @@ def signal_to_noise(
         floor: the least weight of a gradient [dimensionless].
 
     Source:
-        Jiang et al. 2023, arXiv:2309.13681, algorithm 1; no code was published.
-        ``g_i`` is there the gradient of a device, here of `gradient_span` examples.
+        Jiang et al. 2023, arXiv:2309.13681, algorithm 1; no code was published. There ``g_i`` is
+        the gradient of a device; here, that of `gradient_span` examples.
     """
     squares = torch._foreach_mul(gradients, gradients)
     variances = torch._foreach_sub(mean_squares, squares)

@@ -15,10 +15,10 @@ from lightning_modules.modules.hooks import after_hook
 class WeightAverage(Callback):
     """``average <- decay average + (1 - decay) weights`` after each step, from the initial weights.
 
-    BatchNorm's running statistics are not averaged: evaluation uses the current ones.
-    The formula is torch's. Lightning's `WeightAveraging` is not used: it copies the whole module,
-    which cannot be done with layers that hold a process group, and averages from the weights
-    after the first step on.
+    BatchNorm's running statistics are not averaged: evaluation uses the current ones. The formula
+    is torch's. Lightning's `WeightAveraging` is not used: it copies the whole module, which cannot
+    be done with layers that hold a process group, and starts its average at the weights after the
+    first step.
 
     Args:
         decay: per optimizer step, for any batch [dimensionless].
@@ -37,7 +37,7 @@ class WeightAverage(Callback):
         after_hook(pl_module, "setup", begin)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Average where the module trains, in each weight's own memory format."""
+        """Move the average to the module's device, in each weight's own memory format."""
         pairs = zip(pl_module.parameters(), self._average, strict=True)
         self._average = [torch.empty_like(p).copy_(average) for p, average in pairs]
 
@@ -45,7 +45,7 @@ class WeightAverage(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Take in the weights after a step."""
+        """Update the average after a step."""
         if took_step(trainer, batch_idx):
             weights = [p.detach() for p in pl_module.parameters()]
             self._update(self._average, weights, 0)

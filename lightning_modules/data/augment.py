@@ -15,14 +15,14 @@ _TRIES = 10
 _AREA = (0.08, 1.0)
 _LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
 
-#: Uniform draws that `resized_crop` needs for each example.
+#: Uniform draws that `random_resized_crop` needs for each example.
 RESIZED_CROP_DRAWS = 2 * _TRIES + 3
 
 
 def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bool) -> Tensor:
     """A random window of each zero-padded image, half of them mirrored left to right.
 
-    Works on whichever device the images are, all of them at once.
+    Works on all images at once, on the device that they are on.
 
     Images are of shape (n, height, width, channels), as is the result. Draws are uniform in [0, 1),
     for top, left and mirroring: shape (n, 3), on the CPU. The padding is on each side [pixels].
@@ -34,7 +34,7 @@ def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bo
     device = images.device
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
     row_length, column_length = width + 2 * padding, height + 2 * padding
-    shifts = sent((draws[:, :2] * (2 * padding + 1)).long(), device)  # not all have float64
+    shifts = sent((draws[:, :2] * (2 * padding + 1)).long(), device)  # some devices lack float64
     rows = torch.arange(height, device=device) + shifts[:, :1]
     rows = rows + torch.arange(num, device=device)[:, None] * column_length
     columns = torch.arange(width, device=device)

@@ -13,7 +13,7 @@ from lightning_modules.data.randomness import epoch_order
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.batch import BatchSplit
 
-#: A pass over the micro-batches of a 0-based epoch.
+#: Wraps a pass over the micro-batches of a 0-based epoch.
 Windows = Callable[[Iterator[Any], int], Iterator[Any]]
 
 
@@ -69,7 +69,7 @@ class ValStreamed(Protocol):
 
 @runtime_checkable
 class Ordered(Protocol):
-    """Data whose order is its own."""
+    """Data with an epoch order of its own."""
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """The examples of a 0-based epoch in their order, shape (num_train_examples,)."""
@@ -93,10 +93,11 @@ class Settled(Protocol):
 class ValBatches:
     """A rank's batches of the validation examples between each start and stop.
 
-    Lightning's loop has to run on every rank: one without examples passes over the first.
+    Lightning's loop has to run on every rank: a rank without examples evaluates the first one,
+    which is not counted.
 
     Attributes:
-        counts: whether the examples are this rank's.
+        counts: whether the examples are this rank's own and count.
     """
 
     def __init__(self, data: Data, bounds: Iterable[tuple[int, int]]) -> None:
@@ -113,14 +114,14 @@ class ValBatches:
 
 
 class TrainingPasses:
-    """Passes over the micro-batches of a rank, by Lightning's Trainer and by hooks of a module.
+    """Passes over a rank's micro-batches, for Lightning's Trainer and for hooks of a module.
 
-    A hook may look at training data too, for a mean of them or a bank of features. Only the pass
-    that is trained on, the first after `set_epoch`, leaves out the steps that a resumed epoch has
-    behind it. A loader that no epoch was set of is made by a hook, and gives the first epoch.
+    A hook may read the training data too, for their mean or a bank of features. Only the pass that
+    is trained on, the first after `set_epoch`, skips the steps already taken in a resumed epoch. A
+    loader whose epoch was never set was made by a hook, and gives the first epoch.
 
     Args:
-        plan: of the run's batches, and of this rank's part in them.
+        plan: the run's batch plan, with this rank's part in it.
         windows: looks ahead at the micro-batches of each step of a 0-based epoch.
     """
 
@@ -173,9 +174,9 @@ class MicroBatches(TrainingPasses):
 
     Args:
         data: the data set.
-        plan: as of `TrainingPasses`.
+        plan: as in `TrainingPasses`.
         seed: the run's seed.
-        windows: as of `TrainingPasses`.
+        windows: as in `TrainingPasses`.
     """
 
     def __init__(
@@ -212,10 +213,11 @@ class MicroBatches(TrainingPasses):
 def keyed_draws(
     batches: Iterator[Any], plan: RankPlan, epoch: int, first_step: int
 ) -> Iterator[Any]:
-    """The micro-batches of a 0-based epoch from a step on, with all later draws by their places.
+    """The micro-batches of a 0-based epoch from a step on, with draws keyed by their position.
 
-    A user's module may draw as it likes, from its hooks before the transfer to the device on: the
-    same draws on every layout with this micro-batch, and after every resume. Ours draws by example.
+    A user's module may draw as it likes, from its hooks before the transfer to the device onwards:
+    the draws are the same on every layout with this micro-batch, and after every resume. Our own
+    modules key their draws by example, so nothing is seeded for them.
     """
     if not plan.has_own_module:
         yield from batches
@@ -229,7 +231,7 @@ def keyed_draws(
 def val_bounds(
     num_examples: int, *, split: BatchSplit, rank: int, in_whole_micro_batches: bool
 ) -> Iterator[tuple[int, int]]:
-    """First example of each of a rank's micro-batches, and the one after its last.
+    """Start and stop of each of a rank's validation micro-batches [examples].
 
     Args:
         num_examples: to evaluate, over all ranks [examples].

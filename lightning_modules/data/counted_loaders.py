@@ -1,8 +1,8 @@
-"""Loaders of data that can only be iterated: in their own order, in the run's micro-batches.
+"""Loaders for iterable data sets: in the data's own order, in the run's micro-batches.
 
-What is promised is the count: every micro-batch is whole. Which examples it has is the data set's
-business, so only one rank can train on it, and a run resumes in an epoch by passing over what it
-has had.
+Only the count is guaranteed: every micro-batch is full. Which examples it has is up to the data
+set, so only one rank can train on it, and a run resumes within an epoch by skipping what it has
+already seen.
 """
 
 import time
@@ -20,7 +20,7 @@ from lightning_modules.data.randomness import stream_of
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
 
-#: How long data are gone through to count them [seconds].
+#: Longest time to iterate over data in order to count them [seconds].
 _COUNTING_S = 60.0
 
 
@@ -30,10 +30,10 @@ def is_iterable(loader: Any) -> bool:
 
 
 def examples_of(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> int:
-    """The examples of a pass over a loader's data set, by going through it [examples].
+    """The examples of a loader's data set, counted by iterating over it [examples].
 
     Raises:
-        ValueError: if it has no end within these seconds.
+        ValueError: if it does not end within `within_s`.
     """
     check_batched(loader, "train_dataloader")
     single = DataLoader(
@@ -56,9 +56,9 @@ class CountedBatches(TrainingPasses):
     """An epoch of micro-batches of an iterable data set, for Lightning's Trainer; on one rank.
 
     Args:
-        loader: of the user's; its data set, collate function and workers stay.
-        plan: of the run's batches.
-        windows: as of `TrainingPasses`.
+        loader: the user's; its data set, collate function and worker settings are kept.
+        plan: the run's batch plan.
+        windows: as in `TrainingPasses`.
 
     Raises:
         ValueError: if the loader gives batches that cannot be counted, or there are several ranks.
@@ -85,7 +85,7 @@ class CountedBatches(TrainingPasses):
         return self._loader.dataset
 
     def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
-        """The whole micro-batches that are left.
+        """The full micro-batches of an epoch from a 0-based step on.
 
         Raises:
             ValueError: if the data set ends before the epoch does.
@@ -111,7 +111,7 @@ class CountedBatches(TrainingPasses):
 
 
 class CountedValidation:
-    """A validation loader of an iterable data set, as it is, with the same draws at each pass."""
+    """A user's validation loader of an iterable data set, with the same draws in each pass."""
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
         check_batched(loader, "val_dataloader")
@@ -126,13 +126,13 @@ class CountedValidation:
 def _keyed(
     loader: "DataLoader[Any]", num_examples: int, *key: int, drop_last: bool = True
 ) -> Iterator[tuple[int, Any]]:
-    """A pass over batches of so many examples, with their numbers; the draws of each by its own."""
+    """A pass over numbered batches of `num_examples`, each with draws keyed by its number."""
     whole = DataLoader(
         loader.dataset,
         batch_size=num_examples,
         drop_last=drop_last,
         collate_fn=loader.collate_fn,
-        generator=torch.Generator().manual_seed(stream_of(*key) % 2**63),  # of its processes
+        generator=torch.Generator().manual_seed(stream_of(*key) % 2**63),  # seeds its workers
         **process_settings(loader),
     )
     batches: Iterator[Any] = iter(())

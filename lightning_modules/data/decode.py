@@ -17,7 +17,7 @@ def decoded(encoded: bytes, *, channels: int, name: Callable[[], str]) -> Tensor
     One channel is grey, three are RGB; other images are converted. The name is for the error.
 
     Raises:
-        ValueError: if the bytes are no whole image.
+        ValueError: if the bytes are not a complete image.
     """
     try:
         with Image.open(io.BytesIO(encoded)) as image:

@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 real 8x8 images, an epoch of random affine views of them."""
+"""Handwritten digits: 1,797 real 8x8 images; an epoch consists of random affine views of them."""
 
 import importlib.util
 import math
@@ -94,7 +94,7 @@ class Digits:
 
 
 def _grid(matrices: Tensor) -> Tensor:
-    """`affine_grid` of 8x8 images, shape (n, 8, 8, 2), with its bits, in less time."""
+    """Like `affine_grid` for 8x8 images, bit for bit but faster; shape (n, 8, 8, 2)."""
     centres = torch.linspace(-1, 1, 8) * 7 / 8  # of the pixels
     by_x, by_y, shift = matrices[..., None, None].unbind(2)
     grid = by_x * centres + by_y * centres[:, None]
@@ -106,7 +106,7 @@ def _normalised(images: Tensor) -> Tensor:
 
 
 def _images_and_labels() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """From the file: importing scikit-learn, and pandas with it, takes each process a second."""
+    """Read from the file: importing scikit-learn, and so pandas, costs each process a second."""
     package = importlib.util.find_spec("sklearn")
     assert package is not None, "a dependency"
     assert package.origin is not None, "a package in files"

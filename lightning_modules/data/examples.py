@@ -9,19 +9,19 @@ from torch import Tensor
 
 
 def examples_in(batch: Any, expected: int | None = None) -> int:
-    """Examples of a micro-batch: the length of its tensors or lists, or what it says [examples].
+    """Examples of a micro-batch: the length of its tensors or lists, or its own count [examples].
 
     Args:
         batch: as a loader gives it.
-        expected: taken where one part of the batch is so long: of images of many sizes only the
-            list is as long as there are examples. But not where all its tensors, which are trained
-            on, are as long as each other and shorter: examples were dropped, not their names.
+        expected: returned if any part of the batch has this length, because of images of various
+            sizes only the list has an entry for each example. But if several tensors all have the
+            same, smaller length, that counts: examples were dropped, though not, say, their names.
 
     Raises:
-        ValueError: if that cannot be seen.
+        ValueError: if the batch does not show how many examples it has.
     """
     said = len(batch) if isinstance(batch, Tensor) else getattr(batch, "batch_size", None)
-    if isinstance(said, int):  # of a batch of graphs
+    if isinstance(said, int):  # such as a batch of graphs
         return said
     parts = parts_of(batch)
     if expected is not None and expected in map(len, filter(_has_length, parts)):
@@ -29,7 +29,7 @@ def examples_in(batch: Any, expected: int | None = None) -> int:
         all_alike = len(of_tensors) > 1 and len(set(of_tensors)) == 1
         return min(expected, of_tensors[0]) if all_alike else expected
     if isinstance(batch, list) and not any(map(_has_length, parts)):
-        return len(batch)  # of examples that were not collated
+        return len(batch)  # a list of uncollated examples
     try:
         return extract_batch_size(parts)
     except MisconfigurationException as error:
@@ -42,7 +42,7 @@ def examples_in(batch: Any, expected: int | None = None) -> int:
 
 def parts_of(batch: Any) -> list[Any]:
     """What a batch is made of: its values, its items, or the attributes of an object."""
-    if isinstance(batch, list | tuple):  # most are, and an abstract class is slow to ask
+    if isinstance(batch, list | tuple):  # most are, and checking against an abstract class is slow
         return list(batch)
     if isinstance(batch, Mapping):
         return list(batch.values())

@@ -11,8 +11,8 @@ _ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".
 class FolderImages:
     """The images of one split: ``root/split/class/.../image``; classes are numbered by their names.
 
-    The root holds train and val, with the same classes; `num_classes` None takes those there are.
-    Labels are of shape (n,).
+    The root holds train and val, with the same classes; with `num_classes` None, whatever classes
+    there are. Labels are of shape (n,).
 
     Raises:
         ValueError: if the folder is missing, or has other classes than it should, or an empty one.

@@ -1,6 +1,6 @@
-"""The generators that a user's code may draw from, torch's, Python's and NumPy's, by a key.
+"""Seeds the generators that a user's code may draw from (torch, Python, NumPy) by a key.
 
-Those of GPUs are left alone, except at the start of a run.
+Only `seed_draws` and `seed_everything` also seed the generators of GPUs.
 """
 
 import random
@@ -51,11 +51,11 @@ _GLOBAL = (
 
 
 class KeyedMaking:
-    """Makes something of examples, each under the draws of its key.
+    """Makes something from examples, with the random draws of each seeded by its key.
 
-    Seeding takes longer than fetching a small example does. So only those generators are seeded for
-    each example that were seen to draw in this process; the others are watched, and when one has
-    drawn, everything is made again with it seeded. The result is that of seeding them all.
+    Seeding takes longer than fetching a small example. So for each example only the generators that
+    were seen to draw in this process are seeded. The others are watched, and when one has drawn,
+    everything is made again with it seeded. The result is the same as if all were seeded.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class KeyedMaking:
         return bool(self._drawing)
 
     def __call__(self, make: Callable[[Callable[..., None]], Any]) -> Any:
-        """What `make` returns; it is given what seeds by a key."""
+        """What `make` returns when it is passed a function that seeds by a key."""
         while True:
             watched = [one for one in _GLOBAL if one not in self._drawing]
             for one in watched:
@@ -105,14 +105,14 @@ def seed_generators(*key: int) -> None:
 
 
 def seed_draws(*key: int) -> None:
-    """Seed them, and the GPUs' generators if this process uses any."""
+    """Seed the same generators, and that of the current GPU if this process uses one."""
     seed_generators(*key)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(stream_of(*key))
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of initial weights and of splits; torch's on GPUs too."""
+    """Seed the generators for initial weights and random splits, including torch's on GPUs."""
     torch.manual_seed(seed)
     random.seed(seed)
     _seed_numpy(seed)
@@ -120,7 +120,7 @@ def seed_everything(seed: int) -> None:
 
 @contextmanager
 def noted_seeds(noted: list[object]) -> Generator[None]:
-    """Note what the global generators are seeded with meanwhile."""
+    """Record what the global generators are seeded with inside the block."""
     places: list[tuple[Any, str]] = [(torch, "manual_seed"), (random, "seed"), (np.random, "seed")]
     before = [getattr(place, name) for place, name in places]
 

@@ -1,4 +1,4 @@
-"""Counting what a batch's loss is a mean over: tokens, boxes; on the CPU, as a loader gives it."""
+"""Counts the items that a batch's loss is a mean over (tokens, boxes), on the CPU."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sweeper.spec.import_path import imported
 
-#: What PyTorch's losses and Hugging Face's collators leave out.
+#: The label that PyTorch's losses ignore and Hugging Face's collators pad with.
 _IGNORED = -100
 
 
@@ -18,8 +18,8 @@ def item_count(loss_items: str) -> Callable[[Any], float]:
 
     Args:
         loss_items: the dotted path of a function of a batch, or a key of a batch that is a
-            dictionary. Of a key whose name ends with `mask`, and of what is true or false, the
-            entries that are not zero count; of whole numbers, those that are not -100.
+            dictionary. If its name ends with `mask`, or its entries are booleans, non-zero entries
+            are counted; of other integers, those that are not -100.
 
     Raises:
         ValueError: if the function cannot be imported.

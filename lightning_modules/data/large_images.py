@@ -36,12 +36,13 @@ class LargeImages:
     """A data set of images of any size, from folders of classes or from parquet.
 
     Training images are random parts, resized and half of them mirrored, by draws that are functions
-    of (seed, epoch, example); validation images are central parts. Workers send bytes; they become
-    numbers on the device that trains. Shapes: images (n, 3, size, size), labels (n,).
+    of (seed, epoch, example); validation images are central parts. Workers send uint8 pixels, which
+    are normalised on the device that trains. Shapes: images (n, 3, size, size), labels (n,).
 
-    The name is part of a run's identity, as the folder is not; `source` is folder
-    (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet; `num_workers` decode for each rank,
-    or auto; `resize` is the shorter side of a validation image before its centre is taken [pixels].
+    The name is part of a run's identity, the folder is not; `source` is folder
+    (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet; `num_workers` is the number of
+    decoding processes per rank, or auto; `resize` is the shorter side of a validation image before
+    its centre is taken [pixels].
 
     Raises:
         ValueError: if the files are missing or are not what the settings say.
@@ -127,7 +128,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class ViewMaker:
-    """Makes views of `size` pixels to train on and to evaluate; lives in the workers.
+    """Makes views of `size` pixels for training and evaluation; runs in the workers.
 
     The shorter side of a validation image is `resize` pixels before its centre is taken.
     """

@@ -1,4 +1,4 @@
-"""The loaders of a run: of data of ours, or rebuilt from a user's DataModule."""
+"""The loaders of a run: for our own data, or rebuilt from a user's DataModule."""
 
 import fcntl
 import os
@@ -28,13 +28,13 @@ def run_loaders(
     in_whole_micro_batches: bool,
     windows: Windows | None = None,
 ) -> dict[str, Any]:
-    """What `Trainer.fit` takes of any data, by the names of its arguments.
+    """The data arguments of `Trainer.fit`, by name.
 
     Args:
-        data: whose examples are trained on and evaluated: a user's DataModule, or data of ours.
-        plan: of the run's batches.
-        in_whole_micro_batches: as `val_bounds`.
-        windows: as of `MicroBatches`, for a user's data.
+        data: what to train on and evaluate: a user's DataModule, or one of our own data sets.
+        plan: the run's batch plan.
+        in_whole_micro_batches: as in `val_bounds`.
+        windows: as in `MicroBatches`, for a user's data.
 
     Raises:
         ValueError: if the data has another number of examples than the plan.
@@ -58,12 +58,12 @@ def run_loaders(
 def with_run_loaders(
     data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
 ) -> pl.LightningDataModule:
-    """A user's DataModule whose loaders are rebuilt, in place; its other hooks stay.
+    """Rebuild the loaders of a user's DataModule, in place; its other hooks stay.
 
     Args:
         data: the user's.
-        plan: of the run's batches.
-        windows: as of `MicroBatches`.
+        plan: the run's batch plan.
+        windows: as in `MicroBatches`.
     """
     names = ("prepare_data", "setup", "train_dataloader", "val_dataloader")
     made = {name: getattr(data, name) for name in names}
@@ -74,7 +74,7 @@ def with_run_loaders(
             made["prepare_data"]()
 
     def setup(stage: str) -> None:
-        seed_everything(plan.seed)  # of a random split: the same on every rank and attempt
+        seed_everything(plan.seed)  # so that a random split is the same on every rank and attempt
         with _held(data, fcntl.LOCK_SH):
             made["setup"](stage)
 
@@ -96,17 +96,17 @@ def with_run_loaders(
 
 @contextmanager
 def _held(data: pl.LightningDataModule, kind: int) -> Generator[None]:
-    """The lock of the folder of runs: none of a sweep writes data while another reads them.
+    """Lock the folder of runs, so that no run of a sweep writes data while another reads them.
 
     Args:
-        data: of a Trainer in the folder of an attempt, or of none.
-        kind: of the lock, as of `fcntl.flock`.
+        data: its Trainer works in the folder of an attempt; without a Trainer nothing is locked.
+        kind: of lock, as in `fcntl.flock`.
     """
-    if data.trainer is None:  # the memory of a run is traced, by nobody else
+    if data.trainer is None:  # in the trace of a run's memory, where no other run reads them
         yield
         return
     folder = Path(data.trainer.default_root_dir)
-    of_runs = folder.parent.parent  # none where a run is trained alone
+    of_runs = folder.parent.parent  # not so named if a run is trained on its own
     descriptor = os.open(of_runs if of_runs.name == "attempts" else folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # some network file systems have no locks

@@ -1,4 +1,4 @@
-"""What a plan can know of data on disk without torch: whether it is there, how much there is."""
+"""What a plan can know about data on disk without torch: whether they exist, and their counts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from lightning_modules.data.parquet import ParquetImages, missing_files, split_f
 from sweeper.spec.sentences import checked
 from sweeper.spec.values import Count, Settings, Switch, Text
 
-#: A folder of more images is counted by its runs only: listing it takes long.
+#: A folder with more images is counted only by its runs, as listing it takes long.
 _FEW = 200_000
 
 
@@ -20,7 +20,7 @@ def opened(
     """The images of a split, from folders of classes or from parquet.
 
     Raises:
-        ValueError: if they are not there, or the source is another one.
+        ValueError: if there are none, or the source is neither of the two.
     """
     if source == "folder":
         return FolderImages(root, split, num_classes=num_classes)
@@ -34,7 +34,7 @@ def opened(
 
 
 class _Bytes(Settings, extra="allow"):
-    """What is read of the settings of a text."""
+    """The settings of a text that are read here."""
 
     root: Text
     length: Count
@@ -50,7 +50,7 @@ class _Bytes(Settings, extra="allow"):
 
 
 class _Images(Settings, extra="allow"):
-    """What is read of the settings of large images."""
+    """The settings of large images that are read here."""
 
     root: Text
     source: Literal["folder", "parquet"]
@@ -59,7 +59,7 @@ class _Images(Settings, extra="allow"):
     num_val_examples: Count | None
 
     def counts(self) -> dict[str, int]:
-        """Classes, and images of each split; those of a huge folder are left to its runs."""
+        """Classes, and images of each split; images of a huge folder are counted by its runs."""
         stated = (self.num_train_examples or 0) + (self.num_val_examples or 0)
         if self.source == "folder" and stated > _FEW:
             return {"num_classes": len(check_classes(Path(self.root), self.num_classes))}
@@ -73,7 +73,7 @@ class _Images(Settings, extra="allow"):
 
 
 class _SmallImages(Settings, extra="allow"):
-    """What is read of the settings of small images."""
+    """The settings of small images that are read here."""
 
     name: Text
     root: Text
@@ -81,7 +81,7 @@ class _SmallImages(Settings, extra="allow"):
     download: Switch
 
     def counts(self) -> dict[str, int]:
-        """None, as these data sets are read whole by a run; their files must be there."""
+        """No counts, as a run reads these data sets whole; checks that their files exist."""
         root = Path(self.root)
         for split in ("train", "val") if self.source == "parquet" else ():
             if not split_files(root, split):
@@ -105,13 +105,13 @@ _ON_DISK: dict[str, type[_Bytes | _Images | _SmallImages]] = {
 
 
 def counted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The group of a data set, with the counts of its files in place of those that are null.
+    """The config group of a data set, with counts that are null replaced by those of its files.
 
     Args:
-        data: resolved; one without files of ours stays.
+        data: the resolved group; returned unchanged unless it is one of our data sets on disk.
 
     Raises:
-        ValueError: if the files are missing, or other counts are stated than theirs.
+        ValueError: if files are missing, or the stated counts differ from theirs.
     """
     kind = _ON_DISK.get(str(data.get("_target_")))
     if kind is None:

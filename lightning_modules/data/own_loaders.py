@@ -1,9 +1,9 @@
 """Loaders of a user's own DataModule, rebuilt around the run's order of examples.
 
-A loader gives its data set, its collate function and its workers; which examples a micro-batch has
-is the plan's business. The random draws of an example belong to (seed, epoch, index): torch's,
-Python's and NumPy's generators are seeded around `dataset[index]`, in whichever process, which
-leaves them there in a state of no meaning.
+The user's loader supplies the data set, the collate function and the worker settings; the plan
+decides which examples a micro-batch has. The random draws of an example are keyed by (seed, epoch,
+index): torch's, Python's and NumPy's generators are seeded before `dataset[index]`, in whichever
+process makes it; their state afterwards has no meaning.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,18 +29,19 @@ from lightning_modules.data.own_order import OwnOrder
 from lightning_modules.data.randomness import epoch_order
 
 _Key = tuple[int, int]  # epoch, index in the data set
-_COLLATE = 1  # after the key of a first example: draws of the collate function
+_COLLATE = 1  # appended to the key of a batch's first example: draws of the collate function
 
 
 class OwnExamples:
-    """The training examples of a loader, in the order and the micro-batches that are asked for.
+    """The training examples of a loader, in the requested order and micro-batches.
 
     Args:
-        loader: of the user's; its sampler gives the order, unless it draws without replacement.
+        loader: the user's; its sampler gives the order, unless that is a plain random permutation.
         seed: the run's seed.
 
     Attributes:
-        num_train_examples: in an epoch: of the data set, or of the sampler [examples].
+        num_train_examples: examples of an epoch: those of the data set, or of the sampler
+            [examples].
         dataset: the user's.
     """
 
@@ -66,16 +67,16 @@ class OwnExamples:
         return self._own(epoch)
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Any]:
-        """The micro-batch of each of these indices, as the user's collate function makes it."""
+        """A micro-batch for each tensor of indices, made by the user's collate function."""
         self._asked.batches = ([(self._epoch, i) for i in part.tolist()] for part in asked)
         yield from self._loader
 
 
 class ValLoader:
-    """A rank's part of a validation loader: each example once, as many batches on every rank.
+    """A rank's part of a validation loader: each example once, equally many batches on all ranks.
 
     Args:
-        loader: of the user's.
+        loader: the user's.
         seed: the run's seed.
         rank: this process among the ranks.
         world_size: ranks [count].
@@ -140,7 +141,7 @@ def rebuilt(
 
 
 def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
-    """Have `get_worker_info` of a loading process give the user's data set, as it would."""
+    """Have `get_worker_info` in a worker return the user's data set, as in the user's loader."""
     info: Any = get_worker_info()
     object.__setattr__(info, "dataset", info.dataset.own)  # it is frozen
     if then is not None:
@@ -148,7 +149,7 @@ def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
 
 
 def batch_of(dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key]) -> Any:
-    """The batch of these (epoch, index) as a loader of seed 0 makes it, made in this process."""
+    """The batch of these (epoch, index) keys, as a loader with seed 0 makes it, in this process."""
     return _Keyed(dataset, collate, 0).__getitems__(keys)
 
 
@@ -166,7 +167,7 @@ def process_settings(loader: "DataLoader[Any]") -> dict[str, Any]:
 
 
 def check_loader(loader: Any, made_by: str) -> None:
-    """Refuse what is no loader of a data set with indices.
+    """Refuse anything but a DataLoader of a data set with indices.
 
     Raises:
         ValueError: names what was given.
@@ -181,7 +182,7 @@ def check_loader(loader: Any, made_by: str) -> None:
 
 
 def check_batched(loader: Any, made_by: str) -> None:
-    """Refuse what is no loader of batches of examples.
+    """Refuse anything but a DataLoader that batches its examples.
 
     Raises:
         ValueError: names what was given.
@@ -208,7 +209,7 @@ def check_batched(loader: Any, made_by: str) -> None:
 
 
 def _changes_batches(kind: type) -> str | None:
-    """What of a kind of loader may give other batches than torch's; None if it is torch's own."""
+    """The method by which a loader class may change torch's batches; None if it has none."""
     for name in ("__iter__", "_get_iterator"):
         owner = next(one for one in kind.__mro__ if name in vars(one))
         if owner.__module__.partition(".")[0] not in ("torch", "torchdata"):
@@ -217,7 +218,7 @@ def _changes_batches(kind: type) -> str | None:
 
 
 class _Keyed(Dataset[Any]):
-    """Batches of a data set, with the draws of each example by its key."""
+    """Batches of a data set, with the draws of each example seeded by its key."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
         self.own, self._collate, self._seed = dataset, collate, seed
@@ -228,13 +229,13 @@ class _Keyed(Dataset[Any]):
             seed(self._seed, epoch, index)
             return self.own[index]
 
-        if self._keyed is None:  # what draws is found out with one example, not with a batch
+        if self._keyed is None:  # one example, not a batch, shows which generators draw
             self._keyed = KeyedMaking()
             self._keyed(lambda seed: example(seed, *keys[0]))
         keyed = self._keyed
 
         def batch(seed: Callable[..., None]) -> Any:
-            if not keyed.has_effect:  # two calls for each example take as long as many data sets
+            if not keyed.has_effect:  # two more calls per example cost as much as many data sets
                 return self._collate([self.own[index] for _, index in keys])
             examples = [example(seed, *key) for key in keys]
             seed(self._seed, *keys[0], _COLLATE)
@@ -247,7 +248,7 @@ class _Keyed(Dataset[Any]):
 
 
 class _Asked:
-    """The batches of a pass, set before it begins."""
+    """The batches of a pass, set before the pass begins."""
 
     def __init__(self) -> None:
         self.batches: Iterator[list[_Key]] = iter(())
@@ -257,12 +258,12 @@ class _Asked:
 
 
 def as_it_is(batch: Any) -> Any:
-    """What is not collated."""
+    """Return a batch that was collated already."""
     return batch
 
 
 def _own_sampler(loader: "DataLoader[Any]") -> Any:
-    """What gives the order of a loader; None if the run's permutation does."""
+    """The sampler that orders a loader's examples; None if the run's permutation does."""
     if type(loader.batch_sampler) is not BatchSampler:
         return loader.batch_sampler
     sampler: Any = loader.batch_sampler.sampler  # loader.sampler is another if this was given

@@ -1,4 +1,4 @@
-"""The order of a sampler of a user's own, as a function of (seed, epoch)."""
+"""The order that a user's own sampler gives, as a function of (seed, epoch)."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -12,15 +12,15 @@ from torch.utils.data import Sampler
 from lightning_modules.data.generators import kept_generators, seed_generators
 from lightning_modules.data.randomness import stream_of
 
-_INSIDE = ("sampler", "batch_sampler")  # where samplers keep the sampler that they are made of
+_INSIDE = ("sampler", "batch_sampler")  # attributes for the sampler that a sampler wraps
 
 
 class OwnOrder:
-    """The order that a sampler gives in an epoch: of its pass of that number, whoever resumes.
+    """The order of a sampler's pass in an epoch, which a resume does not change.
 
-    What it draws is seeded by (seed, epoch), from the global generators and from those that it has
-    as attributes; `set_epoch` is called. A sampler may count its passes itself, so those of the
-    epochs before are made too, except of torch's samplers, which do not.
+    The global generators, and those that the sampler has as attributes, are seeded by (seed,
+    epoch), and `set_epoch` is called. A sampler may count its own passes, so the passes of earlier
+    epochs are made too, except for torch's samplers, which do not count.
 
     Args:
         sampler: of examples or of batches.

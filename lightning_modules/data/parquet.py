@@ -20,10 +20,10 @@ _SPLITS = {"train": ("train",), "val": ("validation", "val", "test")}
 class ParquetImages:
     """Encoded images and labels of one split: rows of one or more parquet files, in their order.
 
-    A column of structs ``{bytes, path}`` called image or img, and a column of class numbers called
-    label or fine_label.
+    The files have a column of structs ``{bytes, path}`` called image or img, and a column of class
+    numbers called label or fine_label.
 
-    Labels, shape (n,), are 0 to num_classes - 1; None takes those there are.
+    Labels, shape (n,), are 0 to num_classes - 1; with None, they are not checked.
 
     Raises:
         ValueError: if a file is not of this layout, or its labels are wrong; the file is named.
@@ -53,7 +53,7 @@ class ParquetImages:
         return len(self.labels)
 
     def encoded(self, row: int) -> bytes:
-        """The encoded image of a row; the row group around it is read and kept."""
+        """The encoded image of a row; its whole row group is read and cached."""
         group = bisect.bisect_right(self._starts, row) - 1
         if self._cached[0] != group:
             self._cached = (group, self._images_of(group))
@@ -90,7 +90,7 @@ class ParquetImages:
 def split_files(root: Path, split: str) -> list[Path]:
     """The parquet files of a split below a folder, by the beginnings of their names.
 
-    They may lie deeper, as in ``data/train-00000-of-00002.parquet``; val takes the first there is
+    They may lie deeper, as in ``data/train-00000-of-00002.parquet``; val is the first that exists
     of validation, val and test.
     """
     for beginning in _SPLITS[split]:

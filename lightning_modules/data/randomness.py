@@ -1,4 +1,4 @@
-"""Randomness as a function of what it is for, never of who draws it.
+"""Randomness as a function of what it is for, never of which process draws it.
 
 A draw depends on (seed, epoch, example, draw), so it is the same on every layout and after
 every resume. The generator is SplitMix64 with a counter: the counter times the golden ratio, then

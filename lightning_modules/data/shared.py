@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sweeper.store.publish import publishing
 
 Array = npt.NDArray[np.uint8]
-#: What the arrays of one sweep may take together, and of the file system (which is memory) at most.
+#: Limits on a sweep's arrays: bytes in all, and fraction of the file system (which is memory).
 _MOST_BYTES, _MOST_SHARE = 4 * 2**30, 1 / 8
 
 
@@ -20,9 +20,9 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
     """The array that `make` returns, from the sweep's shared folder if it is there already.
 
     The folder is named by SWEEPER_SHARED, which the launcher sets and clears; without it, or where
-    it has no room, the array is simply made. Two makers at once publish the same bytes.
-    The arrays that were used longest ago make room for new ones; who uses one keeps it.
-    The key names everything that `make` depends on, in letters, digits and dashes.
+    it has no room, the array is simply made. Two processes that make it at once publish the same
+    bytes. The least recently used arrays are removed to make room; a process that uses one keeps
+    it. The key names everything that `make` depends on, in letters, digits and dashes.
     """
     folder = os.environ.get("SWEEPER_SHARED")
     if not folder:
@@ -30,7 +30,7 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
     path = Path(folder) / f"{key}.npy"
     with contextlib.suppress(FileNotFoundError):
         os.utime(path)
-        return np.load(path, mmap_mode="c")  # torch wants arrays that it may write
+        return np.load(path, mmap_mode="c")  # torch needs writable arrays
     array = make()
     # where there is no room: sharing is only for speed
     with contextlib.suppress(OSError):
@@ -41,7 +41,7 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
 
 
 def _make_room(folder: Path, num_bytes: int) -> None:
-    """Remove what was used longest ago, until all arrays and a new one are within the bound."""
+    """Remove the least recently used arrays until the rest and a new one are within the limit."""
     found = [(path.stat(), path) for path in folder.glob("*.npy")]
     total = num_bytes + sum(stat.st_size for stat, _ in found)
     most = min(_MOST_BYTES, _MOST_SHARE * shutil.disk_usage(folder).total)

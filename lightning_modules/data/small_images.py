@@ -30,9 +30,10 @@ class SmallImages:
     Shapes: images (n, channels, height, width), labels (n,).
 
     For torchvision's files the name is CIFAR10, CIFAR100, MNIST or FashionMNIST; `shape` is
-    channels, height, width; `padding` is of the random shift [pixels]; mean and std are of each
-    channel, as fractions of full brightness. `drawn_from`: training images in the files, where
-    `num_train_examples` of them are drawn, once and at random, the same for every seed; None: all.
+    channels, height, width; `padding` limits the random shift [pixels]; mean and std are per
+    channel, as fractions of full brightness. `drawn_from` is the number of training images in the
+    files if `num_train_examples` of them are drawn at random, the same ones for every seed; None to
+    use all.
 
     Raises:
         ValueError: if the files are missing or are not what the settings say.

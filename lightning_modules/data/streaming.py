@@ -29,7 +29,8 @@ class Stream:
     A batch's contents depend only on the requested examples, so the number of workers changes
     nothing but speed. A batch is made in parts, by several workers at a time.
 
-    With `num_workers` 0 the examples are made in this process; `make` travels to the workers.
+    With `num_workers` 0 the examples are made in this process; otherwise `make` is sent to the
+    workers.
     """
 
     def __init__(self, make: Make, *, num_workers: int, device: torch.device) -> None:
@@ -78,8 +79,8 @@ class Stream:
 def workers_for(stated: int | str, *, ranks_on_node: int, device: torch.device) -> int:
     """Worker processes of one rank [count].
 
-    Auto is the cores of this machine shared by its ranks; where the ranks train on these cores too,
-    one less than that, but at least one.
+    `auto` divides this machine's cores among its ranks; where the ranks train on these cores too,
+    it is one fewer, but at least one.
 
     Raises:
         ValueError: if stated is neither auto nor a number, 0 or more.
@@ -105,7 +106,7 @@ class _Asked(Sampler[_Part]):
 
 
 class _Parts(Dataset[Batch]):
-    """The workers' view: a part of a batch for each thing asked."""
+    """The data set that workers see: a part of a batch for each request."""
 
     def __init__(self, make: Make) -> None:
         self._make = make

@@ -12,7 +12,7 @@ from lightning_modules.process.transfer import sent
 
 
 class RandomImages:
-    """A few random examples, repeated: as fast as memory, for measuring what trains on them.
+    """A few random examples, repeated: as fast as memory, for measuring the speed of training.
 
     Example ``i`` shows example ``i % distinct``. Inputs are standard normal, shape (n, *shape);
     labels are ``i % distinct % num_classes``, shape (n,).

@@ -12,11 +12,11 @@ from lightning_modules.data.labels import check_count
 class TextBytes:
     """Consecutive sequences of a text's bytes; the last ones are for validation.
 
-    Sequence ``i`` is bytes ``i * length`` to ``(i + 1) * length``; its labels are the bytes one
-    further. Shapes: inputs and labels (n, length). Bytes after the last whole sequence are not
+    Sequence ``i`` is bytes ``i * length`` to ``(i + 1) * length``; its labels are the same, shifted
+    by one byte. Shapes: inputs and labels (n, length). Bytes after the last whole sequence are not
     used.
 
-    The name is part of a run's identity, as the path is not. The length is in bytes,
+    The name is part of a run's identity, the path is not. The length is in bytes,
     `num_train_examples` and `num_val_examples` are in sequences; the first is checked.
 
     Raises:
@@ -43,7 +43,7 @@ class TextBytes:
         """Nothing changes between epochs but the order."""
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
-        """Sequences at these positions and the same one byte further, shape (n, length)."""
+        """Sequences at these positions, and the same shifted by one byte, shape (n, length)."""
         length = self.input_shape[0]
         indices = examples.numpy()[:, None] * length + np.arange(length + 1)
         symbols = torch.from_numpy(self._bytes[indices].astype(np.int64))

@@ -11,7 +11,7 @@ from torchvision import datasets
 
 from lightning_modules.data.labels import check_labels
 
-#: What lies in the root for each data set, for whoever has to put it there.
+#: What the root must hold for each data set, for the error message.
 _FILES = {
     "CIFAR10": "cifar-10-batches-py/ (from cifar-10-python.tar.gz)",
     "CIFAR100": "cifar-100-python/ (from cifar-100-python.tar.gz)",

@@ -21,8 +21,8 @@ from sweeper.spec import comm_hooks
 class GradientExchange(Callback):
     """Has DDP exchange gradients through a communication hook.
 
-    Lightning registers hooks on GPUs only, and says nothing elsewhere. Hooks act on a single rank
-    as well, so that compression rounds on every layout.
+    Lightning registers hooks only on GPUs, and silently ignores them elsewhere. Hooks act on a
+    single rank too, so that compression rounds gradients on every layout.
     """
 
     def __init__(self, hook: Any, hook_state: Any = None) -> None:

@@ -11,14 +11,14 @@ from torch.futures import Future
 class Hierarchy:
     """The mean over ranks in three phases, so that one rank of each node uses the network.
 
-    Each node's ranks sum their gradients in its first rank; the first ranks all-reduce the sums;
-    each hands the result to the others of its node. Between nodes travels one gradient per node
-    instead of one per rank. The phases of a bucket follow each other and the backward pass waits
-    for them, unlike in DDP's own exchange.
+    Each node's ranks sum their gradients on its first rank; the first ranks all-reduce the sums;
+    each broadcasts the result within its node. One gradient per node crosses the network instead of
+    one per rank. The phases of a bucket run one after another and the backward pass waits for them,
+    unlike in DDP's own exchange.
 
     Groups are made at the first exchange, by all ranks together.
 
-    The numbers of a node's ranks follow each other; fewer ranks than `ranks_per_node` are one node.
+    A node's ranks are numbered consecutively; fewer ranks than `ranks_per_node` count as one node.
 
     Source:
         Jia et al. 2018, arXiv:1807.11205, section 4.2 (three phases; its third is the broadcast).

@@ -13,7 +13,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from lightning_modules.process.world import num_ranks
 
-#: A function of one micro-batch's gradient of one parameter that grows with the gradient's square.
+#: A function of one parameter's gradient in one micro-batch, quadratic in that gradient.
 Statistic = Callable[[Tensor], Tensor]
 
 
@@ -31,8 +31,8 @@ class MicroGradients:
     """Means of a statistic over all micro-batches of an optimizer step, on all ranks.
 
     Autograd hands over each micro-batch's gradient on its way into ``.grad``, before accumulation
-    and before ranks exchange anything; gradients that go elsewhere, as SAM's, are not seen. All
-    parameters' sums are exchanged in one all-reduce.
+    and before ranks exchange anything; gradients that go elsewhere, such as those SAM climbs along,
+    are not seen. All parameters' sums are exchanged in one all-reduce.
     """
 
     def __init__(self, statistic: Statistic) -> None:
@@ -50,10 +50,11 @@ class MicroGradients:
         accumulation_steps: Callable[[], int],
         loss_scale: Callable[[], float],
     ) -> None:
-        """Look at every gradient of these parameters from now on.
+        """Watch every gradient of these parameters from now on.
 
-        Both functions are asked at each use: micro-batches per rank per step, by which Lightning
-        divides losses, and what losses are multiplied by (16-mixed; else 1).
+        Both functions are called at each use: `accumulation_steps` gives the micro-batches per rank
+        per step, by which Lightning divides losses; `loss_scale` what losses are multiplied by (1
+        except with 16-mixed).
         """
         self._accumulation_steps, self._loss_scale = accumulation_steps, loss_scale
         for parameter in parameters:
@@ -76,7 +77,7 @@ class MicroGradients:
                 "one. Lower optimizer.gradient_span or noise_span, or raise batch."
             )
             raise ValueError(msg)
-        # A parameter that some micro-batches leave out has no gradient of them: zero.
+        # A parameter that no micro-batch has used has a gradient of zero.
         sums = [
             self._sums[p] if p in self._counts else self._statistic(torch.zeros_like(p))
             for p in parameters
@@ -88,10 +89,10 @@ class MicroGradients:
         return list(torch._foreach_mul(sums, scale**2 / count))
 
     def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        """Count in the gradient of one micro-batch."""
+        """Add the statistic of one micro-batch's gradient."""
         value = self._statistic(gradients[0].detach())
         count = self._counts.get(parameter, 0)
-        if count in {0, self._accumulation_steps()}:  # all: the loss scaler skipped their step
+        if count in {0, self._accumulation_steps()}:  # all: the loss scaler skipped that step
             self._sums[parameter], count = value, 0
         else:
             self._sums[parameter] += value

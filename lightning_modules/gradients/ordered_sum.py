@@ -22,12 +22,13 @@ from sweeper.spec.batch import BatchSplit
 
 
 class OrderedSum(Callback):
-    """The mean gradient of a step, and its BatchNorm statistics, as one fixed sum.
+    """The mean gradient of a step, and its BatchNorm statistics, summed in one fixed order.
 
     The gradient of each micro-batch's own undivided loss is a leaf of one tree over the step's
     micro-batches in the step's order; the root is divided by their number, once.
 
-    DDP leaves each rank its own gradients. The position is moved on before this callback's turn.
+    DDP exchanges nothing: each rank keeps its own gradients. The callback that moves `position` on
+    must run before this one.
     """
 
     def __init__(self, model: nn.Module, plan: RankPlan, position: StepPosition) -> None:
@@ -37,13 +38,13 @@ class OrderedSum(Callback):
         self._lay_out(plan.split(0))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Also lay out an epoch resumed in the middle, which Lightning does not start again."""
+        """Register the hook; set up a resumed epoch too, which Lightning does not start again."""
         ddp_of(trainer).register_comm_hook(None, _keep)
         self._find_layers(pl_module)  # a user's module may have made more
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Sum over the steps of this epoch's batch."""
+        """Set up the sums for this epoch's batch."""
         self._lay_out(self._plan.split(trainer.current_epoch))
 
     def on_before_backward(
@@ -51,7 +52,7 @@ class OrderedSum(Callback):
     ) -> None:
         """Undo Lightning's division of the loss by the accumulation steps, which rounds.
 
-        The slope that reaches the undivided loss is n / n: one, exactly.
+        The gradient that reaches the undivided loss is n / n: exactly one.
         """
         steps = trainer.accumulate_grad_batches
 
@@ -62,7 +63,7 @@ class OrderedSum(Callback):
 
     @torch.no_grad()
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the gradients of a micro-batch; after a step's last, they become the step's."""
+        """Add a micro-batch's gradients; after the step's last one, set the step's gradients."""
         split, position = self._split, self._position
         index = position.first_example // split.micro_batch - position.step * self._num
         is_last = index == self._indices[self._rank][-1]
@@ -77,10 +78,10 @@ class OrderedSum(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Refuse to resume from a checkpoint with other sums.
+        """Refuse to resume from a checkpoint that was made with other sums.
 
         Raises:
-            ValueError: if the checkpoint's weights are those of another micro-batch.
+            ValueError: if the checkpoint was made with another micro-batch.
         """
         state = checkpoint["callbacks"].get(self.state_key)
         if state != self.state_dict():
@@ -104,7 +105,7 @@ class OrderedSum(Callback):
         self._sum = TreeSum(self._num)
 
     def _leaf(self) -> list[Tensor]:
-        """Gradients and running terms of one micro-batch; the next begins with none."""
+        """Gradients and BatchNorm terms of one micro-batch, which are cleared for the next."""
         end = (self._position.step + 1) * self._spans
         gradients = [
             torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -128,7 +129,7 @@ class OrderedSum(Callback):
 
 
 def _keep(state: object, bucket: GradBucket) -> Future[Tensor]:
-    """DDP's exchange of a bucket of gradients without any: each rank keeps its own."""
+    """A communication hook that exchanges nothing: each rank keeps its own gradients."""
     del state
     future: Future[Tensor] = Future()
     future.set_result(bucket.buffer())

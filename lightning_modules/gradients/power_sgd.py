@@ -1,4 +1,4 @@
-"""PowerSGD's low-rank gradients, with what it feeds back kept in checkpoints."""
+"""PowerSGD's low-rank gradients, with its error feedback kept in checkpoints."""
 
 from typing import Any
 
@@ -15,18 +15,20 @@ from lightning_modules.gradients.rank_states import gather_states
 from lightning_modules.optimizers.run_strategy import ddp_of
 
 #: DDP rebuilds its buckets after the first step of a process, unless it looks for unused
-#: parameters. Errors and factors are kept by bucket, so a resumed run needs the same ones at once.
+#: parameters. Errors and factors are kept by bucket, so a resumed run needs the same buckets at
+#: once.
 DDP_SETTINGS = {"find_unused_parameters": True}
 
 
 class PowerSGD(Callback):
     """torch's PowerSGD, resumable.
 
-    Each rank feeds back what its own gradient lost. On the ranks that it was saved on, a run goes
-    on with the same errors; on another number of ranks each takes the mean of all errors, so their
-    mean, which is what the next exchange adds, stays the same.
+    Each rank feeds back the compression error of its own gradient. On as many ranks as before, a
+    resumed run continues with the same errors; on another number, each rank takes the mean of all
+    errors, so that their mean, which the next exchange adds, stays the same.
 
-    Up to `start_step` [steps] gradients are exchanged uncompressed; `rank` is of the approximation.
+    Up to `start_step` [steps] gradients are exchanged uncompressed; `rank` is that of the
+    approximation.
 
     Source:
         Vogels et al. 2019, arXiv:1905.13727.
@@ -75,10 +77,10 @@ class PowerSGD(Callback):
 
 
 def _exchange(state: powerSGD_hook.PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
-    """The hook of torch, whose three exchanges are over before anything else is exchanged.
+    """The hook of torch, with its three exchanges finished before anything else is exchanged.
 
-    It starts the second and the third from threads of gloo, which takes what ranks exchange in the
-    order in which each of them started it: DDP's next one would be met by another rank's second.
+    It starts the second and the third from threads of gloo, which pairs exchanges in the order in
+    which each rank started them: DDP's next one could be paired with another rank's second.
     """
     exchanged = powerSGD_hook.powerSGD_hook(state, bucket)
     if not bucket.buffer().is_cuda:  # NCCL's are all started by now

@@ -22,10 +22,10 @@ def gather_states(state: State) -> list[State]:
 def own_state(states: Sequence[State], add: Callable[[Sequence[State], int], State]) -> State:
     """The state that this rank resumes with, from those of `gather_states`.
 
-    On as many ranks as before each has its own. On another number rank 0 has the sum over all and
-    the others have nothing, so that sums over ranks stay the same.
+    On as many ranks as before, each gets its own. On another number, rank 0 gets the sum over all
+    and the others get zero, so that sums over ranks stay the same.
 
-    `states` are by rank; `add` sums states, times 1 or 0.
+    `states` are in rank order; `add` sums states, times 1 or 0.
     """
     rank = dist.get_rank() if num_ranks() > 1 else 0
     if len(states) == num_ranks():

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-#: A part of the leaves: the first, and the one after the last.
+#: A range of leaves: the first, and the one after the last.
 Node = tuple[int, int]
 
 
@@ -18,9 +18,9 @@ class TreeSum:
     """Adds up lists of tensors in one fixed binary tree, in whatever order they come.
 
     The tree halves the leaves until single ones are left. Only sums that wait for their sibling are
-    kept: of `n` leaves that come in order, at most ``log2(n) + 1``.
+    kept: of `n` leaves that are added in order, at most ``log2(n) + 1``.
 
-    `partial` has the sums so far; only the root when all leaves have been added.
+    `partial` has the sums so far: just the root once all leaves have been added.
     """
 
     def __init__(self, num_leaves: int) -> None:
@@ -28,7 +28,7 @@ class TreeSum:
         self._above = _above((0, num_leaves))
 
     def add(self, node: Node, tensors: list[Tensor]) -> None:
-        """Add the sum of a node, or of a leaf ``(i, i + 1)``; the tensors are used up."""
+        """Add the sum of a node, or of a leaf ``(i, i + 1)``; the tensors may be overwritten."""
         while node in self._above:
             parent, sibling = self._above[node]
             if sibling not in self.partial:
@@ -39,7 +39,7 @@ class TreeSum:
         self.partial[node] = tensors
 
     def take(self) -> dict[Node, list[Tensor]]:
-        """The sums so far, which are forgotten."""
+        """Return the sums so far, and forget them."""
         taken, self.partial = self.partial, {}
         return taken
 
@@ -47,7 +47,8 @@ class TreeSum:
 def held_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
     """The sums that each rank is left with when it has added all its leaves, in ascending order.
 
-    One each if a power of two of ranks have consecutive leaves, equally many.
+    One sum each if the number of ranks is a power of two, and all have equally many, consecutive
+    leaves.
     """
     held: list[list[Node]] = []
     for leaves in leaves_of_ranks:
@@ -63,8 +64,8 @@ def sum_over_ranks(
 ) -> list[Tensor]:
     """The root of the tree, bitwise identical on every rank.
 
-    Each rank gets one part of all ranks' sums, adds it up and hands it round: about the traffic of
-    an all-reduce where each rank holds one sum.
+    Each rank receives one slice of all ranks' sums, adds it up and sends the result to all: about
+    the traffic of an all-reduce if each rank holds one sum.
 
     `partial` are this rank's sums; `held` says which nodes each rank has.
     """

@@ -24,12 +24,12 @@ class GhostBatchNorm(nn.Module):
     rank sums the terms of its own spans with their final weights; `merge_ranks` adds them up once
     an epoch, so they do not depend on the layout either.
 
-    A span larger than the micro-batch is normalised by several ranks together. A pass that is
-    repeated for the backward pass, as activation checkpointing does, is not counted again.
+    A span larger than the micro-batch is normalised by several ranks together. A forward pass that
+    is repeated during the backward pass, as by activation checkpointing, is not counted again.
 
     Raises:
-        ValueError: in training, if the layer is not called once, with the micro-batch's examples,
-            in each pass: its running statistics would be those of something else.
+        ValueError: in training, if the layer is not called exactly once per pass, with the
+            micro-batch's examples: its running statistics would be wrong.
 
     Source:
         Hoffer, Hubara & Soudry 2017, arXiv:1705.08741, algorithm 1; a span of 32 is Goyal et al.
@@ -68,7 +68,7 @@ class GhostBatchNorm(nn.Module):
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
-        """For `isinstance`: the layer whose place it has, as a module may freeze its BatchNorm."""
+        """The replaced layer's class, for `isinstance`: a module may freeze its BatchNorm."""
         return self._stands_for
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,13 +82,13 @@ class GhostBatchNorm(nn.Module):
             return self._normalise_together(x, self._together, counts=counts)
         mean, var = (self._mean_terms, self._var_terms) if self.is_tracking else (None, None)
         if mean is not None and var is not None and not counts:
-            mean, var = mean.clone(), var.clone()  # thrown away; checkpointing wants the same call
+            mean, var = mean.clone(), var.clone()  # discarded; checkpointing needs the same call
         if len(x) == self.span:
             return self._normalise(x, mean, var)
         return torch.cat([self._normalise(span, mean, var) for span in x.split(self.span)])
 
     def take_terms(self, end: int) -> Tensor:
-        """Terms of the spans since the last call, weighed for a later span; forgets them.
+        """Return the terms of the spans since the last call, decayed to a later span; forget them.
 
         They are means, then variances, shape (2 x channels,); `end` is the later span's index in
         the epoch.
@@ -99,14 +99,14 @@ class GhostBatchNorm(nn.Module):
         return terms
 
     def add_terms(self, terms: Tensor, spans: int) -> None:
-        """Move the running statistics on by a step's sum of what `take_terms` returns."""
+        """Update the running statistics by a step's sum of what `take_terms` returns."""
         keep = (1 - self.momentum) ** spans
         mean, var = terms.chunk(2)
         self.running_mean.mul_(keep).add_(mean)
         self.running_var.mul_(keep).add_(var)
 
     def merge_ranks(self, spans_in_epoch: int) -> None:
-        """Bring the running statistics to the end of the epoch, equal on all ranks.
+        """Update the running statistics to the end of the epoch, equal on all ranks.
 
         Does nothing if all terms have been taken already. `spans_in_epoch` are those that all ranks
         together saw since the last merge.
@@ -125,7 +125,7 @@ class GhostBatchNorm(nn.Module):
         return self._spans_counted > 0
 
     def state_of_terms(self) -> dict[str, Any]:
-        """This rank's terms since the last merge, and the span that they are weighed for."""
+        """This rank's terms since the last merge, and the span that they are decayed to."""
         terms = torch.cat([self._mean_terms, self._var_terms])
         return {"terms": terms, "spans": self._spans_counted, "keep": 1 - self.momentum}
 
@@ -138,9 +138,9 @@ class GhostBatchNorm(nn.Module):
         self._counted_pass = None
 
     def _count(self, x: Tensor) -> None:
-        """Take note of a pass's spans; ValueError if they are not those of its examples."""
+        """Count a pass's spans; ValueError if its rows are not the micro-batch's examples."""
         position = self.position
-        if position.moves:  # else a loop that says no more than the first example
+        if position.moves:  # else a loop that only sets the first example
             self._check_examples(x)
         self._decay_to(position.first_example // self.span)
         self._spans_counted += max(1, len(x) // self.span)
@@ -159,7 +159,7 @@ class GhostBatchNorm(nn.Module):
         self._counted_pass = position.moves
 
     def _check_pass(self, last: int) -> None:
-        """Refuse that the layer was left out since its first pass of the epoch."""
+        """Refuse a layer that was left out since its first pass of the epoch."""
         if self._spans_counted and self._counted_pass not in {None, last}:
             self._refuse("in every training pass of an epoch; it was left out of one")
 
@@ -186,14 +186,14 @@ class GhostBatchNorm(nn.Module):
         return normalised
 
     def _normalise(self, x: Tensor, mean: Tensor | None, var: Tensor | None) -> Tensor:
-        # not functional.batch_norm, which looks at each span's shape again
+        # not functional.batch_norm, which checks each span's shape again
         use_cudnn = torch.backends.cudnn.enabled
         return torch.batch_norm(
             x, self.weight, self.bias, mean, var, self.training, self.momentum, self.eps, use_cudnn
         )
 
     def _decay_to(self, span_index: int) -> None:
-        """Weigh down this rank's terms by the spans that other ranks saw in between."""
+        """Decay this rank's terms by the spans that other ranks saw in between."""
         if skipped := span_index - self._spans_counted:
             keep = (1 - self.momentum) ** skipped
             self._mean_terms.mul_(keep)
@@ -204,13 +204,13 @@ class GhostBatchNorm(nn.Module):
 def fix_batchnorm_span(
     model: nn.Module, *, span: int, position: StepPosition, together: SyncGroup | None = None
 ) -> nn.Module:
-    """Replace every BatchNorm of a model, in place where it can be, by one with a fixed span.
+    """Replace every BatchNorm of a model, in place where possible, by one with a fixed span.
 
-    All layers share the position, which a callback moves on. A model that is itself a BatchNorm
-    gives a new layer.
+    All layers share the position, which a callback moves on. For a model that is itself a
+    BatchNorm, the new layer is returned.
 
     Raises:
-        ValueError: for a layer that normalises over the batch in a way of its own.
+        ValueError: for a BatchNorm that is not torch's own, or keeps no running statistics.
     """
 
     def replacement(layer: nn.Module) -> nn.Module | None:
@@ -235,7 +235,7 @@ def _is_batchnorm(layer: nn.Module) -> TypeGuard[PlainBatchNorm]:
 
 
 def _has_activation(layer: nn.Module) -> bool:
-    """Whether it is one of timm's, which drop and activate what they have normalised."""
+    """Whether it is one of timm's, which apply dropout and an activation after normalising."""
     kind = type(layer)
     names = {"BatchNormAct2d", "SyncBatchNormAct"}
     return kind.__name__ in names and kind.__module__.startswith("timm.")
@@ -273,7 +273,7 @@ def ghost_batchnorms(model: nn.Module) -> Iterator[GhostBatchNorm]:
 
 
 def track_statistics(model: nn.Module, *, is_on: bool) -> None:
-    """Whether training passes move the running statistics on; they do at first."""
+    """Set whether training passes update the running statistics; by default they do."""
     for layer in ghost_batchnorms(model):
         layer.is_tracking = is_on
     for layer in model.modules():  # of a user's module

@@ -3,8 +3,8 @@
 A draw is a function of (seed, layer, call, epoch, place of the example in the epoch's order), so a
 mask is the same in every micro-batch, on every rank and after every resume.
 
-A user's module may also drop what has no row, or several, for each example, such as the nodes of
-graphs, and drop in validation: there torch draws, by generators that are seeded for the batch.
+A user's module may also apply dropout to rows that do not divide evenly among the examples, such as
+the nodes of graphs, and in validation: there torch draws, from generators seeded for the batch.
 """
 
 from enum import Enum
@@ -30,7 +30,7 @@ class Unit(Enum):
 
 
 class KeyedDropout(nn.Module):
-    """Sets parts of the activations to a floor, by draws of their own examples.
+    """Sets parts of the activations to a floor, by draws keyed by their examples.
 
     The probability has a resolution of ``2 ** -32``. `stream` is the run's seed and the index of
     the layer. Dropped values become `floor`: 0, or SELU's for alpha dropout. Rescaling keeps the
@@ -63,7 +63,7 @@ class KeyedDropout(nn.Module):
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
-        """For `isinstance`: the layer whose place it has, as a module may look for its dropout."""
+        """The replaced layer's class, for `isinstance`: a module may look for its dropout."""
         return self._stands_for
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class KeyedDropout(nn.Module):
         return scaled - scale * self._floor * self.p if self._floor else scaled
 
     def _scale(self) -> float:
-        """Of what is kept; a module may change `p` as it trains."""
+        """The factor on kept values; a module may change `p` as it trains."""
         if not self._is_rescaled or self.p >= 1:
             return 1.0
         spread = 1 + self.p * self._floor**2
@@ -117,11 +117,12 @@ class KeyedDropout(nn.Module):
 def key_dropout(
     model: nn.Module, *, seed: int, position: StepPosition, is_strict: bool = True
 ) -> nn.Module:
-    """Replace every dropout layer of a model, in place where it can be, by a keyed one.
+    """Replace every dropout layer of a model, in place where possible, by a keyed one.
 
-    Layers that drop nothing stay; so does what is not known here, which `StrayDraws` finds
-    out. All layers share the position, which a callback moves on. A model that is itself a dropout
-    layer gives a new layer. What is keyed stays too, if the model has got more layers since.
+    Layers that drop nothing are kept; so are kinds that are not known here, which `StrayDraws`
+    detects, and layers keyed by an earlier call, as a model may have gained layers since. All
+    layers share the position, which a callback moves on. For a model that is itself a dropout
+    layer, the new layer is returned.
 
     Args:
         model: whose layers are replaced.
@@ -192,7 +193,7 @@ _KINDS: dict[type[nn.Module], tuple[Unit, float]] = {
 
 
 def _settings(layer: nn.Module) -> dict[str, Any] | None:
-    """What is dropped by a layer that has a keyed counterpart; None for any other."""
+    """Settings of a layer's keyed counterpart; None if it has none or drops nothing."""
     kind = type(layer)  # exactly: a subclass may do something else
     if kind in _KINDS and layer.p:
         unit, floor = _KINDS[kind]

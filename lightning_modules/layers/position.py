@@ -15,7 +15,7 @@ class StepPosition:
     """Moved on before each training pass; shared by the layers of one model.
 
     Epoch and step of the epoch are 0-based; `first_example` is the micro-batch's place in the
-    epoch's order, in which its `examples` follow each other; `moves` counts micro-batches so far.
+    epoch's order, in which its `examples` are consecutive; `moves` counts micro-batches so far.
     """
 
     def __init__(self) -> None:
@@ -28,5 +28,5 @@ class StepPosition:
         self.moves += 1
 
     def leave(self) -> None:
-        """Be at no micro-batch of training."""
+        """Be in no training micro-batch, as during validation."""
         self.examples = 0

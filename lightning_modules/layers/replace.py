@@ -1,4 +1,4 @@
-"""Other layers in the place of some of a model's, under every name that they have there."""
+"""Replaces layers of a model, under every name that they have in it."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from torch import nn
 def replace_layers(
     model: nn.Module, replacement: Callable[[nn.Module], nn.Module | None]
 ) -> nn.Module:
-    """Replace each layer for which there is a replacement, once, in place where it can be.
+    """Replace each layer for which there is a replacement, once, in place where possible.
 
-    A layer that has several names, or that several parts share, is one layer afterwards too. A
-    model that is itself such a layer gives a new one.
+    A layer that has several names, or that several parts share, is still one layer afterwards. For
+    a model that is itself such a layer, the new one is returned.
     """
     made: dict[nn.Module, nn.Module | None] = {}
     for name, layer in list(model.named_modules(remove_duplicate=False)):

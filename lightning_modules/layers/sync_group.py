@@ -14,7 +14,7 @@ from sweeper.spec.batch import BatchSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """Ranks whose micro-batches make one span, in the step's order; the first has its beginning."""
+    """Ranks whose micro-batches form one span, in the step's order; the first has its start."""
 
     group: Any
     count: int
@@ -24,7 +24,7 @@ class SyncGroup:
 def sync_group(split: BatchSplit, *, bn_span: int, rank: int) -> SyncGroup | None:
     """The ranks that this one normalises with; None if a micro-batch holds whole spans.
 
-    All ranks call it at the same time.
+    A collective call, which all ranks make.
     """
     count = split.ranks_per_span(bn_span)
     if count == 1:
@@ -39,7 +39,7 @@ def normalise_together(
     """BatchNorm of x, shape (n, channels, ...), by the statistics of all ranks' x of equal shape.
 
     Each rank sends its mean and variance in the forward pass and two sums per channel in the
-    backward pass; all add up what they get in the order of the ranks.
+    backward pass; all sum what they receive in rank order.
 
     Returns:
         The normalised x; the span's mean and unbiased variance, shape (channels,) each.

@@ -7,7 +7,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 def zero_last_norms(model: nn.Module) -> None:
     """Set the scale of the last norm of every residual block to zero, in place.
 
-    Blocks are torchvision's, and all modules with a method `zero_init_last`, as timm's have.
+    Blocks are torchvision's, and all modules with a method `zero_init_last`, such as timm's.
 
     Source:
         Goyal et al. 2017, arXiv:1706.02677, section 5.1.

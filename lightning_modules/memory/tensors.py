@@ -1,4 +1,4 @@
-"""The memory of tensors by class, as training steps make and free them; of real ones or fake."""
+"""The memory of tensors (real or fake) by class, as training steps make and free them."""
 
 import weakref
 from collections import Counter
@@ -23,21 +23,22 @@ from sweeper.spec.memory_classes import (
 
 
 class TensorMemory(TorchDispatchMode):
-    """Counts the storages that live while it is entered, and keeps the moment of their peak.
+    """Counts the storages that are alive while it is entered, and records their peak.
 
-    What a pass makes for which gradients are wanted are activations; what the backward pass and
-    the optimizer make are temporaries. What a parameter has as its gradient is a gradient; what
-    outlives a step is the optimizer's state, also where a callback keeps it, such as an average of
-    the weights. torch's own MemTracker, from which this follows, refuses a module that is called
-    twice, as accumulation does.
+    Tensors made by a forward pass with gradients enabled are activations; those made by the
+    backward pass and the optimizer are temporaries. A parameter's ``.grad`` is a gradient. What
+    outlives a step is optimizer state, even if a callback keeps it, such as an average of the
+    weights. torch's own MemTracker, on which this is modelled, refuses a module that is called
+    twice, as in accumulation.
 
     Args:
         module: whose parameters and buffers are there from the start.
 
     Attributes:
-        peak: bytes by class at the moment when they were the most together, after the first step,
-            in which the optimizer's state is made.
-        sizes: of the activations and temporaries of that moment, with how many have them [bytes].
+        peak: bytes by class at the moment of the largest total, after the first step, in which the
+            optimizer's state is made.
+        sizes: sizes of the activations and temporaries at that moment, with the number of each
+            [bytes].
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -58,7 +59,7 @@ class TensorMemory(TorchDispatchMode):
         super().__exit__(*raised)
 
     def begin(self) -> None:
-        """Training begins: what lives by now, and is no parameter, will outlive it."""
+        """Training begins: what is alive by now, other than parameters, will outlive it."""
         self._move_all({ACTIVATIONS, TEMPORARIES})
 
     def __torch_dispatch__(

@@ -1,4 +1,4 @@
-"""The memory of a few steps by class, of fake tensors: nothing is computed."""
+"""The memory of a few steps by class, with fake tensors, which compute nothing, if possible."""
 
 import tempfile
 import traceback
@@ -28,15 +28,15 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import CHECKPOINT
 
 # Optimizer state is allocated at the first step and coexists with the activations at the second;
-# PowerSGD's buffers are made at the third. At a second micro-batch the gradients of the first
-# are there.
+# PowerSGD's buffers are made at the third. During a step's second micro-batch the gradients of the
+# first are alive.
 _STEPS, _STEPS_OF_POWERSGD, _ACCUMULATION_STEPS = 2, 3, 2
 _LEAST_MICRO_BATCH = 4
 _GIB = 2**30
 
 
 def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
-    """Write the trace of a config; what is printed meanwhile goes to `said`."""
+    """Write the trace of a config to `answer`; what is printed meanwhile goes to `said`."""
     redirect_output(said)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     answer.write_text(memory_trace(run_config(config)).model_dump_json())
@@ -58,7 +58,7 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
                 break
     if not found:
         return MemoryTrace(why_not=why)
-    first = next(iter(found.values()))  # what later ones hold, earlier ones have left behind
+    first = next(iter(found.values()))  # later ones also hold what earlier ones left behind
     return MemoryTrace(
         classes={micro_batch: fit.memory.peak for micro_batch, fit in found.items()},
         sizes=first.memory.sizes,
@@ -67,7 +67,7 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
 
 
 def _micro_batches(config: RunConfig) -> list[int]:
-    """Two sizes to trace, or the one that a method has fixed [examples]."""
+    """Two micro-batches to trace, or the one that a method prescribes [examples]."""
     spec = run_spec(config)
     if gradient_span(config) is not None or config.bn_span == "micro":
         return [spec.split.micro_batch]
@@ -80,7 +80,7 @@ def brief(config: RunConfig, micro_batch: int) -> RunSpec:
 
     It has all that takes memory: the data set, accumulated gradients (whether or not this run
     accumulates: others of its kind may), the optimizer's state. 16-mixed is traced as bf16-mixed,
-    whose sizes are the same, since the loss scaler asks for values.
+    whose sizes are the same, since the loss scaler reads values.
     """
     examples = config.data.num_train_examples
     batch = micro_batch * min(_ACCUMULATION_STEPS, examples // micro_batch)
@@ -114,7 +114,7 @@ def _without_processes(config: RunConfig) -> dict[str, int]:
 
 
 def _from_the_start(comm_hook: Mapping[str, Any]) -> dict[str, Any]:
-    """A communication hook on one rank, without the plain all-reduce that it begins with."""
+    """The communication hook for one rank, without the steps of plain all-reduce at its start."""
     if comm_hook["name"] == "hierarchical":
         return {"name": "all_reduce", "nccl_algo": None}
     sooner = {"start_step": 2, "start_epoch": 1, "workers": 1}
@@ -145,16 +145,16 @@ class _Enough(Exception):
 
 
 class _Last(Callback):
-    """Ends training in an epoch's last micro-batch, when all has been allocated once."""
+    """Ends training at an epoch's last micro-batch, when everything has been allocated once."""
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-        """After the step."""
+        """End training after the epoch's last step."""
         if trainer.is_last_batch:
             raise _Enough
 
 
 class _TracedFit:
-    """Trains, in place of the Trainer, on one micro-batch again and again.
+    """Calls `Trainer.fit` on one micro-batch again and again, and counts the memory.
 
     Attributes:
         held_gib: what the process held besides its tensors [GiB].
@@ -197,7 +197,7 @@ class _TracedFit:
 
 
 class _Batches:
-    """One micro-batch again and again, each time in memory of its own."""
+    """One micro-batch again and again, each time in newly allocated memory."""
 
     def __init__(self, batch: Any, num: int, begin: Callable[[], None]) -> None:
         self._batch, self._num, self._begin = batch, num, begin
@@ -231,7 +231,7 @@ class _Answers(TorchDispatchMode):
 
 def _fake(module: nn.Module) -> Any:
     """Make a module's tensors fake, in place; later conversions of it change nothing."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # takes memory, which runs do not
+    from torch._subclasses.fake_tensor import FakeTensorMode  # here, to spare runs its memory
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     for layer in module.modules():
@@ -244,7 +244,7 @@ def _fake(module: nn.Module) -> Any:
 
 
 def _nothing(stage: str) -> None:
-    """All is set up."""
+    """Do nothing, as the data are set up already."""
 
 
 def _unconverted(module: nn.Module, *_: object, **__: object) -> nn.Module:
@@ -252,7 +252,7 @@ def _unconverted(module: nn.Module, *_: object, **__: object) -> nn.Module:
 
 
 def _mapped(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """A batch with a function of each of its tensors in its place."""
+    """A batch with a function applied to each of its tensors."""
 
     def of(leaf: Any) -> Any:
         return function(leaf) if isinstance(leaf, Tensor) else leaf

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class ByteTransformer(nn.Module):
-    """A decoder-only transformer with normalisation before each layer, learned positions.
+    """A decoder-only transformer with pre-normalisation and learned positions.
 
     `input_shape` is the length of a sequence; the number of heads divides the width of embeddings.
 

@@ -7,13 +7,13 @@ from torchvision.models.resnet import BasicBlock
 
 
 class SmallResNet(nn.Module):
-    """Three or so stages of residual blocks on small images, 6 n + 2 layers for n blocks a stage.
+    """Stages of residual blocks for small images: 6 n + 2 layers for three stages of n blocks.
 
     Differs from the paper: shortcuts that change the shape are 1x1 convolutions with BatchNorm, as
     in ResNet-50, and the first convolution may halve the image for speed.
 
     `input_shape` is channels, height, width; `blocks` are per stage; each stage but the first
-    halves height and width. The name is what tables call it.
+    halves height and width. The name is for tables only.
 
     Source:
         He et al. 2015, arXiv:1512.03385, section 4.2.

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 class SmallCNN(nn.Module):
-    """Strided 3x3 convolutions and two dense layers, all with BatchNorm.
+    """Strided 3x3 convolutions and two dense layers, all but the last with BatchNorm.
 
     `input_shape` is channels, height, width. Each convolution halves height and width; `hidden` is
-    the width of the dense layer.
+    the width of the first dense layer.
     """
 
     def __init__(

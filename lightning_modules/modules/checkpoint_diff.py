@@ -11,8 +11,8 @@ from torch import Tensor
 def relative_differences(checkpoints: Sequence[Path]) -> list[float]:
     """Largest difference of each checkpoint's model from the first one's; 0 for the first.
 
-    Of each tensor of the model's state, running statistics included, relative to the largest
-    magnitude in the first checkpoint's tensor; infinite where only one of them is not a number.
+    The maximum over the tensors of the model's state, running statistics included; relative to the
+    largest magnitude in the first checkpoint's tensor; infinite where only one of the two is NaN.
     """
     first, *others = (_state(path) for path in checkpoints)
     return [0.0, *(_difference(first, other) for other in others)]

@@ -1,4 +1,4 @@
-"""The LightningModule: a classifier of any model; how it trains is the callbacks' business."""
+"""The LightningModule: a classifier of any model; callbacks decide how it trains."""
 
 from typing import Any
 
@@ -34,9 +34,9 @@ class Classifier(pl.LightningModule):
         self.model, self._label_smoothing = model, label_smoothing
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """As any module, but for the hook that is called, which is no parameter and no layer.
+        """Set an attribute; the name of the current hook without torch's checks, for speed.
 
-        Lightning notes it some forty times in a micro-batch.
+        Lightning sets that name, which is neither parameter nor layer, forty times per micro-batch.
         """
         if name == _HOOK:
             vars(self)[name] = value
@@ -52,7 +52,7 @@ class Classifier(pl.LightningModule):
         label_smoothing: float,
         zero_init_last_norm: bool,
     ) -> "Classifier":
-        """The classifier of inputs of this shape: of images with the channels last, for speed."""
+        """The classifier for inputs of this shape; images have channels-last format, for speed."""
         if zero_init_last_norm:
             zero_last_norms(model)
         if len(input_shape) == 3:
@@ -62,7 +62,7 @@ class Classifier(pl.LightningModule):
     def transfer_batch_to_device(
         self, batch: tuple[Tensor, Tensor], device: torch.device, dataloader_idx: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and labels where the module is; Lightning's own way goes through any container."""
+        """Move inputs and labels to the device; Lightning's own transfer searches any container."""
         del dataloader_idx
         return sent(batch[0], device), sent(batch[1], device)
 
@@ -89,5 +89,5 @@ def _sums(loss: Tensor, right: Tensor, examples: int) -> dict[str, Tensor]:
 
 
 def _in_memory_format(inputs: Tensor) -> Tensor:
-    """Images with their channels last, as the model has its weights; others as they are."""
+    """Images in channels-last format, like the model's weights; other inputs unchanged."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs

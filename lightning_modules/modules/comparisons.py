@@ -16,7 +16,7 @@ from lightning_modules.data.examples import parts_of
 
 
 def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:
-    """Bytes that are the same for the same content; None if they cannot be had.
+    """Bytes that are the same for the same content; None if it cannot be pickled.
 
     Args:
         thing: anything that can be pickled.
@@ -36,7 +36,7 @@ class _Pickler(pickle.Pickler):
         self._known = {id(one) for one in known}
 
     def persistent_id(self, obj: Any) -> str | None:
-        """Not the content of what is in a checkpoint anyway, nor the Trainer's."""
+        """Leave out the content of known objects, and of what belongs to the Trainer."""
         is_known = id(obj) in self._known
         return "known" if is_known or isinstance(obj, _OF_TRAINER) else None
 
@@ -55,9 +55,10 @@ _OF_TRAINER = (pl.Trainer, Optimizer, LRScheduler)
 
 
 def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str, bytes | None]:
-    """Fingerprints of what a module and its layers keep that its state_dict does not have.
+    """Fingerprints of what a module and its layers keep outside of its state_dict.
 
-    A weight that a hook makes of parameters, as `weight` of `weight_orig`, is made again each time.
+    A weight that a hook derives from parameters, such as `weight` from `weight_orig`, is left out:
+    it is computed anew each time.
 
     Args:
         module: the user's.
@@ -95,12 +96,12 @@ def copied(module: nn.Module) -> dict[str, Tensor]:
 def stirred(
     module: nn.Module, before: Mapping[str, Tensor], *, besides: tuple[type[nn.Module], ...]
 ) -> list[str]:
-    """Names of parameters and buffers whose fractions have changed.
+    """Names of floating-point parameters and buffers that have changed.
 
     Args:
-        module: whose they are.
+        module: the module that has them.
         before: what `copied` returned.
-        besides: layers whose buffers are left out.
+        besides: kinds of layers whose buffers are left out.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, besides)]
     known = {id(buffer) for layer in layers for buffer in layer.buffers()}
@@ -153,7 +154,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _same_but_for_padding(one: Tensor, other: Tensor) -> bool:
-    """Equal where both have values, aligned at their begin or at their end."""
+    """Equal where both have values, aligned at their start or at their end."""
     if one.ndim != other.ndim:
         return False
     sizes = list(map(min, one.shape, other.shape))
@@ -167,5 +168,5 @@ def _same_but_for_padding(one: Tensor, other: Tensor) -> bool:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    """Equal, where nan is nan."""
+    """Equal, with NaN equal to NaN."""
     return fingerprint(one) == fingerprint(other)

@@ -1,4 +1,4 @@
-"""What holds for a user's module and data, found out in a few micro-batches on a CPU."""
+"""What is guaranteed for a user's module and data, tried in a few micro-batches on a CPU."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,9 +19,9 @@ from sweeper.spec.guarantees import (
     WHOLE_CHECKPOINT,
 )
 
-#: Indices that are looked at: two micro-batches of four [examples].
+#: Examples that are tried: two micro-batches of four [examples].
 EXAMPLES = 8
-_SAME_TO = {"64-true": 1e-9, "32-true": 1e-4}  # relative, by precision
+_SAME_TO = {"64-true": 1e-9, "32-true": 1e-4}  # relative tolerance, by precision
 _MOST_PARAMETERS = 500_000_000
 
 
@@ -32,20 +32,20 @@ def findings(
     order: Sequence[int],
     weigh: Callable[[Any], float] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """What holds of a user's project, by the names of `sweeper/spec/guarantees.py`.
+    """What holds for a user's project, by the names in `sweeper/spec/guarantees.py`.
 
     Args:
         make_module: the module, with the same weights each time.
         data: set up; its loaders are replaced.
         loader: of its training examples.
         order: indices of a few of them.
-        weigh: what the loss of a batch is a mean over; None for its examples.
+        weigh: counts what the loss of a batch is a mean over; None for its examples.
     """
     quieten()
     data.prepare_data, data.setup = lambda: None, lambda stage: None  # type: ignore[method-assign]
     found = of_items(loader, order[:ITEMS])
     found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
-    for precision in _SAME_TO:  # a module that makes numbers of 32 bits fails with 64
+    for precision in _SAME_TO:  # a module that makes float32 tensors fails with 64-true
         module = make_module()
         if sum(p.numel() for p in module.parameters() if not is_lazy(p)) > _MOST_PARAMETERS:
             break
@@ -102,7 +102,7 @@ def _additive(steps: TrialSteps) -> Finding:
 
 
 def _stirring(names: Sequence[str]) -> Finding:
-    """A module whose weights move on with micro-batches."""
+    """The finding for a module in which tensors change with every micro-batch."""
     more = f" and {len(names) - 3} more" * (len(names) > 3)
     said = (
         f"with every micro-batch {', '.join(names[:3])}{more} changes, not with every step: each "

@@ -1,4 +1,4 @@
-"""A turn after a hook of a LightningModule."""
+"""Calling a function after a hook of a LightningModule."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,12 +8,12 @@ from pytorch_lightning import LightningModule
 
 
 def after_hook(module: LightningModule, name: str, then: Callable[[], None]) -> None:
-    """Do something after a hook of a module.
+    """Have a function called after a hook of a module.
 
     Args:
         module: the module.
-        name: of the hook; after `setup` all layers are there, and no checkpoint is loaded yet.
-        then: what to do.
+        name: of the hook; after `setup` all layers exist, and no checkpoint is loaded yet.
+        then: the function.
     """
     own = getattr(module, name)
 

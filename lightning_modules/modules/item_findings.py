@@ -1,4 +1,4 @@
-"""What holds for the items of a user's data set, found out with a few of them."""
+"""What holds for the items of a user's data set, tried with a few of them."""
 
 import traceback
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from lightning_modules.modules.trial_steps import generator_states
 from sweeper.spec.guarantees import KEYED_ITEMS, SEPARATE_ITEMS
 
-ITEMS = 3  # that are looked at
+ITEMS = 3  # number that is tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Findi
 
 
 def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
-    """Whether data that can only be iterated give the same under one key; nothing if they do."""
+    """The finding for iterable data whose passes under one key differ; empty if they do not."""
     dataset: Any = loader.dataset
 
     def begin() -> list[bytes | None]:
@@ -73,13 +73,13 @@ def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
 
 
 def raised(what: str, error: Exception) -> Finding:
-    """What something of the user's raised."""
+    """The finding for an error that the user's code raised."""
     said = f"not found out: {what} on a CPU raised {text_of(error)}"
     return Finding(holds=None, said=said, do="Training may fail too.")
 
 
 def text_of(error: Exception) -> str:
-    """An error in a line."""
+    """The text of an error, on one line."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
 

@@ -5,18 +5,18 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional
 
-#: From outputs and labels: the loss, averaged over the examples, and the number right of them.
+#: From outputs and labels: the mean loss over examples, and the number of correct predictions.
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def score(
     model: nn.Module, outputs: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Loss [nats per example] and number right [examples] of a micro-batch.
+    """Loss [nats per example] and number of correct predictions [examples] of a micro-batch.
 
     The model's own `score` if it has one, else cross-entropy. An example may be a sequence: its
-    loss and its share right are means over its positions, which every sequence has equally many
-    of, so that the mean over all positions is the mean over examples.
+    loss and its accuracy are means over its positions. All sequences are equally long, so the mean
+    over all positions is the mean over examples.
 
     Outputs are logits, shape (n, classes) for labels of shape (n,), or (n, length, classes) for
     sequences, (n, length). Label smoothing is the fraction of the target spread over all classes.
@@ -24,7 +24,7 @@ def score(
     Raises:
         ValueError: if label smoothing is set for a model with its own loss.
     """
-    own: Score | None = getattr(model, "score", None)  # a protocol would take longer to look at
+    own: Score | None = getattr(model, "score", None)  # isinstance of a protocol would be slower
     if own is not None:
         if label_smoothing:
             msg = (

@@ -1,4 +1,4 @@
-"""The logger of a user's module: it keeps nothing but files."""
+"""The logger of a user's module, which provides a folder and ignores everything else."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +8,13 @@ from pytorch_lightning.loggers.logger import DummyLogger
 
 
 class OwnLogger(DummyLogger):
-    """Takes whatever a module does with `self.logger`, and gives its files a folder.
+    """Accepts whatever a module does with `self.logger`, and gives its files a folder.
 
-    What is logged by `self.log` is recorded by the run. Files are written beside the path that
-    loggers of Lightning have: `self.logger.log_dir`, `self.trainer.log_dir`.
+    What is logged by `self.log` is recorded by the run. The folder has the names that Lightning's
+    loggers use: `self.logger.log_dir`, `self.trainer.log_dir`.
 
     Args:
-        folder: of the files; made when it is asked for.
+        folder: for the files; created when it is first asked for.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -23,7 +23,7 @@ class OwnLogger(DummyLogger):
 
     @property
     def experiment(self) -> Any:
-        """Takes anything, as `experiment.config.update(...)` and `experiment["a"].append(...)`."""
+        """Accepts anything: `experiment.config.update(...)`, `experiment["a"].append(...)`."""
         return self._experiment
 
     @property
@@ -44,7 +44,7 @@ class OwnLogger(DummyLogger):
 
 
 class _Nothing:
-    """Whatever is asked of it gives it again."""
+    """Returns itself for any attribute, call or item."""
 
     def __getattr__(self, name: str) -> "_Nothing":
         if name.startswith("__"):  # it is no container, and no number

@@ -1,4 +1,4 @@
-"""A user's LightningModule and DataModule, made as they are; and what a plan must know of them."""
+"""A user's LightningModule and DataModule: making them, and what a plan must know about them."""
 
 import inspect
 import json
@@ -29,11 +29,11 @@ _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
-    """The object that a group of the config describes, with all that is nested in it.
+    """The object that a config group describes, with the objects nested in it.
 
     Args:
-        component: `_target_`, its arguments, and more such groups in them; as Hydra reads them.
-        more: arguments given if the target takes them and the group does not name them.
+        component: `_target_` and its arguments, which may be such groups too; as Hydra reads them.
+        more: arguments passed if the target takes them and the group does not name them.
 
     Raises:
         ValueError: if a target cannot be imported or does not take its arguments.
@@ -57,7 +57,7 @@ def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
 def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
     """A user's module, with the layers of its `configure_model`.
 
-    Lightning calls that later, when layers of ours can no longer take the place of some.
+    Lightning would call that later, when our layers can no longer replace some of them.
 
     Raises:
         ValueError: as `made`, or if it is no LightningModule.
@@ -76,7 +76,7 @@ def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
 
 
 def _check_no_loader(module: pl.LightningModule, data: str) -> None:
-    """Refuse a module with data of its own where it would be trained on data of ours.
+    """Refuse a module with its own loader where it would be trained on one of our data sets.
 
     Raises:
         ValueError: if it has a loader.
@@ -91,7 +91,7 @@ def _check_no_loader(module: pl.LightningModule, data: str) -> None:
 
 
 def _check_sizes(module: pl.LightningModule) -> None:
-    """Refuse lazy layers that have no weights yet, whose first values would not be known.
+    """Refuse lazy layers that have no weights yet: their initial values would be unknown.
 
     Raises:
         ValueError: if there are any.
@@ -113,9 +113,9 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         config: resolved; `module`, `data`, `loss_items` and `seed` are read.
 
     Returns:
-        `num_train_examples`, and `is_iterable` of data without indices; of a user's module also
-        `has_batchnorm` and `is_automatic`, whether Lightning steps the optimizer, and `found`, what
-        `findings` says.
+        `num_train_examples`, and `is_iterable` for data without indices; for a user's module also
+        `has_batchnorm`, `is_automatic` (whether Lightning steps the optimizer) and `found` (what
+        `findings` returned).
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
@@ -168,7 +168,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], list[int]]:
-    """What is known of the training examples, and some of their indices if they have any."""
+    """What is known about the training examples, and some of their indices if they have any."""
     if is_iterable(loader):
         num = examples_of(loader) if stated is None else stated
         return {"num_train_examples": num, "is_iterable": True}, []
@@ -178,7 +178,7 @@ def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], list[in
 
 
 def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None:
-    """Write the facts of each config, a line each; what is printed meanwhile goes to `said`."""
+    """Write the facts of each config, one line each; what is printed meanwhile goes to `said`."""
     redirect_output(said)
     for config in configs:
         line = json.dumps(facts(config))

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-WINDOW = 4  # examples of a micro-batch: for two halves, and for one and the rest
-STEPS = 100  # that schedulers see
+WINDOW = 4  # examples of a micro-batch, which is split into halves, and into one and the rest
+STEPS = 100  # steps per epoch that schedulers see
 
 
 class Once:
-    """Items as they were when they were asked for first, since a data set may draw as it likes."""
+    """Items as they were when first fetched, since a data set may draw as it likes."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -24,7 +24,7 @@ class Once:
 
 
 class TrialBatches:
-    """Promises more batches than it has, since the last pass ends it all."""
+    """Claims to have more batches than it has, since training ends with the last pass."""
 
     def __init__(self, loader: "DataLoader[Any]", batches: Callable[[], Iterator[Any]]) -> None:
         self.dataset, self.batch_size = loader.dataset, WINDOW  # a module may ask for them

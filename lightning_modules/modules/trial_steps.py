@@ -1,4 +1,4 @@
-"""A few training steps of a user's module on a CPU, each from its first weights."""
+"""A few training steps of a user's module on a CPU, each from its initial weights."""
 
 import pickle
 import random
@@ -26,10 +26,10 @@ from lightning_modules.modules.comparisons import attributes, copied, stirred, t
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.trial_batches import WINDOW, Once, TrialBatches
 
-_EPOCHS = 10  # that schedulers see
-_MANY = 1000  # micro-batches of a step whose end is not seen
-_FURTHER = 1.01  # what is trained, from where it was: copies of it would follow
-_STEP = 1  # that all passes are: what follows `global_step` is the same on every layout
+_EPOCHS = 10  # epochs that schedulers see
+_MANY = 1000  # micro-batches of a step whose end is not reached
+_FURTHER = 1.01  # factor on what is trained, so that averages of it would change
+_STEP = 1  # the step of all passes: what depends on `global_step` is the same on every layout
 _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _KNOWN_LAYERS = (
     *_BATCHNORMS,
@@ -44,12 +44,12 @@ _SAVING = {
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A training step on these places of the order.
+    """A training step on the examples at these places of the order.
 
-    `mode` is `fixed` with layers in evaluation that the run replaces; `plain` as it is, twice,
-    since what each pass makes again is not lost; `middle` too, within a step that it neither begins
-    nor ends; `keyed` with the run's dropout layers, and BatchNorm in evaluation; `eval` with all
-    layers in evaluation, if fixed ones draw.
+    `mode`: `fixed` has the layers that the run replaces in evaluation; `plain` changes nothing, and
+    is made twice, as what each pass makes anew is not lost; `middle` is within a step, which it
+    neither begins nor ends; `keyed` has keyed dropout, and BatchNorm in evaluation; `eval` has all
+    layers in evaluation, and is made if `fixed` ones draw.
     """
 
     places: range
@@ -77,18 +77,18 @@ class _Done(Exception):
 
 
 class TrialSteps(Callback):
-    """Makes passes one after the other, each from the first weights, and keeps what they give.
+    """Makes passes one after the other, each from the initial weights, and keeps their results.
 
     Args:
         loader: of the training examples.
         order: indices of a few of them.
-        weigh: what the loss of a batch is a mean over; None for its examples.
+        weigh: counts what the loss of a batch is a mean over; None for its examples.
         precision: of the Trainer.
 
     Attributes:
         changed: attributes of the module that plain passes changed; None if they were not made.
-        drawing_layers: those that may draw beside dropout layers.
-        stirred: parameters and buffers, but BatchNorm's, that change within a step.
+        drawing_layers: layers other than dropout that may draw.
+        stirred: parameters and buffers, except BatchNorm's, that change within a step.
         error: what the module raised, which ended the passes.
         saved_by: the hook by which the module adds to checkpoints; empty if it does not.
     """
@@ -119,7 +119,7 @@ class TrialSteps(Callback):
         self.saved_by = ""
 
     def run(self, module: pl.LightningModule, data: pl.LightningDataModule) -> "TrialSteps":
-        """Make the passes, as far as the module lets."""
+        """Make the passes, until the module raises an error, if it does."""
         size = min(WINDOW, len(self._order))
         is_accumulated = module.automatic_optimization and size > 1
         firsts = range(0, len(self._order) - size + 1, size) if is_accumulated else ()
@@ -139,7 +139,7 @@ class TrialSteps(Callback):
         log = module.log
 
         def log_in_training(*given: Any, **named: Any) -> None:
-            """Its settings may follow `training`, and must not change."""
+            """Its settings may depend on `training`, but Lightning refuses settings that change."""
             if module.training:
                 log(*given, **named)
 
@@ -191,16 +191,16 @@ class TrialSteps(Callback):
             yield batch
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keep the first weights, and which parts are in evaluation."""
+        """Keep the initial weights, and which layers are in evaluation."""
         self._kept = {name: one for name, one in copied(pl_module).items() if _is_fraction(one)}
         self._modes = {layer: layer.training for layer in pl_module.modules()}
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Make the module ready for the pass; after the plain one, see what it has changed."""
+        """Prepare the module for the pass; see what `middle` and `plain` passes have changed."""
         now = self._passes[batch_idx]
-        self._results.append(self._fetched)  # only now: hooks may pass over batches too
+        self._results.append(self._fetched)  # only now: hooks may iterate over batches too
         if self._at_start:
             self.stirred = stirred(pl_module, self._at_start, besides=_BATCHNORMS)
         if now.mode == "keyed":
@@ -222,7 +222,7 @@ class TrialSteps(Callback):
         self._at_start = copied(pl_module) if is_middle else {}
 
     def _key(self, module: pl.LightningModule, places: range) -> None:
-        """Draw dropout by example; at first, see what the plain pass has changed."""
+        """Key dropout by example; the first time, see what the `plain` passes have changed."""
         if self.changed is None:
             after, before = attributes(module, Metric), self._before[_repeats(*self.of("plain"))]
             self.changed = [name for name in after if after[name] != before.get(name)]
@@ -234,7 +234,7 @@ class TrialSteps(Callback):
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
-        """Keep the gradient, and whether it drew; what is drawn on top of it is of the step."""
+        """Keep the gradient, and whether anything drew for it; later draws belong to the step."""
         self._results[-1].drew = self._drawn_from != generator_states()
         if pl_module.automatic_optimization:
             parameters = [*pl_module.parameters()]
@@ -251,7 +251,7 @@ class TrialSteps(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Keep the loss; in manual optimization, see what was drawn in all of the step.
+        """Keep the loss; in manual optimization, see whether the whole step drew.
 
         Raises:
             _Done: after the last pass that is needed.
@@ -268,14 +268,14 @@ class TrialSteps(Callback):
 
 
 def _repeats(one: Result, other: Result) -> bool:
-    """Whether a pass gave what the one before it did: what it left there had no effect."""
+    """Whether a pass repeated the one before it: what that left behind had no effect."""
     if one.values is None or other.values is None:
         return False
     return one.loss == other.loss and torch.equal(one.values[1], other.values[1])
 
 
 def _is_fraction(one: Tensor) -> bool:
-    """Whether it is no count: those go on through all passes, as attributes of a module do."""
+    """Whether it is not a counter: those go on through all passes, like a module's attributes."""
     return one.is_floating_point() or one.is_complex()
 
 

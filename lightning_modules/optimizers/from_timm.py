@@ -1,7 +1,7 @@
-"""LARS and LAMB of timm, whose groups adapt by their own `adapt`, at any weight decay.
+"""timm's LARS and LAMB; `adapt` of a group switches its trust ratio, at any weight decay.
 
-timm by itself disables the trust ratio where the weight decay is 0. Settings are timm's; conf sets
-them as the papers have them.
+By default, timm disables the trust ratio where the weight decay is 0. Settings are timm's; conf
+sets them as in the papers.
 """
 
 import importlib
@@ -29,7 +29,7 @@ def lars(parameters: Sequence[dict[str, Any]], **settings: Any) -> Optimizer:
 def lamb(
     parameters: Sequence[dict[str, Any]], *, betas: Sequence[float], **settings: Any
 ) -> Optimizer:
-    """LAMB: Adam's direction and the decay, at the norm of the layer's weights.
+    """LAMB: Adam's direction plus weight decay, rescaled to the norm of the layer's weights.
 
     Source:
         You et al. 2019, arXiv:1904.00962.

@@ -22,7 +22,7 @@ class LANS(Optimizer):
         c = g~ / (sqrt(v) + eps) + weight_decay w
         w <- w - lr |w| (beta1 r / |r| + (1 - beta1) c / |c|)
 
-    Without the norms of `w`, `r` and `c` where one is zero and in groups with `adapt` false.
+    The norms of `w`, `r` and `c` are left out where one is zero, and in groups with `adapt` false.
 
     Source:
         Zheng et al. 2020, arXiv:2006.13484; formula as in MXNet's optimizer/lans.py.
@@ -78,7 +78,7 @@ class LANS(Optimizer):
 
 
 def _directions(weights: Tensors, above: Tensors, roots: Tensors, group: dict[str, Any]) -> Tensors:
-    """``above / roots + weight_decay w`` of each layer, at the norm of its weights."""
+    """``above / roots + weight_decay w`` of each layer, rescaled to the norm of its weights."""
     directions = torch._foreach_div(above, roots)
     torch._foreach_add_(directions, weights, alpha=group["weight_decay"])
     if group["adapt"]:

@@ -1,4 +1,4 @@
-"""Which parameters decay and adapt, and which are left out."""
+"""Which parameters get weight decay and a trust ratio, and which are exempt."""
 
 from typing import Any
 

@@ -23,22 +23,23 @@ _SYNC_BUFFERS = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     else "broadcast_buffers"  # before torch 2.15
 )
-_ROUNDING = 1e-3  # relative: ranks may round otherwise, where an optimizer multiplies matrices
+_ROUNDING = 1e-3  # relative: ranks may round differently if an optimizer multiplies matrices
 
 
 class RunStrategy(DDPStrategy):
-    """Takes each step of a module's own optimizers at their rates times a factor.
+    """Takes each step of a module's own optimizers at their learning rates times a factor.
 
-    The rates are multiplied when all that a module does before the step is done, as it may set
-    them, and put back after the step, so that schedulers, some of which multiply the rate that they
-    find, never see the factor. Every step passes here, of manual optimization too.
+    The rates are multiplied after all that a module does before the step, as it may set them, and
+    restored after the step: schedulers, some of which multiply the current rate, never see the
+    factor. Every step goes through here, in manual optimization too.
 
     Args:
-        exchanges: whether gradients are exchanged, or seen by a hook; the module is not wrapped
-            otherwise.
-        of_users: whether the module is a user's. It may leave parameters out, as passes of several
-            optimizers do, and change buffers, which are then rank 0's, as in any DDP. Nothing is
-            broadcast of ours, and of ghost BatchNorm, whose statistics are merged once an epoch.
+        exchanges: whether gradients are exchanged, or seen by a hook; if not, DDP does not wrap the
+            module.
+        of_users: whether the module is a user's. It may leave parameters unused in a pass, as with
+            several optimizers, and change buffers, which are then broadcast from rank 0, as in any
+            DDP. No buffers are broadcast of our modules, nor of ghost BatchNorm, whose statistics
+            are merged once per epoch.
         settings: of DDP.
 
     Attributes:
@@ -46,7 +47,7 @@ class RunStrategy(DDPStrategy):
         own_lrs: of the last step, of every group of its optimizer, before the factor.
         used_lrs: the same after the factor, as read back from the optimizer.
         num_steps: taken so far, of all optimizers [steps].
-        num_bare_steps: of them that did not pass here, at rates of their own [steps].
+        num_bare_steps: those that did not go through here, so without the factor [steps].
     """
 
     def __init__(self, *, exchanges: bool = True, of_users: bool = False, **settings: Any) -> None:
@@ -60,7 +61,7 @@ class RunStrategy(DDPStrategy):
         self.used_lrs: list[float] = []
 
     def setup(self, trainer: Trainer) -> None:
-        """Have the rates multiplied last of all before a step."""
+        """Have the rates multiplied as the last thing before a step."""
         super().setup(trainer)
         plugin: Any = self.precision_plugin
         then = plugin._after_closure  # private: Lightning Precision._after_closure
@@ -75,10 +76,10 @@ class RunStrategy(DDPStrategy):
             optimizer.register_step_post_hook(self._note_step)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Read a checkpoint, and say what the module was made with, as Lightning's own do.
+        """Read a checkpoint, and add the module's hyperparameters, as Lightning's checkpoints have.
 
         Raises:
-            ValueError: if there are objects in it that are no tensors and no plain values.
+            ValueError: if it holds objects other than tensors and plain values.
         """
         try:
             checkpoint = super().load_checkpoint(*args, **kwargs)
@@ -97,7 +98,7 @@ class RunStrategy(DDPStrategy):
         self.num_bare_steps += self._rates is None
 
     def setup_distributed(self) -> None:
-        """Be one of the ranks; without a process group if there is nothing to exchange."""
+        """Join the ranks; without a process group if there is nothing to exchange."""
         if self._exchanges:
             super().setup_distributed()
         else:
@@ -115,7 +116,7 @@ class RunStrategy(DDPStrategy):
         super().configure_ddp()
 
     def check_exchanged(self) -> None:
-        """Refuse parameters that are trained now and were not when the ranks were joined.
+        """Refuse parameters that are trained now, but were not when DDP wrapped the module.
 
         Raises:
             ValueError: if there are any: each rank would have its own.
@@ -176,10 +177,10 @@ class RunStrategy(DDPStrategy):
         model: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """Step; whatever happens in it, the rates are the optimizer's own afterwards.
+        """Take a step; the optimizer's own rates are restored, whatever happens in it.
 
         Raises:
-            ValueError: if the optimizer passes over a batch again of which only a part is there.
+            ValueError: if the optimizer evaluates a batch again of which it only has a part.
         """
         self.num_steps += 1
         self._rates = _Rates(optimizer, self.factor)
@@ -192,7 +193,7 @@ class RunStrategy(DDPStrategy):
             rates.put_back()
 
     def _once_per_part(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure of the last micro-batch of a step that is called again only if it is all."""
+        """A closure that may be called again only if its micro-batch is the whole batch."""
         passes = 0
 
         def counted() -> Any:
@@ -226,7 +227,7 @@ class _Rates:
         self.used: list[float] = []
 
     def put_back_before(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure at the own rates, however often it is called."""
+        """A closure that runs at the own rates, however often it is called."""
 
         def at_own_rates() -> Any:
             self.put_back()
@@ -235,7 +236,7 @@ class _Rates:
         return at_own_rates
 
     def multiply(self) -> None:
-        """Go to the rates of the step, from those that the groups have now."""
+        """Multiply the rates that the groups have now by the factor."""
         if self._factor is None:
             return
         self._own = [group["lr"] for group in self._groups]
@@ -245,7 +246,7 @@ class _Rates:
         self.used = [float(group["lr"]) for group in self._groups]
 
     def put_back(self) -> None:
-        """Give the groups their own rates, if they have others."""
+        """Restore the groups' own rates, if they were multiplied."""
         for group, lr in zip(self._groups, self._own, strict=False):
             group["lr"] = lr
         self._own = []
@@ -265,7 +266,7 @@ def _norm_and_sum(weight: Tensor) -> Tensor:
 
 
 def _leave_out(module: nn.Module, buffers: Sequence[Tensor]) -> None:
-    """Have DDP send none of these buffers from rank 0 to the others."""
+    """Keep DDP from broadcasting these buffers from rank 0."""
     names = [name for name, one in module.named_buffers() if any(one is own for own in buffers)]
     ddp: Any = DistributedDataParallel  # which has no public name for it
     ddp._set_params_and_buffers_to_ignore_for_model(module, names)

@@ -1,12 +1,12 @@
-"""VR-SGD, VR-LARS, VR-LAMB: plain optimizers whose gradients `WeighGradients` weighs first.
+"""VR-SGD, VR-LARS, VR-LAMB: plain optimizers whose gradients `WeighGradients` weights first.
 
 Settings that all share: `floor`, the least weight of a gradient (the paper's gamma), which the
 callback reads from the groups; and `gradient_span`, the examples of each gradient that is compared,
-which planning makes the micro-batch. The other settings are those of the plain optimizer.
+to which planning sets the micro-batch. The other settings are those of the plain optimizer.
 
 Source:
-    Jiang et al. 2023, arXiv:2309.13681, algorithm 1 and section 4.2. The correction of VR-LAMB's
-    average ratio for its start at zero is as Adam's.
+    Jiang et al. 2023, arXiv:2309.13681, algorithm 1 and section 4.2. VR-LAMB's average ratio has
+    Adam's bias correction.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ Groups = Sequence[dict[str, Any]]
 
 
 def vr_sgd(parameters: Groups, *, floor: float, gradient_span: int, **settings: Any) -> Optimizer:
-    """SGD on weighed gradients; the weight decay is added to them, not weighed."""
+    """SGD on weighted gradients; the weight decay is added afterwards, unweighted."""
     del gradient_span
     return SGD(_weighed(parameters, floor), **settings)
 
 
 def vr_lars(parameters: Groups, *, floor: float, gradient_span: int, **settings: Any) -> Optimizer:
-    """LARS on weighed gradients."""
+    """LARS on weighted gradients."""
     del gradient_span
     plain = {"nesterov": False, "eps": 0.0, "trust_clip": False}
     return from_timm.lars(_weighed(parameters, floor), **plain, **settings)
@@ -40,7 +40,7 @@ def vr_lamb(
     betas: Sequence[float],
     **settings: Any,
 ) -> Optimizer:
-    """LAMB on gradients weighed by an average of their ratios; the third beta is its decay."""
+    """LAMB on gradients weighted by an average of their ratios; the third beta is its decay."""
     del gradient_span
     *moments, ratio_decay = betas
     plain = {"bias_correction": True, "max_grad_norm": None, "trust_clip": False}

@@ -1,6 +1,6 @@
-"""What a rank takes of its GPU, as NVML counts it: energy, memory, use. Nothing is estimated.
+"""What a rank uses of its GPU, as counted by NVML, not estimated: energy, memory, utilisation.
 
-NVML counts a whole device: what several processes share cannot be told apart.
+NVML counts a whole device: the shares of several processes cannot be told apart.
 """
 
 import math
@@ -21,7 +21,7 @@ from sweeper.store.publish import publish_json
 _MJ_PER_KWH = 3.6e9
 _LOOK_EVERY_S, _LOOKS_TO_NOTE = 2.0, 5
 _GIB = 2**30
-#: The use is this quantile of the readings, of which there must be so many: at the start is little.
+#: The utilisation is this quantile of at least so many readings; it is low at the start.
 _LEAST_READINGS, _QUANTILE = 5, 0.9
 
 
@@ -31,9 +31,9 @@ class _NotCounted(Exception):
 
 @contextmanager
 def noted_gpu_use(rank: WorkerArgs) -> Generator[None]:
-    """Note beside the attempt what the GPU of this process takes until the end of the block.
+    """Record in the attempt's folder what this process's GPU uses until the end of the block.
 
-    The note is renewed every few seconds: if this process is killed, the time after it is missing.
+    The record is rewritten every few seconds: if this process is killed, the rest is missing.
     """
     meter, is_over = _Meter(rank), threading.Event()
 
@@ -54,7 +54,7 @@ def noted_gpu_use(rank: WorkerArgs) -> Generator[None]:
 
 
 class _Meter:
-    """What a GPU took so far, and for good why that cannot be told."""
+    """What a GPU has used so far; gives up for good once that cannot be told."""
 
     def __init__(self, rank: WorkerArgs) -> None:
         folder = Path(rank.folder)
@@ -73,7 +73,7 @@ class _Meter:
         self.note()
 
     def look(self) -> None:
-        """Read the counters, as long as they are of this process alone."""
+        """Read the counters, as long as this process alone uses the GPU."""
         self._looks += 1
         if self._kwh is None:
             return
@@ -87,7 +87,7 @@ class _Meter:
             self._uses += [] if use_frac is None else [use_frac]
 
     def note(self, *, now_and_then: bool = False) -> None:
-        """Publish what was found; now and then only, for the sake of the file system."""
+        """Publish what was found; if `now_and_then`, only at some calls, to spare file systems."""
         if now_and_then and self._looks % _LOOKS_TO_NOTE:
             return
         found = {"kwh": self._kwh, "device_gib": self._device_gib or None, "use_frac": self._use}
@@ -106,7 +106,7 @@ class _Meter:
 
 
 class _Gpu:
-    """The GPU of this process as NVML knows it, which numbers GPUs otherwise than CUDA does."""
+    """The GPU of this process as NVML knows it, which numbers GPUs differently from CUDA."""
 
     def __init__(self) -> None:
         try:
@@ -122,7 +122,7 @@ class _Gpu:
                 raise _NotCounted(msg)
 
     def counted_mj(self) -> int:
-        """The counter, which only goes up [millijoules]."""
+        """The energy counter, which only goes up [millijoules]."""
         with self._reasons():
             users = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
             num_users = len({user.pid for user in users})
@@ -138,7 +138,7 @@ class _Gpu:
             return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
 
     def taken(self) -> tuple[float, float | None]:
-        """Its memory that is taken [GiB], and the part of the last second in which it computed."""
+        """Memory in use [GiB], and the fraction of the last second in which it computed."""
         with self._reasons():
             memory_gib = self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used / _GIB
             try:
@@ -158,12 +158,12 @@ class _Gpu:
     def _is_divided(self) -> bool:
         try:
             current, _ = self._nvml.nvmlDeviceGetMigMode(self._handle)
-        except self._nvml.NVMLError_NotSupported:  # by GPUs that cannot be
+        except self._nvml.NVMLError_NotSupported:  # GPUs without MIG
             return False
         return current == self._nvml.NVML_DEVICE_MIG_ENABLE
 
 
 def _uuid() -> str:
-    """Of this process's GPU, on which NVML shall see it from now on."""
+    """UUID of this process's GPU, on which NVML sees the process from now on."""
     torch.cuda.synchronize()  # CUDA opens the device at its first use
     return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)

@@ -1,4 +1,4 @@
-"""Work of Lightning's that has no effect and takes longer than a small module's step: spared."""
+"""Skips work of Lightning's that has no effect but takes longer than a small module's step."""
 
 import os
 from collections.abc import Callable
@@ -14,16 +14,16 @@ _TAKES_INDEX = "is_param_in_hook_signature"  # private: Lightning training_epoch
 
 
 def spare_idle_work() -> None:
-    """Spare this process what has no effect; after Lightning is imported.
+    """Skip work without effect in this process; call it after Lightning is imported.
 
-    Where there is no GPU, torch looks for NVIDIA's library whenever it is asked for one, which each
-    optimizer step does: Lightning tells it to look there, for processes with a GPU that fork.
+    Without a GPU, torch looks for NVIDIA's library whenever it is asked for a GPU, as by each
+    optimizer step: Lightning makes it look there, for the sake of GPU processes that fork.
 
-    What Lightning keeps of a logged value goes to the value's device at each call of `log`, through
-    containers of any kind; it is there from the first call on.
+    At each call of `log`, Lightning moves what it keeps of a value to the value's device, by a
+    search through containers; it is there from the first call on.
 
-    Whether `training_step` takes the index of a batch is found out at each micro-batch, by reading
-    its signature; it is the same one.
+    At each micro-batch, Lightning reads the signature of `training_step` to see whether it takes
+    the batch's index; that does not change.
     """
     if not torch.cuda.is_available():
         os.environ.pop(_BY_NVML, None)

@@ -26,7 +26,7 @@ def peak_of_process_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-#: Options of glibc's mallopt, by their numbers there, with what sets them in the environment.
+#: Options of glibc's mallopt, by number, and the environment variables that set them.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _SET_BY_USERS = frozenset({"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"})
 _MOST_IN_HEAP, _MOST_KEPT = 32 * 2**20, 128 * 2**20  # bytes; glibc takes no larger first one
@@ -35,10 +35,10 @@ _MOST_IN_HEAP, _MOST_KEPT = 32 * 2**20, 128 * 2**20  # bytes; glibc takes no lar
 def keep_freed_memory() -> None:
     """Have the C library keep what a step frees for the next one, up to 128 MiB.
 
-    By itself it gives the end of its heap back to the system once this exceeds twice the largest
+    By default it gives the end of its heap back to the system once this exceeds twice the largest
     block that was freed, so most steps get their activations as new pages, which the system must
-    find and clear. What is above 32 MiB it takes from the system and gives back in any case.
-    A library without these options, and one that the user has set otherwise, is left as it is.
+    find and clear. Blocks above 32 MiB are always taken from the system and given back. Nothing is
+    changed if the library lacks these options or the user has set them.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or _SET_BY_USERS & os.environ.keys():

@@ -20,7 +20,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Ours for the names that are doubled, and for `lightning` where it is not installed."""
+        """Our loaders for the duplicate names, and for `lightning` where it is not installed."""
         del path, target
         for double, original in _SAME.items():
             if fullname == double or fullname.startswith(f"{double}."):
@@ -43,11 +43,11 @@ class _Original(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # importlib has just put the second name's in its place
+        module.__spec__ = self._spec  # importlib has just set the second name's
 
 
 class _Substitute(Loader):
-    """Makes the names that `lightning` has at its top."""
+    """Provides the top-level names of `lightning`."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         del spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def redirect_output(log: Path) -> None:
-    """Let all that this process and its libraries print follow what a file has."""
+    """Append all that this process and its libraries print to a file."""
     with log.open("a") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -1,11 +1,11 @@
-"""Copies to a GPU and from it that the process does not wait for."""
+"""Copies to and from a GPU that the process does not wait for."""
 
 import torch
 from torch import Tensor
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device; a GPU gets it when it has done what it was given before."""
+    """The tensor on a device; a copy to a GPU is queued behind the GPU's earlier work."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -15,7 +15,7 @@ class Arriving:
     """A number on its way from the device that computes it.
 
     Attributes:
-        is_here: whether reading it waits for nothing.
+        is_here: whether it can be read without waiting.
     """
 
     def __init__(self, number: Tensor) -> None:
