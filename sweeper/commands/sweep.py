@@ -27,7 +27,7 @@ from sweeper.commands.refusals import (
     refuse,
 )
 from sweeper.console.live import LiveTable, live_table
-from sweeper.console.text import of_os_error
+from sweeper.console.text import note, of_os_error
 from sweeper.launch.imports import TRAINER_PREFIX
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
@@ -142,9 +142,9 @@ def run_sweep(
     """
     check_no_question(settings.get("question"))
     ledger = Ledger.at(settings.get("results"))
-    damaged = set_aside_damaged(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
     account = account_of(planned, ledger) if settings.get("budget") else None
+    say_what_is_set_aside(ledger)
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     predictions = Predictions(ledger)
@@ -152,8 +152,6 @@ def run_sweep(
     if settings.get("order") == "information" and len(to_do) > 1:
         to_do = by_information(to_do)
     with live_table(planned.specs, ledger) as table:
-        for text in damaged:
-            table.say(f"Warning: {text} Its runs are made again.")
         if said := of_code(planned.changes, settings.get("code")):
             table.say(said)
         _introduce(planned, to_do, table)
@@ -161,6 +159,16 @@ def run_sweep(
         if account:
             affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
         return guard(lambda: _follow(affordable, launch, ledger, table, account), table, ledger)
+
+
+def say_what_is_set_aside(ledger: Ledger) -> None:
+    """Set damaged files aside and say so at once: the command may still be refused.
+
+    Raises:
+        ValueError: as for `set_aside_damaged`.
+    """
+    for text in set_aside_damaged(ledger):
+        note(f"Warning: {text} Its runs are made again.")
 
 
 def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:

@@ -10,12 +10,11 @@ from sweeper.commands.sequential.answer import ended, remember, remembered, verd
 from sweeper.commands.sequential.cost import check_known
 from sweeper.commands.sequential.question import LEAST_SEEDS, Asked, ask
 from sweeper.commands.sequential.rounds import Study
-from sweeper.commands.sweep import Launch, guard
+from sweeper.commands.sweep import Launch, guard, say_what_is_set_aside
 from sweeper.console.live import live_table
 from sweeper.planning.code_changes import check_code, of_code
 from sweeper.planning.plan import plan
 from sweeper.planning.same_training import of_same
-from sweeper.store.damaged import set_aside_damaged
 from sweeper.store.ledger import Ledger
 
 
@@ -30,7 +29,7 @@ def run_sequential(
     """
     ledger = Ledger.at(options["results"])
     _check(options)
-    damaged = set_aside_damaged(ledger)
+    say_what_is_set_aside(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = metric_named(options["metric"], options["metric_mode"])
@@ -45,8 +44,6 @@ def run_sequential(
     check_known(study.wanted(study.course()[1]), ledger)
     ledger.prepare()
     with live_table([], ledger, [arm.name.partition("=")[0] for arm in asked.arms][:1]) as table:
-        for text in damaged:
-            table.say(f"Warning: {text} Its runs are made again.")
         if said := of_code(planned.changes, options["code"]):
             table.say(said)
         for line in (*planned.distinct_warnings, *planned.of_repeats, *of_same(planned.same)):

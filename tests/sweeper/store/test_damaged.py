@@ -73,14 +73,25 @@ def test_a_damaged_file_is_set_aside_and_its_run_made_again(
 
     code = sweep_here(damaged, *WORDS)
 
-    said = capsys.readouterr().out
-    assert code == 0, said
-    assert f"Warning: {first} is damaged: moved to {damaged / 'damaged'}." in said
+    said = capsys.readouterr()
+    assert code == 0, said.out
+    assert f"Warning: {first} is damaged: moved to {damaged / 'damaged'}." in said.err
     assert (damaged / "damaged" / table / first.name).exists()
     assert second.read_bytes() == untouched
     pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
     assert sorted(pd.read_parquet(damaged / "runs").attempt) == [1, 2]
     assert find_damaged(damaged) == []
+
+
+@pytest.mark.parametrize("words", [("warmup=5",), ("budget=0.000001",)])
+def test_a_command_that_is_refused_leaves_damaged_files_where_they_are(sweep_here, damaged, words):
+    first, _ = sorted((damaged / "runs").glob("*.parquet"))
+    cut(first)
+
+    with pytest.raises(ValueError, match=r"^(warmup|budget) must "):
+        sweep_here(damaged, *WORDS, *words)
+
+    assert find_damaged(damaged) == [first]
 
 
 @pytest.mark.parametrize("column", ["seed", "energy_kwh"])
