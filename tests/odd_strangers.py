@@ -258,10 +258,14 @@ class LoadedModule(Module):
         return DataLoader([{"x": torch.zeros(4), "y": torch.zeros(1)}] * 32)
 
 
-class AskingDataModule(DataModule):
-    """Asks its Trainer, and validates on nothing."""
+class UnvalidatedDataModule(DataModule):
+    """Validates on nothing."""
 
     val_dataloader = L.LightningDataModule.val_dataloader
+
+
+class AskingDataModule(UnvalidatedDataModule):
+    """Asks its Trainer."""
 
     def setup(self, stage):
         assert self.trainer.world_size == 1

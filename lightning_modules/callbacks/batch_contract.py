@@ -123,9 +123,12 @@ class BatchContract(AfterSteps):
             )
             raise BatchContractBroken(msg)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check at the end of the epoch that all ranks have trained the same weights."""
-        super().on_train_epoch_end(trainer, pl_module)
+    def check_agreement(self, trainer: Trainer) -> None:
+        """Check, after the last callback's turn in an epoch, that all ranks have the same weights.
+
+        Raises:
+            ValueError: if they differ.
+        """
         if self._plan.has_own_module and isinstance(trainer.strategy, RunStrategy):
             trainer.strategy.check_agreement()
 

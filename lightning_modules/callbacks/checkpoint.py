@@ -149,6 +149,7 @@ class RunCheckpoint(Checkpoint):
         Raises:
             Stopped: when the run is saved.
         """
+        self._contract.check_agreement(trainer)
         self._is_over = trainer.should_stop  # Lightning does not save what a callback set
         self._save(trainer)
         self._on_epoch()

@@ -58,7 +58,7 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
     """Fingerprints of what a module and its layers keep outside of its state_dict.
 
     A weight that a hook derives from parameters, such as `weight` from `weight_orig`, is left out:
-    it is computed anew each time.
+    it is computed again each time.
 
     Args:
         module: the user's.

@@ -47,7 +47,7 @@ class Pass:
     """A training step on the examples at these places of the order.
 
     `mode`: `fixed` has the layers that the run replaces in evaluation; `plain` changes nothing, and
-    is made twice, as what each pass makes anew is not lost; `middle` is within a step, which it
+    is made twice, as what each pass makes again is not lost; `middle` is within a step, which it
     neither begins nor ends; `keyed` has keyed dropout, and BatchNorm in evaluation; `eval` has all
     layers in evaluation, and is made if `fixed` ones draw.
     """

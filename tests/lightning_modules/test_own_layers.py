@@ -164,6 +164,20 @@ def test_what_each_rank_changes_by_itself_is_refused(grid, tmp_path):
 
 
 @pytest.mark.slow
+def test_local_weights_are_averaged_before_they_are_compared_without_validation_too(grid, tmp_path):
+    """Three steps an epoch, of which the last is between two averages."""
+    local = [f"comm_hook.{key}" for key in ("workers=2", "start_epoch=0", "local_steps=2")]
+    data = ["data._target_=odd_strangers.UnvalidatedDataModule", "metric=train_loss", "epochs=2"]
+    words = [*IN_PROCESS, *data, "comm_hook=post_local_sgd", *local, "batch=32", "devices=2"]
+    (config,) = grid(*words)
+    train = partial(train_each, {"local": config})
+
+    records = ask_ranks(train, tmp_path / "rendezvous", world_size=2)
+
+    assert [record["local"]["outcome"] for record in records] == ["finished", "finished"]
+
+
+@pytest.mark.slow
 def test_noise_on_the_gradient_is_the_same_on_every_layout(run_words, grid, tmp_path):
     words = words_of("LangevinModule")
     (config,) = grid(*words, "devices=2")
