@@ -26,7 +26,7 @@ from analysis.stats.replicates import DRAWS, Estimate, fixed_rng
 from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
-from analysis.tables.metric import Measured, Metric
+from analysis.tables.metric import Measured, Metric, check_target
 from sweeper.spec.sentences import several
 
 #: Fraction by which the default target falls short of what is within reach.
@@ -61,9 +61,7 @@ def estimate_all(
     """
     rng = fixed_rng()
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
-    if target is not None and metric.unit == "%" and not 0 < target <= 1:
-        msg = f"--target must be an accuracy from 0 to 1; got {target:g}. Write 0.9 for 90 %."
-        raise ValueError(msg)
+    check_target(target, metric.unit)
     largest, *others = group_comparable(runs)
     compared = largest.runs
     one_rule, rates = of_one_rule(runs), rates_of(runs)

@@ -243,8 +243,8 @@ def _with_column(
 
 def check_target(target: float | None, unit: str) -> None:
     """ValueError for a target that no run could reach."""
-    if target is None or (isfinite(target) and (unit != "%" or 0 < target < 1)):
+    if target is None or (isfinite(target) and (unit != "%" or 0 < target <= 1)):
         return
-    rule = "a number from 0 to 1, as of an accuracy" if unit == "%" else "a number"
+    rule = "an accuracy above 0 and up to 1" if unit == "%" else "a number"
     msg = f"--target must be {rule}; got --target {target:g}. For 90 % write 0.9."
     raise ValueError(msg)

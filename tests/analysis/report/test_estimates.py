@@ -238,7 +238,7 @@ def test_names_in_a_sentence_keep_their_capitals():
 def test_a_target_in_percent_is_refused():
     runs = study()
 
-    with pytest.raises(ValueError, match=r"--target must be an accuracy from 0 to 1; got 90\."):
+    with pytest.raises(ValueError, match=r"^--target must be an accuracy above 0 and up to 1; got"):
         estimate_all(Measured(runs, simulated_curves(runs, 3)), target=90, draws=50)
 
 
