@@ -1,4 +1,4 @@
-"""The parser of a subcommand that takes overrides; other words than its own get a sentence."""
+"""The parser of a subcommand that takes overrides; explains unknown options in a sentence."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What `plan` finds out and says of the memory of runs."""
+"""The memory of runs as `plan` predicts it: tracing what is unknown, and the words for it."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Presets in a grid: what a preset sweeps itself is known only where it is the command's own."""
+"""Refuses a grid over presets that sweep keys of their own."""
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What was meant by a word that is no key or option of ours."""
+"""Suggestions for a key or option that does not exist."""
 
 import re
 from collections import defaultdict

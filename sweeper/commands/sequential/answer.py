@@ -1,4 +1,4 @@
-"""What is said of a question: after each look, and at its end; and what is remembered of it."""
+"""The text about a question, after each look and at its end, and the record kept of it."""
 
 import hashlib
 import json
