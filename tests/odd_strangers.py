@@ -251,6 +251,15 @@ class PathModule(Module):
         checkpoint["mine"] = Path("mine")
 
 
+class SteppedModule(Module):
+    """Logs its loss of each step alone, as Lightning does by default."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss)
+        return loss
+
+
 class LoadedModule(Module):
     """Has data of its own."""
 

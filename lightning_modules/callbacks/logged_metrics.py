@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.logged_values import LoggedValues
+from lightning_modules.callbacks.logged_values import LoggedValues, steps_only
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
@@ -83,7 +83,7 @@ class LoggedMetrics(Checkpoint):
         """Gather the epoch's values.
 
         Raises:
-            ValueError: if the run's metric is not among them.
+            ValueError: if the run's metric is not among them, or not of the epoch.
         """
         self.values.merge(trainer)  # what the module logged in its own hook
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -94,5 +94,12 @@ class LoggedMetrics(Checkpoint):
             msg = (
                 f"{METRIC_NOT_LOGGED}; got metric={self._metric}, it logged "
                 f"{names or 'nothing'}. Choose one of them, or log it."
+            )
+            raise ValueError(msg)
+        if self._metric not in known and self._metric in steps_only(trainer):
+            msg = (
+                f"{METRIC_NOT_LOGGED} for whole epochs; got metric={self._metric}, which it logs "
+                "for steps only: a value of the last micro-batch, which depends on the layout. Log "
+                "it with on_epoch=True, or choose another."
             )
             raise ValueError(msg)

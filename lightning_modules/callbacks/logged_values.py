@@ -119,6 +119,12 @@ def _kept(trainer: Trainer) -> Iterator[tuple[str, Any]]:
             yield key, kept
 
 
+def steps_only(trainer: Trainer) -> set[str]:
+    """Names that are logged for training steps alone: of an epoch, the last micro-batch's value."""
+    metas = [kept.meta for kept in (trainer._results or {}).values()]
+    return {meta.name for meta in metas if meta.on_step and not meta.on_epoch}
+
+
 def _logged(trainer: Trainer, kept: Any) -> _Logged:
     reduce_fx = kept.meta.reduce_fx.__name__
     weight = float(kept.cumulated_batch_size) if reduce_fx == "mean" else 1.0

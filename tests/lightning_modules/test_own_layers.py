@@ -132,6 +132,17 @@ def test_data_of_the_modules_own_are_not_passed_over(grid):
         facts(config)
 
 
+def test_a_value_of_the_last_micro_batch_is_no_metric_of_a_run(run_words):
+    """It would depend on the layout; what is averaged over the epoch does not."""
+    words = words_of("SteppedModule", "epochs=1")
+
+    with pytest.raises(ValueError, match=r"for whole epochs; got metric=loss, which it logs for s"):
+        run_words(*words, "metric=loss", "metric_mode=min", name="refused")
+    record = run_words(*words, "metric=train/mse_epoch", "metric_mode=min")
+
+    assert record["outcome"] == "finished"
+
+
 @pytest.mark.slow
 def test_buffers_are_rank_0s_as_in_any_ddp(grid, tmp_path):
     (config,) = grid(*words_of("CentredModule", "devices=2", "+trainer.limit_val_batches=1"))
