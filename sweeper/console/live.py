@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sweeper.console.differences import Differences
-from sweeper.console.runs import RunLine, counted, duration, rate_text, runs_table
+from sweeper.console.runs import LAYOUT_COLUMNS, RunLine, counted, duration, rate_text, runs_table
 from sweeper.console.text import text_console
 from sweeper.launch.local.interrupts import undivided
 from sweeper.planning.event import Event
@@ -48,6 +48,7 @@ class RunState:
     attempt: Attempt | None = None
     progress: StepProgress | None = None
     reason: str = ""
+    layout: str = ""  # of a run that an earlier command trained
 
     def read_progress(self) -> None:
         """Read what the attempt has written to disk so far."""
@@ -78,10 +79,10 @@ class RunState:
     @property
     def line(self) -> RunLine:
         """The run as a line of the table."""
-        split, now = self.spec.split, self._now()
+        now = self._now()
         return RunLine(
             words=self.spec.words,
-            layout=f"{split.world_size}x{split.micro_batch}x{split.accumulation_steps}",
+            layout=self.layout or self.spec.split.layout,
             status=str(self.status),
             epoch=f"{self.epoch}/{self.spec.most_epochs}" if self.epoch or now else "",
             metric_name=self.spec.config.metric,
@@ -105,18 +106,16 @@ class LiveTable:
     ) -> None:
         self._states = {spec.run_id: RunState(spec) for spec in specs}
         self._differences = Differences((spec.words for spec in specs), always=keys)
-        self._ledger, self._console = ledger, console
-        self._started = time.monotonic()
-        self._shown_at = 0.0
-        self._line_at, self._said = self._started, ""
+        self._ledger, self._console, self._said = ledger, console, ""
+        self._started = self._line_at = time.monotonic()
         self._running: dict[str, RunState] = {}
         self._latest: list[RunState] = []
         for run_id, row in ledger.ended().items():
             if run_id in self._states:
                 self._states[run_id].status = row.outcome
-        waiting = (state for state in self._states.values() if state.status == "waiting")
-        self._to_do = sum(state.spec.most_epochs for state in waiting)
-        self._done = self._made = 0.0
+        states = self._states.values()
+        self._to_do = sum(one.spec.most_epochs for one in states if one.status == "waiting")
+        self._done = self._made = self._shown_at = 0.0
         self.live: Live | None = None
 
     @property
@@ -271,11 +270,12 @@ class LiveTable:
         """Fill in the metrics, times and epochs of runs that earlier commands executed."""
         missing = {run_id for run_id, state in self._states.items() if state.metric is None}
         names = {self._states[run_id].spec.config.metric for run_id in missing}
-        columns = [*names, "epochs_completed", "train_s"]
+        columns = [*names, "epochs_completed", "train_s", *LAYOUT_COLUMNS]
         for run_id, row in self._ledger.measured(missing, columns).items() if missing else ():
             state = self._states[run_id]
             state.metric, state.seconds = row[state.spec.config.metric], row["train_s"]
             state.epoch = row["epochs_completed"] or 0
+            state.layout = "x".join(str(row[name] or "?") for name in LAYOUT_COLUMNS)
 
 
 @contextmanager

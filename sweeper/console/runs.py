@@ -65,9 +65,10 @@ class RunLine:
         return " ".join(f"{head}={text}" for head, text in heads.items() if text)
 
 
+LAYOUT_COLUMNS = ("world_size", "micro_batch", "accumulation_steps")
 #: Columns of the runs table that `line_of_row` reads.
 ROW_COLUMNS = (
-    "outcome", "config_json", "world_size", "micro_batch", "accumulation_steps",
+    "outcome", "config_json", *LAYOUT_COLUMNS,
     "epochs", "epochs_completed", "metric_name", "metric", "train_s", "started_at",
 )  # fmt: skip
 
@@ -75,7 +76,7 @@ ROW_COLUMNS = (
 def line_of_row(row: Mapping[str, Any]) -> RunLine:
     """The line of an ended run, from its row; nothing that its config names is imported."""
     done, planned = row["epochs_completed"], row["epochs"]
-    layout = (row[name] or "?" for name in ("world_size", "micro_batch", "accumulation_steps"))
+    layout = (row[name] or "?" for name in LAYOUT_COLUMNS)
     return RunLine(
         words=_words_of_row(row),
         layout="x".join(map(str, layout)),

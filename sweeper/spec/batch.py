@@ -31,6 +31,11 @@ class BatchSplit:
         """Examples per rank per optimizer step [examples]."""
         return self.micro_batch * self.accumulation_steps
 
+    @property
+    def layout(self) -> str:
+        """Ranks x micro-batch x accumulation steps, as tables show it."""
+        return f"{self.world_size}x{self.micro_batch}x{self.accumulation_steps}"
+
     def ranks_per_span(self, bn_span: int) -> int:
         """Ranks whose simultaneous micro-batches BatchNorm normalises together [count]."""
         return max(1, bn_span // self.micro_batch)
@@ -66,7 +71,8 @@ def split_global_batch(
         msg = (
             f"batch must be a multiple of micro_batch x ranks = {micro_batch} x {world_size} = "
             f"{unit}; got batch={global_batch}. "
-            f"{_nearest_batches(global_batch, unit)}, or use another micro_batch."
+            f"{_nearest_batches(global_batch, unit)}, or use "
+            f"{'other devices' if global_batch % world_size else 'another micro_batch'}."
         )
         raise ValueError(msg)
     return BatchSplit(

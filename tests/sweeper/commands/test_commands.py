@@ -163,6 +163,20 @@ def test_compacting_changes_no_row_and_no_verdict(sweep_here, command, results, 
     assert "2 of 2 runs already have a result." in capsys.readouterr().out
 
 
+def test_a_finished_run_is_shown_with_the_layout_that_it_was_trained_on(
+    sweep_here, results, capsys
+):
+    words = (*SHORT, "batch=3840")
+    assert sweep_here(results, *words) == 0
+    capsys.readouterr()
+
+    assert sweep_here(results, *words, "micro_batch=640") == 0
+
+    said = capsys.readouterr().out
+    assert "layout=1x3840x1" in said
+    assert "640" not in said
+
+
 def test_starting_over_takes_merged_rows_out_again(sweep_here, results):
     assert sweep_here(results, *SHORT, "batch=3840", "rerun=all") == 0
 

@@ -150,10 +150,14 @@ def test_a_batch_that_ranks_cannot_share_is_refused_with_what_helps(bn_span, sai
         choose_micro_batch(3840, world_size=7, limit=768, bn_span=bn_span)
 
 
-def test_a_batch_that_the_parts_cannot_make_is_refused_with_the_nearest():
+@pytest.mark.parametrize(
+    ("batch", "other"), [(3200, "other devices"), (3216, "another micro_batch")]
+)
+def test_a_batch_that_the_parts_cannot_make_is_refused_with_what_helps(batch, other):
+    """No micro-batch helps where the ranks cannot share the batch."""
     with pytest.raises(
         ValueError,
-        match=r"^batch must be a multiple of micro_batch x ranks = 32 x 3 = 96; got batch=3200\. "
-        r"Nearest that work: batch=3168, batch=3264, or use another micro_batch\.$",
+        match=r"^batch must be a multiple of micro_batch x ranks = 32 x 3 = 96; "
+        rf"got batch={batch}\. Nearest that work: batch=3168, batch=3264, or use {other}\.$",
     ):
-        split_global_batch(3200, world_size=3, micro_batch=32, bn_span=32)
+        split_global_batch(batch, world_size=3, micro_batch=32, bn_span=32)
