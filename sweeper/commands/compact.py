@@ -5,10 +5,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.console.text import say
+from sweeper.console.text import note, say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.sentences import several
 from sweeper.store.compaction import compact
+from sweeper.store.damaged import find_damaged
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,4 +23,6 @@ def main(arguments: Sequence[str]) -> int:
         )
         return BAD_INPUT
     say(f"{several(compact(results), 'run')} merged in {results}")
+    for path in find_damaged(results):
+        note(f"{path} is damaged and stays as it is; `sweeper status {results}` says what to do.")
     return DONE

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sweeper.cli import COMMANDS
+from sweeper.commands.compact import main as compact_command
 from sweeper.commands.status import main as status
 from sweeper.store.compaction import compact
 from sweeper.store.damaged import find_damaged, set_aside_damaged
@@ -92,6 +93,15 @@ def test_a_command_that_is_refused_leaves_damaged_files_where_they_are(sweep_her
         sweep_here(damaged, *WORDS, *words)
 
     assert find_damaged(damaged) == [first]
+
+
+def test_compact_says_which_files_it_left_out(damaged, capsys):
+    first, _ = sorted((damaged / "runs").glob("*.parquet"))
+    cut(first)
+
+    assert compact_command([str(damaged)]) == 0
+
+    assert f"{first} is damaged and stays as it is; `sweeper status" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("column", ["seed", "energy_kwh"])
