@@ -260,6 +260,15 @@ class SteppedModule(Module):
         return loss
 
 
+class TwofoldModule(SteppedModule):
+    """Logs a loss of the same name in validation."""
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        if dataloader_idx == 0:
+            for name in ("loss", "val/target"):
+                self.log(name, batch["y"].mean(), add_dataloader_idx=False)
+
+
 class LoadedModule(Module):
     """Has data of its own."""
 

@@ -57,7 +57,7 @@ _RC: dict[str, Any] = {
 #: Decorator for functions that draw or save a figure.
 look = partial(mpl.rc_context, cast("Any", _RC))
 
-#: Dark to light, each with enough contrast with white; ten steps are told apart.
+#: Dark to light, each with enough contrast with white; ten steps can be distinguished.
 _ORDERED = LinearSegmentedColormap.from_list(
     "ordered", ["#120a32", "#4a2a9c", "#1f70c0", "#12867c", "#5f8a33", "#988a12", "#f06414"]
 )

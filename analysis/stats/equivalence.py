@@ -1,4 +1,4 @@
-"""Whether two arms differ, are the same, or cannot be told apart with these seeds."""
+"""Whether two arms differ, are the same, or cannot be distinguished with these seeds."""
 
 from dataclasses import dataclass
 

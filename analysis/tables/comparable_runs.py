@@ -89,7 +89,7 @@ def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) ->
     """Whether runs belong to a group in which one batch has micro-batches of several sizes.
 
     If BatchNorm or the loss spans a micro-batch, these are different experiments. Sizes that follow
-    from the batch are not told apart, as there is nothing else to compare at that batch.
+    from the batch are not distinguished, as there is nothing else to compare at that batch.
     """
     several_sizes = spanned.groupby([keys, batches]).transform("nunique") > 1
     return keys.isin(keys[several_sizes])

@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.logged_values import LoggedValues, steps_only
+from lightning_modules.callbacks.logged_values import LoggedValues, have_epoch_values
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
@@ -18,8 +18,8 @@ class LoggedMetrics(Checkpoint):
 
     A `Checkpoint`, so that it runs after the module, which may log at the end of an epoch.
 
-    Lightning weights logged values by batch sizes that it guesses, on each rank alone. Here it is
-    told the number of examples, and `values` replaces each rank's values by those of all ranks.
+    Lightning weights logged values by batch sizes that it guesses, on each rank alone. Here it gets
+    the number of examples, and `values` replaces each rank's values by those of all ranks.
 
     Args:
         plan: the run's batch plan.
@@ -35,6 +35,7 @@ class LoggedMetrics(Checkpoint):
         self._plan, self._metric, self._measured = plan, metric, measured
         self.values = LoggedValues()
         self._examples: int | None = None
+        self._validated: dict[str, bool] = {}
         self.columns: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -79,6 +80,10 @@ class LoggedMetrics(Checkpoint):
         """Values logged outside of batches have no number of examples."""
         self._examples = None
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Validation replaces a training step's value of the same name."""
+        self._validated = have_epoch_values(trainer)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the epoch's values.
 
@@ -96,7 +101,9 @@ class LoggedMetrics(Checkpoint):
                 f"{names or 'nothing'}. Choose one of them, or log it."
             )
             raise ValueError(msg)
-        if self._metric not in known and self._metric in steps_only(trainer):
+        of_epoch = {**have_epoch_values(trainer), **self._validated}
+        self._validated = {}
+        if self._metric not in known and not of_epoch.get(self._metric, True):
             msg = (
                 f"{METRIC_NOT_LOGGED} for whole epochs; got metric={self._metric}, which it logs "
                 "for steps only: a value of the last micro-batch, which depends on the layout. Log "

@@ -119,10 +119,14 @@ def _kept(trainer: Trainer) -> Iterator[tuple[str, Any]]:
             yield key, kept
 
 
-def steps_only(trainer: Trainer) -> set[str]:
-    """Names that are logged for training steps alone: of an epoch, the last micro-batch's value."""
-    metas = [kept.meta for kept in (trainer._results or {}).values()]
-    return {meta.name for meta in metas if meta.on_step and not meta.on_epoch}
+def have_epoch_values(trainer: Trainer) -> dict[str, bool]:
+    """By name logged in the current loop, whether it has a value of the epoch, or of a batch."""
+    results, found = trainer._results, dict[str, bool]()
+    for kept in results.values() if results else ():
+        # private: Lightning _ResultCollection._forked_name
+        names = results._forked_name(kept, on_step=False)  # type: ignore[union-attr]
+        found |= {name: found.get(name, False) or kept.meta.on_epoch for name in names}
+    return found
 
 
 def _logged(trainer: Trainer, kept: Any) -> _Logged:

@@ -1,6 +1,6 @@
 """What a rank uses of its GPU, as counted by NVML, not estimated: energy, memory, utilisation.
 
-NVML counts a whole device: the shares of several processes cannot be told apart.
+NVML counts a whole device: the shares of several processes cannot be separated.
 """
 
 import math
@@ -54,7 +54,7 @@ def noted_gpu_use(rank: WorkerArgs) -> Generator[None]:
 
 
 class _Meter:
-    """What a GPU has used so far; gives up for good once that cannot be told."""
+    """What a GPU has used so far; gives up for good once that cannot be read."""
 
     def __init__(self, rank: WorkerArgs) -> None:
         folder = Path(rank.folder)

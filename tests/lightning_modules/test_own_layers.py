@@ -138,9 +138,12 @@ def test_a_value_of_the_last_micro_batch_is_no_metric_of_a_run(run_words):
 
     with pytest.raises(ValueError, match=r"for whole epochs; got metric=loss, which it logs for s"):
         run_words(*words, "metric=loss", "metric_mode=min", name="refused")
-    record = run_words(*words, "metric=train/mse_epoch", "metric_mode=min")
+    averaged = run_words(*words, "metric=train/mse_epoch", "metric_mode=min", name="averaged")
+    words = words_of("TwofoldModule", "epochs=1", "metric=loss", "metric_mode=min")
+    validated = run_words(*words)
 
-    assert record["outcome"] == "finished"
+    assert averaged["outcome"] == validated["outcome"] == "finished"
+    assert curve(validated, "loss") == pytest.approx([curve(validated, "val/target")[0]])
 
 
 @pytest.mark.slow
