@@ -144,7 +144,7 @@ def run_sweep(
     ledger = Ledger.at(settings.get("results"))
     planned = plan(with_facts(configs, ledger.results), ledger)
     account = account_of(planned, ledger) if settings.get("budget") else None
-    say_what_is_set_aside(ledger)
+    set_aside_and_report(ledger)
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     predictions = Predictions(ledger)
@@ -161,7 +161,7 @@ def run_sweep(
         return guard(lambda: _follow(affordable, launch, ledger, table, account), table, ledger)
 
 
-def say_what_is_set_aside(ledger: Ledger) -> None:
+def set_aside_and_report(ledger: Ledger) -> None:
     """Set damaged files aside and say so at once: the command may still be refused.
 
     Raises:

@@ -251,22 +251,24 @@ class RunConfig(Incidental, Scientific):
         return Groups({k: value for k, value in self.resolved.items() if isinstance(value, dict)})
 
     def with_values(self, resolved: Mapping[str, Any]) -> "RunConfig":
-        """Read a config that has the same keys and groups as this one, and other plain values.
+        """Read a config with the same keys and groups as this one, but other plain values.
 
         Args:
-            resolved: as of `run_config`.
+            resolved: as for `run_config`.
 
         Raises:
-            ValueError: as of `run_config`.
+            ValueError: as in `run_config`.
         """
-        kept = {k: getattr(self, k) for k in resolved if isinstance(resolved[k], dict | list)}
+        groups = {k: getattr(self, k) for k, v in resolved.items() if isinstance(v, dict | list)}
         try:
-            config = RunConfig.model_validate({**resolved, **kept})
+            config = RunConfig.model_validate({**resolved, **groups})
         except ValidationError:
-            return run_config(resolved)  # which says what is wrong
+            return run_config(resolved)  # says what is wrong
+        if any(not_stored({k: v for k, v in resolved.items() if k not in groups})):
+            return run_config(resolved)
         plain = self.resolved
-        vars(config)["resolved"] = {k: plain[k] if k in kept else getattr(config, k) for k in plain}
-        vars(config)["groups"] = self.groups
+        same = {k: plain[k] if k in groups else getattr(config, k) for k in plain}
+        vars(config).update(resolved=same, groups=self.groups)
         return config
 
     def replaced(self, **changes: Any) -> "RunConfig":

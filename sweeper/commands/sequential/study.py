@@ -10,7 +10,7 @@ from sweeper.commands.sequential.answer import ended, remember, remembered, verd
 from sweeper.commands.sequential.cost import check_known
 from sweeper.commands.sequential.question import LEAST_SEEDS, Asked, ask
 from sweeper.commands.sequential.rounds import Study
-from sweeper.commands.sweep import Launch, guard, say_what_is_set_aside
+from sweeper.commands.sweep import Launch, guard, set_aside_and_report
 from sweeper.console.live import live_table
 from sweeper.planning.code_changes import check_code, of_code
 from sweeper.planning.plan import plan
@@ -29,7 +29,7 @@ def run_sequential(
     """
     ledger = Ledger.at(options["results"])
     _check(options)
-    say_what_is_set_aside(ledger)
+    set_aside_and_report(ledger)
     planned = plan(with_facts(configs, ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = metric_named(options["metric"], options["metric_mode"])

@@ -103,7 +103,9 @@ def test_the_groups_of_points_that_have_the_same_are_read_once(ledger, grid, mon
     assert len({id(spec.config.groups) for spec in planned.specs}) == 2
 
 
-@pytest.mark.parametrize("wrong", ["batch=7680.5", "base_lr=-1", "precision=8", "metric=[1]"])
+@pytest.mark.parametrize(
+    "wrong", ["batch=7680.5", "base_lr=-1", f"base_lr={10**20}", "precision=8", "metric=[1]"]
+)
 def test_what_is_wrong_is_refused_beside_points_as_it_is_alone(ledger, grid, wrong):
     with pytest.raises(ValueError, match=f"^{wrong.partition('=')[0]}") as alone:
         plan(grid(wrong), ledger)
