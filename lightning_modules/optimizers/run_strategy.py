@@ -3,7 +3,7 @@
 import inspect
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -93,6 +93,12 @@ class RunStrategy(DDPStrategy):
             raise ValueError(msg) from error
         assert self.lightning_module is not None, "it is to be trained"
         return {"hyper_parameters": dict(self.lightning_module.hparams), **checkpoint}
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Restore the optimizers' state in the types it was saved in."""
+        super().load_optimizer_state_dict(checkpoint)
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            _restore_types(optimizer, saved)
 
     def _note_step(self, *_: Any) -> None:
         self.num_bare_steps += self._rates is None
@@ -257,6 +263,18 @@ def ddp_of(trainer: Trainer) -> DistributedDataParallel:
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, DistributedDataParallel)
     return wrapped
+
+
+def _restore_types(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Undo that torch converts all loaded state but the step count to the type of its parameter."""
+    names = [name for group in saved["param_groups"] for name in group["params"]]
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    for name, parameter in zip(names, parameters, strict=True):
+        state = optimizer.state.get(parameter, {})
+        for key, before in saved["state"].get(name, {}).items():
+            now = state.get(key)
+            if isinstance(now, Tensor) and isinstance(before, Tensor) and now.dtype != before.dtype:
+                state[key] = before.to(now.device)
 
 
 def _norm_and_sum(weight: Tensor) -> Tensor:

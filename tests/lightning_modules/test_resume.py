@@ -52,6 +52,18 @@ def test_on_the_same_layout_to_the_last_bit(train, tmp_path):
     pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
 
 
+def test_an_optimizer_with_state_of_another_type_than_its_weights(train, tmp_path):
+    """NAdam has a product in 32 bits beside weights in 64, which torch loads in 64."""
+    words = {"precision": "64-true"}
+    words["optimizer"] = {"name": "nadam", "_target_": "torch.optim.NAdam"}
+    whole = train(tmp_path / "whole", **words)
+
+    train(tmp_path / "parts", until=1, **words)
+    parts = train(tmp_path / "parts", **words)
+
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
+
+
 @pytest.mark.parametrize(
     ("first", "then"),
     [
