@@ -82,7 +82,7 @@ def _gone() -> str | None:
     try:
         here = os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
-        return "A command must be started in a folder; got one that was removed. Go to another."
+        return "The current folder must exist; it was removed. Change to another folder."
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)  # as `python -m sweeper` does
     return None
@@ -147,7 +147,7 @@ def _version() -> str:
     try:
         return f"sweeper {importlib.metadata.version('batch-sweeper')}"
     except importlib.metadata.PackageNotFoundError:
-        return f"sweeper of {Path(__file__).parents[1]}, not installed"
+        return f"sweeper in {Path(__file__).parents[1]}, not installed"
 
 
 def _unknown(word: str, then: str = "") -> str:

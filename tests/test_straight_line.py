@@ -130,7 +130,7 @@ def test_device_counts_of_one_grid_may_differ_and_each_run_happens_once(
     assert list(runs.attempt) == [1, 1, 1]
     assert (runs.steps == 16).all()
     assert (runs.realised_batch_min == 3840).all()
-    assert "6 points of the grid are the run of another" in capsys.readouterr().out
+    assert "6 points of the grid are the same run as another" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

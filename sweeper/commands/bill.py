@@ -78,12 +78,12 @@ class Bill:
             ends = f", {duration(self.ends_in_s)} on this machine" if self.ends_in_s else ""
             sentences.append(f"{several(known, 'run')} will take {hours}{ends} ({parts}).")
             if self.tariff.energy_price and self.energy_kwh is None:
-                sentences.append("Energy is not in it: of some of them no run alike was counted.")
+                sentences.append("Energy is left out: it is not known for some of them.")
         if self.num_unknown:
             sentences.append(
-                f"The time of {several(self.num_unknown, 'run')} is not known: none of the kind "
-                f"has finished on {self.device} in {results}. `sweeper plan --probe` with the same "
-                "words trains the beginning of one of each kind and remembers its speed."
+                f"The time of {several(self.num_unknown, 'run')} is not known: no run of the same "
+                f"kind has finished on {self.device} in {results}. `sweeper plan --probe` with the "
+                "same overrides trains the first steps of one run of each kind and keeps its speed."
             )
         return " ".join(sentences)
 
@@ -102,7 +102,7 @@ def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bi
         parts_s={part: sum(seconds.parts[part] for _, seconds in known) for part in _PARTS},
         num_runs=len(runs),
         num_unknown=len(runs) - len(known),
-        device="GPUs of one kind" if is_elsewhere else machine.device.kind,
+        device="a single type of GPU" if is_elsewhere else machine.device.kind,
         tariff=runs[0][0].config if runs else Tariff(),
     )
 

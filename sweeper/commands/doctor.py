@@ -51,14 +51,14 @@ def main(arguments: Sequence[str]) -> int:
 def _examined(options: argparse.Namespace) -> Iterator[Check]:
     overrides = [word for word in options.words if "=" in word]
     if not overrides and len(options.words) > 1:
-        msg = f"doctor looks at one results folder; got {' '.join(options.words)}. Name one."
+        msg = f"doctor checks one results folder; got {' '.join(options.words)}. Name one."
         raise ValueError(msg)
     if overrides:
         configs = configs_of(overrides, config_dir=options.config_dir)
         if len(configs) != 1:
             msg = (
-                f"doctor needs the overrides of one run; got {' '.join(overrides)}, which makes "
-                f"{len(configs)}. Give each key one value."
+                f"doctor needs the overrides of one run; got {' '.join(overrides)}, which give "
+                f"{len(configs)} runs. Give each key one value."
             )
             raise ValueError(msg)
         yield from project_checks(configs[0])
@@ -89,5 +89,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--devices", type=whole_number(1, 1024), default=1, help="ranks on each node (1)"
     )
-    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     return parser

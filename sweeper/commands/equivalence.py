@@ -129,11 +129,11 @@ def reasons(config: RunConfig) -> list[str]:
         return []
     module = config.module.name
     found = [
-        f"Not found to hold for {module}: {name}. {GUARANTEES[name]}"
+        f"Not confirmed for {module}: {name}. {GUARANTEES[name]}"
         for name in missing(config.guarantees or ())
         if name in OF_LAYOUTS
     ]
-    return [*found, "`sweeper doctor` with the same words says more."] if found else []
+    return [*found, "`sweeper doctor` with the same overrides says more."] if found else []
 
 
 def compare(
@@ -193,8 +193,8 @@ def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]
             return pool.submit(_compare_there, checkpoints).result()
         except BrokenProcessPool as error:
             msg = (
-                "the process that compares the weights must live to the end; it was killed, "
-                "perhaps for lack of memory. Free some, and repeat the command."
+                "the process that compares the weights must finish; it was killed, perhaps for "
+                "lack of memory. Free some memory and repeat the command."
             )
             raise ValueError(msg) from error
 
@@ -262,7 +262,7 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
         )
     console.print(table, soft_wrap=False)
     console.print(
-        "value: the validation loss, or the metric of a module of yours. difference: the largest "
+        "value: the validation loss, or the metric of your own module. difference: the largest "
         "over the model's tensors, relative to the tensor's largest value, compared with "
         "the first layout after one epoch. With BatchNorm, training amplifies float32 "
         "rounding, so no bound is guaranteed; use float64 (docs/layouts.md)."

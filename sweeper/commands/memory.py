@@ -31,13 +31,13 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
         unknown = [spec for spec in unknown if not memory.is_traced(spec) and has_data(spec.config)]
     if not unknown:
         return False
-    without = "" if is_asked else " (--no-memory leaves it out)"
+    without = "" if is_asked else " (--no-memory skips this)"
     note(f"Tracing the memory of {several(len(unknown), 'kind')} of run{without}...")
     context, began = open_fork_server(), time.monotonic()
     for number, spec in enumerate(unknown):
         if not is_asked and time.monotonic() - began > _UNASKED_S:
             left = several(len(unknown) - number, "kind")
-            note(f"That of {left} is left: --memory traces them all.")
+            note(f"Not traced within half a minute: {left} of run. --memory traces them all.")
             break
         longest_s = LONGEST_S if is_asked else _UNASKED_TRACE_S
         if why_not := trace_memory(spec, memory, context, longest_s=longest_s):
@@ -59,7 +59,7 @@ def memory_words(spec: RunSpec, fit: Fit) -> str:
         f"{name.replace('_', ' ')} {_size(size)}" for name, size in fit.classes.items() if size
     ]
     if not fit.classes[DEVICE]:
-        parts.append("what the device itself takes is not known")
+        parts.append("device not known")
     return (
         f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
         f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "

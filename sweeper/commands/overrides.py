@@ -94,7 +94,7 @@ def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
     if points > _MOST_POINTS:
         sizes = [f"{axis[0].override.key_or_group} ({len(axis):,})" for axis in axes if axis[1:]]
         msg = (
-            f"a grid must have at most {_MOST_POINTS:,} points; got {points:,} or more, by "
+            f"a grid must have at most {_MOST_POINTS:,} points; got {points:,} or more, from "
             f"{', '.join(sizes)}. Split it over several commands."
         )
         raise ValueError(msg)
@@ -233,7 +233,7 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
     except (ValueError, RecursionError) as error:  # thousands of digits or brackets
         raise ValueError(unreadable(word, str(error))) from None
     if not found.key_or_group:
-        raise ValueError(unreadable(word, "there is no key"))
+        raise ValueError(unreadable(word, "it has no key"))
     if isinstance(found.value(), list) or "." in found.key_or_group:
         check_group(found)
     return found
@@ -246,8 +246,8 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
     if not override.is_discrete_sweep():
         msg = (
             f"{override.key_or_group} must be a list of values in a grid; got "
-            f"{override.input_line}. Write a,b,c, choice() or range(); only a sweep with "
-            "hydra/sweeper=optuna searches it."
+            f"{override.input_line}. Write a,b,c, choice() or range(); intervals are "
+            "searched with hydra/sweeper=optuna only."
         )
         raise ValueError(msg)
     key = override.get_key_element()

@@ -11,7 +11,7 @@ from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_p
 from sweeper.spec.config import Component, is_ours, run_config
 from sweeper.spec.guarantees import ADDITIVE, held
 from sweeper.spec.identity import targets
-from sweeper.spec.sentences import checked
+from sweeper.spec.sentences import checked, several
 from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import if_allowed, publish_json
@@ -113,9 +113,10 @@ def _check_iterable(config: Config) -> None:
     """
     if (ranks := config["devices"] * config["num_nodes"]) > 1:
         msg = (
-            "devices x num_nodes must be 1 with a data set that can only be iterated, as its "
-            f"examples cannot be dealt to ranks; got {ranks} ranks, data._target_="
-            f"{config['data']['_target_']}. Train on one, or give it a length and indices."
+            "devices x num_nodes must be 1 with an iterable-only data set, whose examples cannot "
+            f"be divided among ranks; got {ranks} ranks, data._target_="
+            f"{config['data']['_target_']}. Train on one rank, or give the data set a length and "
+            "indices."
         )
         raise ValueError(msg)
 
@@ -139,18 +140,19 @@ def _check_manual(config: Config) -> None:
     }
     if names := ", ".join(name for name, is_set in methods.items() if is_set):
         msg = (
-            f"{names} cannot be used with a module with automatic_optimization=False, since it "
-            "takes its steps by itself; got module._target_="
-            f"{config['module']['_target_']}. Remove it."
+            f"{names} cannot be used with automatic_optimization=False, where the module takes its "
+            f"own optimizer steps; got module._target_={config['module']['_target_']}. "
+            f"Remove {names}."
         )
         raise ValueError(msg)
     ranks = config["devices"] * config["num_nodes"]
     share, rest = divmod(config["batch"], ranks)
     if rest or config["micro_batch"] not in {"auto", share}:
         msg = (
-            "micro_batch x ranks must be the batch for a module with automatic_optimization=False, "
-            f"which steps at every micro-batch; got batch={config['batch']}, {ranks} ranks, "
-            f"micro_batch={config['micro_batch']}. Leave micro_batch=auto, or use more ranks."
+            "micro_batch x ranks must equal batch with automatic_optimization=False, where every "
+            f"micro-batch is a step; got batch={config['batch']}, {several(ranks, 'rank')}, "
+            f"micro_batch={config['micro_batch']}. Leave micro_batch=auto with a batch that the "
+            "ranks divide, or use more ranks."
         )
         raise ValueError(msg)
     config["micro_batch"] = share
@@ -219,9 +221,9 @@ def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
             process.kill()
         found = [json.loads(line) for line in answer.read_text().splitlines()]
         if len(found) < len(configs):
-            failed, words = configs[len(found)], said.read_text().strip() or "it said nothing"
+            failed, words = configs[len(found)], said.read_text().strip() or "no message"
             msg = (
-                "module and data must be made to plan a run; got "
+                "module and data must be created to plan a run; got "
                 f"module._target_={failed['module']['_target_']}, "
                 f"data._target_={failed['data']['_target_']}: {words.splitlines()[-1]}"
             )

@@ -101,7 +101,9 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
     """Time runs by training their beginnings; announced first, as it prints nothing meanwhile."""
     from sweeper.launch.local.time_probe import probe_times
 
-    note(f"Training the beginning of one of each kind of {len(specs)} runs...")
+    note(
+        f"Training the first steps of one run of each kind ({several(len(specs), 'run')} in all)..."
+    )
     for text in probe_times(specs, ledger.results, machine):
         note(text)
 
@@ -122,7 +124,7 @@ def _say_what_is_missing(planned: Plan, machine: Machine) -> None:
         check_ready(new, machine)
     except ValueError as error:
         for line in str(error).splitlines():
-            note(f"Not on this machine: {line}")
+            note(f"Cannot run on this machine: {line}")
 
 
 def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan, Ledger]:
@@ -210,7 +212,9 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     console.print(common(differences, set(layouts)), soft_wrap=False)
     console.print(FittedTable(columns), soft_wrap=False)
     if any(layout.endswith("?") for layout in layouts):
-        console.print("Layouts with ?: at most, until memory is traced (`sweeper plan --memory`).")
+        console.print(
+            "Layouts with ? are upper bounds until memory is traced (`sweeper plan --memory`)."
+        )
     kinds = _one_of_each_kin(planned)
     memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in kinds]
     said = [*memory, *map(course, kinds), *map(compared, kinds)]
@@ -260,13 +264,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--probe",
         action="store_true",
-        help="time runs of which no kind has finished yet, by training their beginning here",
+        help="train the first steps of runs whose time is not known, to predict it",
     )
     parser.add_argument(
         "--memory",
         action=argparse.BooleanOptionalAction,
-        help="predict the memory of all kinds of run that were not traced yet, training nothing; "
-        "else only of those without a result, and of no more after half a minute",
+        help="trace the memory of every kind of run that was not traced yet, training nothing; by "
+        "default only of runs without a result, for half a minute at most",
     )
     parser.add_argument(
         "--schedule-plot", help="plot the learning rates to this file, such as lr.png"

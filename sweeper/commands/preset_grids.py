@@ -27,8 +27,8 @@ def check_preset_grids(
         swept = [key for key in grid_of(chosen) if key not in known]
         if left_out := [key for key in swept if key.lstrip("+") not in given]:
             msg = (
-                "a grid must not be over presets with grids of their own; got "
-                f"{' '.join(chosen)}, whose {', '.join(left_out)} it would leave out. Give each a "
-                "command of its own; runs that they share are made once."
+                "a grid must not combine presets that have grids of their own; got "
+                f"{' '.join(chosen)}, whose grid over {', '.join(left_out)} would be left out. "
+                "Give each a command of its own; runs that they share are trained once."
             )
             raise ValueError(msg)

@@ -54,7 +54,7 @@ def _with_preset(refused: re.Match[str]) -> str:
     presets = [word for word in words if word.startswith(("+recipe=", "+experiment="))]
     if not presets or any(word.lstrip("+~").startswith(f"{key}=") for word in words):
         return refused[0]
-    return f"{refused[0]} It is from {' or '.join(presets)}: add ~{key}, which takes it away."
+    return f"{refused[0]} It is set by {' or '.join(presets)}: add ~{key} to remove it."
 
 
 def _with_hint(refused: re.Match[str]) -> str:
@@ -96,7 +96,7 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
 def _missing(text: str) -> str:
     """A sentence on a reference to a key that nothing sets; empty if that is not the error."""
     if found := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
-        return f"{found[2]} takes {found[1]}, which nothing sets. Give it: +{found[1]}=VALUE."
+        return f"{found[2]} refers to {found[1]}, which is not set. Write +{found[1]}=VALUE."
     return ""
 
 
@@ -106,7 +106,7 @@ def _wrong_number(text: str, given: Sequence[str]) -> str:
         key = found[1].lstrip("+")
         return (
             f"{key} must have one value in a single run; got {_typed(key, given)}. For a run at "
-            "each: sweeper -m; sweeper plan lists them."
+            "each value: sweeper -m; sweeper plan lists the runs."
         )
     if found := re.search(r"(?:An item is already at '|Multiple values for )([\w/]+)", text):
         key, typed = found[1], _typed(found[1], given)
@@ -172,7 +172,7 @@ def check_config_dir(folder: str, words: Iterable[str]) -> None:
         ValueError: in both cases. Hydra would only warn of the first, and take ours in the second.
     """
     if not Path(folder).is_dir():
-        msg = f"--config-dir must be a folder; got {folder}, which is none. Correct it."
+        msg = f"--config-dir must be a folder; got {folder}, which is not one. Correct it."
         raise ValueError(msg)
     own = {path.relative_to(CONFIG_FOLDER).as_posix() for path in CONFIG_FOLDER.rglob("*.yaml")}
     for word in words:
@@ -193,7 +193,6 @@ def check_no_question(asked: str | None) -> None:
     if asked:
         msg = (
             f"question must be null without hydra/sweeper=sequential; got question={asked!r}, "
-            "which all runs of the grid would leave unanswered. Write sweeper -m "
-            "hydra/sweeper=sequential."
+            "which a grid does not answer. Write sweeper -m hydra/sweeper=sequential."
         )
         raise ValueError(msg)

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if not is_folder and not run_id:
         sys.stderr.write(
             f"status needs a results folder or a run id; got {options.what}. "
-            f"Name a folder, or a run id of --results {options.results}.\n"
+            f"Name a folder, or a run id in --results {options.results}.\n"
         )
         return BAD_INPUT
     if options.json:
@@ -207,7 +207,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
-        does = "says what to do" if is_merged(Path(path)) else "makes its runs again"
+        does = "says what to do" if is_merged(Path(path)) else "trains its runs again"
         console.print(f"{path} is damaged: the next sweep {does}")
     for asked in found["questions"]:
         console.print(f"question={asked['text']!r}: {asked['said']}")
@@ -279,8 +279,8 @@ def _parser() -> argparse.ArgumentParser:
         "what", nargs="?", default="results", help="results folder, or a run id (results)"
     )
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
-    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(
-        "-w", "--watch", action="store_true", help="refresh it until all runs have ended"
+        "-w", "--watch", action="store_true", help="refresh the display until all runs have ended"
     )
     return parser

@@ -168,7 +168,7 @@ def set_aside_and_report(ledger: Ledger) -> None:
         ValueError: as for `set_aside_damaged`.
     """
     for text in set_aside_damaged(ledger):
-        note(f"Warning: {text} Its runs are made again.")
+        note(f"Warning: {text} Its runs are trained again.")
 
 
 def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
@@ -257,15 +257,16 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"Warning: {warning}")
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
         names = ", ".join(ignored)
-        table.say(f"Warning: no run heeds {names} of the environment. Use trainer.KEY=VALUE.")
+        table.say(f"Warning: runs ignore the environment's {names}. Use trainer.KEY=VALUE.")
     for line in (*planned.of_repeats, *of_same(planned.same)):
         table.say(line)
     to_run = {task.spec.run_id for task in to_do}
     if early := len(planned.early & to_run):
-        table.say(f"{several(early, 'run')} that failed before the first step: tried again.")
+        table.say(f"Retrying {several(early, 'run')} that failed before the first step.")
     skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
     if settled := sum(row.outcome.is_result for row in skipped):
-        of_all = f"{settled} of {len(planned.specs)} runs already have"
+        have = "has" if settled == 1 else "have"
+        of_all = f"{settled} of {len(planned.specs)} runs already {have}"
         table.say(f"{of_all if len(planned.specs) > 1 else 'The run already has'} a result.")
     if failed := len(skipped) - settled:
         table.say(f"{several(failed, 'failed run')} not retried; use retry=failed to retry.")

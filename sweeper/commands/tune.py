@@ -194,12 +194,12 @@ def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None)
     changes = code_changes(named, ledger.ended(), ledger)
     if changes and code != "keep":
         msg = (
-            "the sources of your project must be those that made the trials of a study; "
-            f"{several(len(changes), 'run')} of trials made with others, first "
+            "the trials of a study must all run with the same sources of your project; got "
+            f"{several(len(changes), 'run')} with other sources, first "
             f"{next(iter(changes))} of {made[next(iter(changes))].name}. Changed: "
-            f"{changed_files(changes)}. Give code=keep to go on with what they found, "
-            "or code=rerun hydra.sweeper.study_name=NAME with a new name for studies in which "
-            "they are made again."
+            f"{changed_files(changes)}. Give code=keep to continue with their results, or "
+            "code=rerun hydra.sweeper.study_name=NAME, with a new name, to repeat them in new "
+            "studies."
         )
         raise ValueError(msg)
 

@@ -12,7 +12,7 @@ def compared(spec: RunSpec) -> str:
     if mode is None:
         return ""
     better = "higher" if mode == "max" else "lower"
-    return f"Runs are compared by {name}, of which {better} is better."
+    return f"Runs are compared by {name} ({better} is better)."
 
 
 def course(spec: RunSpec) -> str:
@@ -27,8 +27,8 @@ def course(spec: RunSpec) -> str:
     schedule = config.schedule
     if isinstance(schedule, GrowingBatch) and schedule.growth == "measured":
         return (
-            f"{batch}: times {schedule.factor} after each epoch whose noise scale is "
-            f"above it, up to {schedule.max_batch:,}; the numbers above assume no growth."
+            f"{batch}: times {schedule.factor} after each epoch whose noise scale is above "
+            f"the batch, up to {schedule.max_batch:,}; the numbers above assume no growth."
         )
     first, *later = spec.batch_plan.batches()
     grown = [
@@ -43,8 +43,8 @@ def guarantees(spec: RunSpec) -> str:
     if not spec.config.has_own_module:
         return ""
     holding = spec.config.guarantees or []
-    not_holding = f"; not: {', '.join(names)}" if (names := missing(holding)) else ""
+    not_holding = f"; not confirmed: {', '.join(names)}" if (names := missing(holding)) else ""
     return (
-        f"Found to hold for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
-        f"{not_holding}. `sweeper doctor` with the same words says why."
+        f"Confirmed for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
+        f"{not_holding}. `sweeper doctor` with the same overrides says why."
     )

@@ -13,8 +13,8 @@ from sweeper.store.publish import publish_json
 _FIRST = 3
 
 _REMEDY = (
-    "Correct the cause and repeat the command, which tries them again; add keep_going=true to "
-    "start the others all the same."
+    "Correct the cause and repeat the command, which retries them; add keep_going=true to start "
+    "the others anyway."
 )
 
 
@@ -40,12 +40,12 @@ class FirstEnds:
             return None
         reason = " ".join(next(iter(self._reasons.values())).split()).rstrip(".")
         if METRIC_NOT_LOGGED in reason:  # concerns the command, so all other runs too
-            return f"No further runs are started, as they would fail alike: {reason}. {_REMEDY}"
+            return f"No further runs are started, as they would fail too: {reason}. {_REMEDY}"
         if len(self._reasons) < _FIRST:
             return None
         return (
-            "No further runs are started: the first runs must get to their first step; the first "
-            f"{_FIRST} to end all failed before it: {reason}. {_REMEDY}"
+            f"No further runs are started: the first {_FIRST} runs to end all failed before their "
+            f"first step: {reason}. {_REMEDY}"
         )
 
 

@@ -93,16 +93,16 @@ def _explaining() -> Generator[None]:
         yield
     except BlockingIOError as error:
         msg = (
-            f"a run needs processes of its own; got: {error.strerror}. End others, or raise the "
-            "limit (ulimit -u), and repeat the command."
+            f"a run must be able to start processes; got: {error.strerror}. End other processes or "
+            "raise the limit (ulimit -u), and repeat the command."
         )
         raise ForkServerDied(msg) from error
     except (EOFError, ConnectionError) as error:
         why = f", killed by the kernel: {out_of_memory()}" if oom_kills() > kills else ""
         msg = (
-            "the fork server, which imports torch for all runs, must live; it died as a run was "
-            f"to start{why}. If its last words, above, do not say why: free memory, or raise the "
-            "limit (also that of ulimit -v), and repeat the command."
+            "the fork server, which imports torch for all runs, must stay alive; it died while a "
+            f"run was starting{why}. If its output above does not say why: free memory, or raise "
+            "the limit (also that of ulimit -v), and repeat the command."
         )
         raise ForkServerDied(msg) from error
 

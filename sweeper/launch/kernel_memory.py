@@ -23,7 +23,7 @@ def oom_kills() -> int:
 
 def out_of_memory() -> str:
     """A clause that says that memory ran out, and how much there is."""
-    return f"memory ran out, of which all processes here may take {_memory_gib():.3g} GiB"
+    return f"memory ran out; all processes here together may use {_memory_gib():.3g} GiB"
 
 
 def _memory_gib() -> float:

@@ -31,9 +31,9 @@ def trace_memory(
     except ForkServerDied as error:
         return str(error)
     if trace is None and longest_s < LONGEST_S:
-        given_up = f"The trace of {spec.point} was given up after {longest_s:g} s"
-        return f"{given_up}; `sweeper plan --memory` waits longer."
-    trace = trace or MemoryTrace(why_not=f"a trace took {longest_s:g} s")
+        given_up = f"The memory trace of {spec.point} was stopped after {longest_s:g} s"
+        return f"{given_up}; `sweeper plan --memory` allows more."
+    trace = trace or MemoryTrace(why_not=f"its trace took more than {longest_s:g} s")
     memory.record_trace(spec, trace)
     if not trace.why_not:
         return ""

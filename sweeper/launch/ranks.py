@@ -268,6 +268,6 @@ def _without_record(attempt: Attempt, code: int, where: str) -> End:
         reason = f"{attempt.folder} could not be written: {why}{where}"
         return End(outcome=Outcome.FAILED, reason=reason)
     has_log = any(attempt.folder.glob("log*.txt"))
-    words = "see its log" if has_log else "it has no log yet: its last words are on the terminal"
+    words = "see its log" if has_log else "it wrote no log: see its last output on the terminal"
     reason = f"the worker exited with {code}{where}; {words}"
     return End(outcome=Outcome.FAILED, reason=reason)

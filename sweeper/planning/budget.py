@@ -103,10 +103,9 @@ def check_budget(
     known = {run_id: left for run_id, left in hours.items() if left is not None}
     if unknown := len(hours) - len(known):
         msg = (
-            f"budget={config.budget} needs the time of each run; that of "
-            f"{unknown} of {several(len(hours), 'run')} is not known, as none of the kind has "
-            f"finished on this device in {config.results}. `sweeper plan --probe` with the same "
-            "words finds it out."
+            f"budget={config.budget} needs the time of each run; it is not known for {unknown} of "
+            f"{several(len(hours), 'run')}, as no run of the same kind has finished on this device "
+            f"in {config.results}. `sweeper plan --probe` with the same overrides measures it."
         )
         raise ValueError(msg)
     total = sum(known.values())
@@ -225,6 +224,6 @@ class Account:
         are = "is" if len(self.left_out) == 1 else "are"
         return (
             f"{several(len(self.left_out), 'run')} {are} left out, first "
-            f"{self.left_out[0].spec.point}, since budget={budget} would be passed: this sweep has "
-            f"taken {self.spent:.3g} of {max(0.0, self.left):.3g} device-hours."
+            f"{self.left_out[0].spec.point}, as budget={budget} would be exceeded: this sweep has "
+            f"used {self.spent:.3g} of {max(0.0, self.left):.3g} device-hours."
         )

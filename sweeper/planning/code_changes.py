@@ -74,7 +74,7 @@ def _made_by(
 
 def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
     if not before:
-        return ("which sources made them is not known",)
+        return ("unknown, as no sources were recorded",)
     changed = [path for path in now if path in before and before[path] != now[path]]
     new = [f"{path} (new)" for path in now if path not in before]
     return (*changed, *new, *(f"{path} (gone)" for path in before if path not in now))
@@ -99,16 +99,17 @@ def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
     held = [run_id for run_id, change in changes.items() if change.is_held]
     if code == "rerun" and held:
         msg = (
-            f"code=rerun must find the runs that it makes again at rest; run {held[0]} is being "
-            f"trained with other sources, {len(held)} in all. Stop the sweep that makes them."
+            "code=rerun needs the runs that it trains again to be stopped; got "
+            f"{several(len(held), 'run')} still training with other sources, first {held[0]}. Stop "
+            "the sweep that trains them."
         )
         raise ValueError(msg)
     if code is None:
         msg = (
-            "the sources of your project must be those that made its runs; "
-            f"{len(changes)} of {several(num_runs, 'run')} were made with others, first "
+            "all runs must be trained with the same sources of your project; got "
+            f"{len(changes)} of {several(num_runs, 'run')} trained with other sources, first "
             f"{next(iter(changes))}. Changed: {changed_files(changes)}. Give code=keep to let them "
-            "stand, or code=rerun to make them again."
+            "stand, or code=rerun to train them again."
         )
         raise ValueError(msg)
 
@@ -119,11 +120,11 @@ def of_code(changes: Changes, code: str | None) -> str | None:
         return None
     what = {
         "keep": "code=keep lets them stand",
-        "rerun": "code=rerun makes them again",
+        "rerun": "code=rerun trains them again",
         None: "a sweep is refused until code=keep or code=rerun is given",
     }[code]
     runs = f"{len(changes)} runs were"
     if len(changes) == 1:
         runs, what = "1 run was", what.replace("them", "it")
     files = changed_files(changes)
-    return f"{runs} made with other sources of your project: {what}. Changed: {files}."
+    return f"{runs} trained with other sources of your project: {what}. Changed: {files}."

@@ -34,7 +34,7 @@ def _mistake(key: str, target: str, name: str) -> str:
     if not _may_exist(target):
         return (
             f"{key}._target_ must name something that can be imported; got "
-            f"{key}._target_={target!r}, which no source has. Correct it, install its package or "
+            f"{key}._target_={target!r}, which does not exist. Correct it, install its package or "
             "put its folder on PYTHONPATH."
         )
     return _mistake_in_model(_LIBRARIES[target], name) if target in _LIBRARIES else ""

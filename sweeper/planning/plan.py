@@ -67,8 +67,8 @@ class Plan:
             return []
         are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
         return [
-            f"{self.repeats} {are} the run of another, with a difference only in where it runs. "
-            "Each run is trained once, as its first point specifies."
+            f"{self.repeats} {are} the same run as another, except for where it runs. Each run is "
+            "trained once, as its first point specifies."
         ]
 
 

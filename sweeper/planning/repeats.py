@@ -17,15 +17,15 @@ def check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     roots = [config["data"].get("root") for config in (first, other)]
     if roots[0] != roots[1]:
         msg = (
-            "data.root must be one folder in a grid, as it says where the files lie and runs do "
-            f"not differ by it; got {roots[0]} and {roots[1]}. Give data that differ a key that "
-            "says so, such as data.name, or a results folder each."
+            "data.root must be one folder in a grid, as it says where the files are and does not "
+            f"distinguish runs; got {roots[0]} and {roots[1]}. If the data differ, set a key that "
+            "says so, such as data.name, or use a results folder for each."
         )
         raise ValueError(msg)
     if first.get("model") != other.get("model"):
         msg = (
-            "model can be swept with module=classifier only, which reads it; got two beside "
-            f"module._target_={first['module']['_target_']}. Remove it, or make it a setting of "
-            "yours: +module.KEY=A,B."
+            "model can be swept with module=classifier only, which reads it; got two models with "
+            f"module._target_={first['module']['_target_']}. Remove model, or make it a setting of "
+            "your module: +module.KEY=A,B."
         )
         raise ValueError(msg)

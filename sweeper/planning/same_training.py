@@ -143,7 +143,7 @@ def of_same(same: Sequence[SamePoint]) -> Iterator[str]:
     is_one = len(same) == 1
     yield (
         f"{len(same)} {'point is' if is_one else 'points are'} the same training as another, with "
-        "the same learning rate at each step; one of them is trained, and figures show it for all:"
+        "the same learning rate at each step; only that one is trained, and figures show both:"
     )
     for pair in same[:_POINTS_SHOWN]:
         point, trained = pair.point.words, pair.trained.words

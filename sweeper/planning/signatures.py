@@ -16,7 +16,7 @@ _GIVEN = {"data": (0, ()), "model": (2, ()), "optimizer": (1, ("lr",))}
 _RULES = {
     "int": "a whole number, 0 or more",
     "float": "a number",
-    "str": "a text",
+    "str": "a string",
     "bool": "true or false",
     "Sequence[int]": "a list of whole numbers, 0 or more",
     "Sequence[float]": "a list of numbers",
@@ -49,7 +49,7 @@ def _mistakes(key: str, group: Component) -> list[str]:
     path, _, what = group.target.rpartition(".")
     what = what if is_ours(group.target) else f"{key}._target_={path}.{what}"
     found = [
-        f"{key}.{name} must be given to {what}; write {key}.{name}=VALUE."
+        f"{key}.{name} must be given to {what}. Write {key}.{name}=VALUE."
         for name in known
         if name in settings.required and name not in group.settings
     ]

@@ -121,7 +121,7 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         )
         msg = (
             f"batch must split into micro-batches of a practical size; got batch={global_batch}, "
-            f"whose share of {share} on {world_size} rank(s) only divides "
+            f"ranks={world_size}: the share of {share} per rank only divides "
             f"into micro-batches of {chosen} within micro_batch_limit={limit}. "
             f"Nearest batches that work: {', '.join(map(str, better))}; "
             f"or set micro_batch={chosen} to force it."

@@ -13,13 +13,13 @@ SEEDS_APPLY = "seeds apply"
 
 #: Every guarantee, with the consequence if it does not hold.
 GUARANTEES = {
-    ADDITIVE: "Unless the loss is a mean over examples, each layout has another gradient.",
+    ADDITIVE: "Unless the loss is a mean over examples, each layout has a different gradient.",
     KEYED_ITEMS: "A data set with generators of its own gives no two runs the same examples.",
     SEPARATE_ITEMS: "An example that depends on its neighbours depends on the micro-batch.",
-    KEYED_DRAWS: "What a step draws outside of dropout layers belongs to the micro-batch.",
+    KEYED_DRAWS: "Random draws of a step outside dropout layers depend on the micro-batch.",
     FIXED_BATCHNORM: "BatchNorm normalises micro-batches unless bn_span is a number.",
-    WHOLE_CHECKPOINT: "What changes in a step and is in no checkpoint is lost at a resume.",
-    SEEDS_APPLY: "A project that seeds generators itself begins with the same weights every time.",
+    WHOLE_CHECKPOINT: "State that no checkpoint contains is lost when a run resumes.",
+    SEEDS_APPLY: "A project that seeds generators itself starts with the same weights every time.",
 }
 #: Guarantees without which layouts give different results.
 OF_LAYOUTS = (ADDITIVE, KEYED_ITEMS, SEPARATE_ITEMS, KEYED_DRAWS, FIXED_BATCHNORM)

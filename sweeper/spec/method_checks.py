@@ -90,7 +90,7 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     if early := early_milestones(schedule, warmup_epochs):
         msg = (
             "schedule.milestones must come after the warmup, during which the batch is constant; "
-            f"got a milestone of {early[0]}, {warmup_epochs:g} warmup epochs. Move it."
+            f"got a milestone at epoch {early[0]}, a {warmup_epochs:g}-epoch warmup. Move it."
         )
         raise ValueError(msg)
     size = config.data.num_train_examples
@@ -128,8 +128,8 @@ def _check_hierarchy(hook: Hierarchical, config: RunConfig) -> None:
     if ranks > on_node and ranks % on_node:
         msg = (
             "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes have the "
-            f"same number; got comm_hook.ranks_per_node={on_node}, {ranks} ranks. Usually it is "
-            "devices."
+            f"same number; got comm_hook.ranks_per_node={on_node}, {ranks} ranks. Usually it "
+            "equals devices."
         )
         raise ValueError(msg)
 
@@ -155,7 +155,7 @@ def _check_local_steps(hook: PostLocalSGD, config: RunConfig) -> None:
             "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
             "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
             "noise (noise_span), a mean over all items (loss_items); "
-            f"got {names}. Remove it, or use comm_hook=all_reduce."
+            f"got {names}. Change {names}, or use comm_hook=all_reduce."
         )
         raise ValueError(msg)
 
@@ -178,7 +178,7 @@ def _check_reproducible(config: RunConfig) -> None:
         msg = (
             "reproducible=true cannot be combined with methods that sum in another order or "
             "rounding: a compressed or local communication hook, the loss scale of 16-mixed, "
-            f"methods that compare micro-batches; got {names}. Remove it, or reproducible=true."
+            f"methods that compare micro-batches; got {names}. Use others, or reproducible=null."
         )
         raise ValueError(msg)
 
@@ -188,13 +188,13 @@ def _check_spans(spans: Mapping[str, int], config: RunConfig) -> None:
     for other, value in others:
         if value != span:
             msg = (
-                f"{other} must be {key}, whose gradients are already compared; got "
+                f"{other} must equal {key}, the size of the parts that are compared; got "
                 f"{other}={value}, {key}={span}. Set both to the same number."
             )
             raise ValueError(msg)
     if config.micro_batch not in {"auto", span}:
         msg = (
-            f"micro_batch must be {key}, whose gradients are compared; got "
+            f"micro_batch must equal {key}, the size of the parts that are compared; got "
             f"micro_batch={config.micro_batch}, {key}={span}. Leave micro_batch=auto, or set "
             f"{key}={config.micro_batch}, which changes the experiment."
         )
@@ -205,7 +205,7 @@ def _check_spans(spans: Mapping[str, int], config: RunConfig) -> None:
             config.batch, world_size=config.world_size, micro_batch=span, bn_span=bn_span
         )
     except ValueError as error:
-        msg = f"{error} The micro-batch is {key}={span}, whose gradients are looked at."
+        msg = f"{error} The micro-batch is {key}={span}, the size of the parts that are compared."
         raise ValueError(msg) from None
     if compared := [name for name in spans if not name.startswith("perturbation")]:
         _check_comparable(compared[0], span, config)
@@ -257,7 +257,7 @@ def _check_module(config: RunConfig) -> None:
         raise ValueError(msg)
     if config.metric != "val_accuracy" and config.metric_mode is None:
         msg = (
-            "metric_mode must be max or min with a metric of one's own, to know what is better; "
+            "metric_mode must be max or min with a metric of your own, to say which is better; "
             f"got metric={config.metric}, metric_mode=null. Write metric_mode=max or min."
         )
         raise ValueError(msg)
@@ -270,8 +270,9 @@ def _check_own(config: RunConfig) -> None:
     }
     if names := ", ".join(name for name, value in read_by_ours.items() if value):
         msg = (
-            f"{names} can be set with module=classifier only, which reads it; got "
-            f"module._target_={config.module.target}. Remove it, or make it a setting of yours."
+            f"{names} can be set with module=classifier only; got "
+            f"module._target_={config.module.target}. Remove {names}, or use a setting of your "
+            "module: +module.KEY=VALUE."
         )
         raise ValueError(msg)
 
@@ -279,14 +280,14 @@ def _check_own(config: RunConfig) -> None:
 def _check_own_optimizer(config: RunConfig) -> None:
     if config.base_lr is not None:
         msg = (
-            "base_lr must be null with optimizer=module, whose own rates are multiplied; got "
+            "base_lr must be null with optimizer=module, which scales the module's own rates; got "
             f"base_lr={config.base_lr}. Remove it, or choose an optimizer."
         )
         raise ValueError(msg)
     if config.no_decay_on_norm_and_bias:
         msg = (
-            "no_decay_on_norm_and_bias must be false with optimizer=module, which makes its own "
-            "groups; got true. Remove it, or choose an optimizer."
+            "no_decay_on_norm_and_bias must be false with optimizer=module, where the module makes "
+            "its own parameter groups; got true. Remove it, or choose an optimizer."
         )
         raise ValueError(msg)
     if config.lr_rule.name == "adascale":

@@ -40,7 +40,7 @@ def check_complete(config: Any) -> None:
     """
     if missing := list(missing_keys(config)):
         words = " ".join(f"{key}=VALUE" for key in missing)
-        msg = f"{', '.join(missing)} must be given; write {words}."
+        msg = f"{', '.join(missing)} must be given. Write {words}."
         raise ValueError(msg)
 
 
@@ -82,7 +82,7 @@ def _sentences(
             key, name = key.rsplit(".", 1) if "." in key else ("a config", key)
             sentence = _no_name(key, name)
         elif error["type"] == "missing":
-            sentence = f"{key} must be given; {_how_to_give(key, given)}."
+            sentence = f"{key} must be given. {_how_to_give(key, given)}."
         else:
             sentence = _wrong(key, _value(given, key), annotation)
         found.setdefault(key, sentence)
@@ -93,10 +93,10 @@ def _how_to_give(key: str, given: Mapping[str, Any]) -> str:
     group = given.get(key.removesuffix("._target_"))
     if isinstance(group, Mapping) and "class_path" in group:
         return (
-            f"write LightningCLI's class_path: {group['class_path']} as _target_: "
-            f"{group['class_path']}, and what its init_args hold beside it, also in what is nested"
+            f"Rename LightningCLI's class_path: {group['class_path']} to _target_: "
+            f"{group['class_path']}, and move its init_args next to it, at every level"
         )
-    return f"write {key}=VALUE"
+    return f"Write {key}=VALUE"
 
 
 def _wrong(key: str, value: Any, annotation: Any) -> str:
@@ -107,7 +107,7 @@ def _wrong(key: str, value: Any, annotation: Any) -> str:
     else:
         rule, choices = _rule(annotation), _choices(annotation)
         text, remedy = rule.text, f" {rule.remedy}" if rule.remedy else ""
-    if isinstance(value, str) and "a text" in text:
+    if isinstance(value, str) and "a string" in text:
         text += ", at most 4096 characters of Unicode"
     if text.startswith(("a number", "a whole number")) and (values := listed(value)):
         remedy += f" Write {key}={values} for a run at each."

@@ -11,8 +11,8 @@ from sweeper.spec.values import Rule, Settings
 #: Trainer settings that the run decides: the config key to set instead, or why there is none.
 _OWNED = {
     "accelerator": "accelerator",
-    "accumulate_grad_batches": "micro_batch, which it follows from",
-    "barebones": "nothing: a run is observed",
+    "accumulate_grad_batches": "micro_batch, which determines it",
+    "barebones": "nothing: runs need the callbacks that it disables",
     "check_val_every_n_epoch": "nothing: every epoch is evaluated",
     "default_root_dir": "results",
     "deterministic": "reproducible",
@@ -27,15 +27,15 @@ _OWNED = {
     "min_epochs": "epochs",
     "min_steps": "epochs",
     "num_nodes": "num_nodes",
-    "num_sanity_val_steps": "nothing: a failed run is a row",
+    "num_sanity_val_steps": "nothing: a run whose validation fails is recorded",
     "overfit_batches": "data.num_train_examples",
     "plugins": "precision",
     "precision": "precision",
-    "reload_dataloaders_every_n_epochs": "nothing: the order of each epoch is the run's",
+    "reload_dataloaders_every_n_epochs": "nothing: the run sets the order of each epoch",
     "strategy": "devices and num_nodes: runs train with DDP; FSDP and DeepSpeed shard what is "
     "counted and compared here",
     "sync_batchnorm": "bn_span",
-    "use_distributed_sampler": "nothing: the order of each epoch is the run's",
+    "use_distributed_sampler": "nothing: the run sets the order of each epoch",
     "val_check_interval": "nothing: every epoch is evaluated",
 }
 _PASSED = frozenset(
@@ -65,9 +65,9 @@ _REFUSED_CALLBACKS = {
     "BatchSizeFinder": (_LEAVE, "batch, and micro_batch=auto"),
     "GradientAccumulationScheduler": (_LEAVE, "schedule=growing_batch"),
     "LearningRateFinder": (_LEAVE, "the rates of a grid, or hydra/sweeper=optuna"),
-    "ModelPruning": ("go on where a run is resumed", "a finished model for pruning"),
+    "ModelPruning": ("resume with the run", "pruning after training"),
     "StochasticWeightAveraging": (
-        "be evaluated after each epoch, and go on where a run is resumed",
+        "take part in each epoch's evaluation, and resume with the run",
         "ema_decay, or Lightning's EMAWeightAveraging",
     ),
 }
@@ -111,8 +111,8 @@ def check_trainer(given: TrainerSettings) -> None:
         if key in _OWNED
     ]
     lines += [
-        f"trainer.{key} must be a setting of Lightning's Trainer that passes through; got "
-        f"trainer.{key}={as_typed(value)}. These do: {', '.join(sorted(_PASSED))}."
+        f"trainer.{key} must be a setting of Lightning's Trainer that is passed through; got "
+        f"trainer.{key}={as_typed(value)}. These are: {', '.join(sorted(_PASSED))}."
         for key, value in given.flags.items()
         if key not in _OWNED and key not in _PASSED
     ]

@@ -62,7 +62,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, Field(max_length=_LONGEST_TEXT), AfterValidator(_encodable), Rule("a text")]
+Text = Annotated[str, Field(max_length=_LONGEST_TEXT), AfterValidator(_encodable), Rule("a string")]
 
 
 def _amount(text: str) -> str:

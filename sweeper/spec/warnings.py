@@ -15,7 +15,7 @@ _LISTED = 6
 #: What processes a micro-batch as one, by the key that is then `micro`.
 _TAKEN_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
-    "loss_span": "Without an additive loss (`sweeper doctor` says why) training",
+    "loss_span": "Without an additive loss (`sweeper doctor` says why), training",
 }
 #: With at least this many parts per batch, variance-reduced optimizers' weights are hardly biased.
 _FEW_PARTS = 8
@@ -60,9 +60,9 @@ def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     early = early_milestones(config.schedule, spec.schedule.warmup_epochs)
     if early:
         yield (
-            f"schedule.milestones {early} come before the end of the warmup of "
-            f"{spec.schedule.warmup_epochs:g} epochs: the rate never reaches its peak. Move them, "
-            "or warm up for fewer epochs."
+            f"schedule.milestones {early} come before the end of the "
+            f"{spec.schedule.warmup_epochs:g}-epoch warmup: the rate never reaches its peak. Move "
+            "them, or warm up for fewer epochs."
         )
     if few := _few_parts(config):
         yield few
@@ -83,7 +83,7 @@ def _few_parts(config: RunConfig) -> str:
         return ""
     return (
         f"batch={config.batch} has {config.batch // span} parts of optimizer.gradient_span={span}: "
-        f"with fewer than {_FEW_PARTS} chance decides how {config.optimizer.name} weighs "
+        f"with fewer than {_FEW_PARTS}, chance decides how {config.optimizer.name} weighs "
         "gradients, so its effective rate changes with the batch. Lower optimizer.gradient_span."
     )
 
@@ -107,9 +107,9 @@ def slow_split(spec: RunSpec, fails: int | None) -> str:
         return ""
     nearest = ", ".join(f"batch={b}" for b in _nearest(config.batch, ranks, limit, span))
     return (
-        f"batch={config.batch} is slow on {ranks} rank(s): its share of {share} only divides "
-        f"into micro-batches of {usable[-1]}, {share // usable[-1]} in each step, where up to "
-        f"{reach} would be possible. Nearest that split well: {nearest}."
+        f"batch={config.batch} is slow on {several(ranks, 'rank')}: its share of {share} only "
+        f"divides into micro-batches of {usable[-1]}, {share // usable[-1]} in each step, where up "
+        f"to {reach} would be possible. Nearest that split well: {nearest}."
     )
 
 

@@ -42,7 +42,7 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     for path in found:
         if is_merged(path):
             msg = (
-                f"A file of many runs must be sound; {path} is damaged. Restore a copy, or, "
+                f"A merged file must be intact; {path} is damaged. Restore a copy, or, "
                 f"to train its runs again: {_by_hand(path, ledger.results / 'damaged')}"
             )
             raise ValueError(msg)

@@ -28,6 +28,7 @@ from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
 from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
+from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import if_allowed, publish_json, publish_text, read_mapping
@@ -254,9 +255,9 @@ class MemoryCache:
         return (
             f"the smallest micro-batch must fit in {self.describe(spec)}; got micro_batch="
             f"{spec.split.micro_batch}, the smallest that can make up batch={config.batch} on "
-            f"{spec.split.world_size} rank(s) with bn_span={spec.bn_span}, and it "
+            f"{several(spec.split.world_size, 'rank')} with bn_span={spec.bn_span}, and it "
             f"{needs or 'needs more'}. Provide more memory, or choose a smaller model or a smaller "
-            "bn_span, which changes the experiment. What is known is in "
+            "bn_span, which changes the experiment. Its measurements are in "
             f"{self._folder / self.key(spec)}."
         )
 

@@ -35,15 +35,15 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "data": (_TEXT, "class of the data set"),
     "data_about": (_TEXT, "description of the data set"),
     "twin_of": (_TEXT, "the study that this run is a small twin of; null for none"),
-    "tags": (_TEXT, "words of the user's own, of the command that trained it; null for none"),
+    "tags": (_TEXT, "the user's own label, from the command that trained it; null for none"),
     "data_order": (
         _TEXT,
-        "global: the same on every layout; counted: of data that can only be iterated, its own",
+        "global: the same on every layout; counted: the own order of iterable-only data",
     ),
     "num_train_examples": (_COUNT, "examples in an epoch"),
     "dropped_examples": (
         _COUNT,
-        "of these, what the first epoch leaves out, as it makes no whole batch",
+        "of these, left out of the first epoch, as they do not fill a batch",
     ),
     "num_parameters": (_COUNT, "trained parameters of the model"),
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
@@ -82,15 +82,16 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "device_kind": (_TEXT, "cpu, or the name of the GPU"),
     "guarantees": (
         _TEXT,
-        "what was found to hold for the user's module, by commas; null for ours",
+        "those confirmed for the user's module, comma-separated; null for ours",
     ),
     "code_hash": (
         _TEXT,
-        "of the user's own sources, which results/code/<code_hash>.json lists; null for none",
+        "hash of the user's own sources, listed in results/code/<code_hash>.json; null for none",
     ),
     "resumed_code": (
         _TEXT,
-        "of other sources that the run was begun with, by commas (code=keep); null for none",
+        "hashes of other sources that it was trained with before, comma-separated (code=keep); "
+        "null for none",
     ),
     "git_commit": (
         _TEXT,

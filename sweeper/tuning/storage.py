@@ -72,7 +72,7 @@ def _read_database(url: str) -> BaseStorage:
 
     address = make_url(url)
     if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_file():
-        msg = f"--storage must be a database that there is; got {url}. Name the tuned sweep's."
+        msg = f"--storage must be an existing database; got {url}. Name that of the tuned sweep."
         raise ValueError(msg)
     opened, kept = _database(url, skip_table_creation=True), InMemoryStorage()
     for name in optuna.get_all_study_names(opened):

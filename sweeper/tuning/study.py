@@ -13,6 +13,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from sweeper.spec.sentences import several
 from sweeper.tuning.space import edge, override, short_override, to_json
 from sweeper.tuning.study_settings import StudySettings, violations
 
@@ -239,7 +240,8 @@ def summarize(study: PointStudy) -> str:
     if not finished:
         return f"{study.name}: no trial finished ({counts})."
     if len(study.settings.objectives) > 1:
-        return f"{study.name}: {len(study.optuna.best_trials)} trials on the front ({counts})."
+        front = several(len(study.optuna.best_trials), "trial")
+        return f"{study.name}: {front} on the Pareto front ({counts})."
     feasible = [t for t in finished if all(value <= 0 for value in t.constraints.values())]
     if not feasible:
         return f"{study.name}: no trial satisfies the constraints ({counts})."

@@ -56,7 +56,7 @@ def test_without_an_installation_it_says_where_it_is():
     command = [sys.executable, "-S", "-m", "sweeper", "--version"]  # -S: without packages
     said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
-    assert said.stdout == f"sweeper of {root}, not installed\n", said.stderr
+    assert said.stdout == f"sweeper in {root}, not installed\n", said.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -310,5 +310,5 @@ def test_a_folder_that_was_removed_gets_a_sentence(tmp_path, monkeypatch, capsys
         main()
 
     assert ended.value.code == 2
-    said = "A command must be started in a folder; got one that was removed. Go to another.\n"
+    said = "The current folder must exist; it was removed. Change to another folder.\n"
     assert capsys.readouterr().err == said

@@ -230,7 +230,7 @@ def test_a_word_on_the_command_line_replaces_an_axis_of_the_preset():
 
 
 def test_a_grid_over_presets_does_not_leave_out_their_own_grids(grid):
-    wrong = re.escape("own; got +experiment=noisy_quadratic, whose batch, base_lr it would")
+    wrong = re.escape("own; got +experiment=noisy_quadratic, whose grid over batch, base_lr")
 
     with pytest.raises(ValueError, match=wrong):
         grid("+experiment=noisy_quadratic,goyal2017_small")

@@ -46,7 +46,7 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Chec
             "ranks",
             f"SLURM says ntasks={tasks} nodes={nodes}; devices={devices} requested",
             "sweeper starts its own ranks and is not affected; other Lightning programs would "
-            "silently train another batch here. Remove --ntasks from the job's header.",
+            "silently train with another batch here. Remove --ntasks from the job's header.",
         )
     else:
         yield good("ranks", f"ntasks={tasks or 'none'} nodes={nodes}; devices={devices} requested")
@@ -68,7 +68,7 @@ def config_checks(config: str) -> Iterator[Check]:
         yield warning(
             "requeue",
             "is off by default (JobRequeue=0)",
-            "Our jobs request it; if they are still not requeued, repeat the command.",
+            "sweeper's jobs request it; if they are still not requeued, repeat the command.",
         )
     wait = (setting("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
     if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
@@ -88,5 +88,5 @@ def partition_checks(listed: str | None) -> Iterator[Check]:
             yield good(f"partition {name}", about)
         else:
             yield warning(
-                f"partition {name}", f"is {available}", "Choose another one for the moment."
+                f"partition {name}", f"is {available}", "Choose another partition for now."
             )

@@ -69,7 +69,9 @@ def torch_checks(
     yield good("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'none'}")
     if not torch["gloo"]:
         yield broken(
-            "gloo", "is not in this build of torch", "Ranks need it: install another build."
+            "gloo",
+            "is not in this build of torch",
+            "Ranks need it: install another build of torch.",
         )
     if driver is None:
         yield good("GPUs", "no NVIDIA driver: runs train on the CPU")
@@ -91,7 +93,9 @@ def torch_checks(
         yield good("GPUs", f"{torch['count']}, driver {driver}")
     if not torch["nccl"]:
         yield broken(
-            "NCCL", "is not in this build of torch", "Ranks on GPUs need it: install another build."
+            "NCCL",
+            "is not in this build of torch",
+            "Ranks on GPUs need it: install another build of torch.",
         )
 
 
@@ -141,6 +145,6 @@ def _address_check(hostname: str) -> Check:
             "Runs over several nodes use the address from srun; NCCL may need NCCL_SOCKET_IFNAME.",
         )
     if address.startswith("127."):
-        remark = "on itself; torchrun over several machines needs --local-addr=ADDRESS"
+        remark = "on this machine; torchrun over several machines needs --local-addr=ADDRESS"
         return good("host name", f"{hostname} is {address} {remark}")
     return good("host name", f"{hostname} is {address}")

@@ -20,19 +20,21 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
     target = config["module"]["_target_"]
     if is_ours(target):
         msg = (
-            "doctor must be given a module of your own; got module._target_="
-            f"{target}, of which everything holds. Write module._target_=package.Class, or nothing "
-            "to look at this machine."
+            f"doctor must be given a module of your own; got module._target_={target}, for which "
+            "all guarantees hold. Write module._target_=package.Class, or leave out the overrides "
+            "to check this machine."
         )
         raise ValueError(msg)
     try:
         (facts,) = facts_found_out([dict(config)], Path(config["results"]))
     except ValueError as error:
-        yield broken("module and data", str(error), "Training will fail as well: correct it.")
+        yield broken(
+            "module and data", str(error), "Training would fail as well: correct the error."
+        )
         return
     found = f"{facts['num_train_examples']:,} training examples"
     if facts.get("is_iterable"):
-        found += ", which can only be iterated: on one rank, in their own order"
+        found += ", iterable only: trained on one rank, in their own order"
         yield warning("data", found, "Give the data set a length and indices.")
     else:
         yield good("data", found)
@@ -41,12 +43,12 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
         yield Check(severity, name, finding["said"], finding["do"])
     yield _of_batchnorm(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
     if not facts["is_automatic"]:
-        yield good("optimization", "by hand: micro_batch x ranks must be the batch")
+        yield good("optimization", "manual: micro_batch x ranks must equal batch")
 
 
 def _of_batchnorm(bn_span: int | str | None, *, has_batchnorm: bool) -> Check:
     if not has_batchnorm:
-        return good(FIXED_BATCHNORM, "there is none")
+        return good(FIXED_BATCHNORM, "the model has no BatchNorm")
     if isinstance(bn_span, int):
         return good(FIXED_BATCHNORM, f"it normalises {bn_span} examples on every layout")
     found = f"bn_span={bn_span} normalises micro-batches, so results depend on micro_batch"

@@ -71,7 +71,7 @@ def _of_one(asked: Asked, rule: Bounds, k: int) -> str:
 
 def _lost(asked: Asked, rule: Best | Bounds) -> str:
     names = [arm.name for arm, lost in zip(asked.arms, rule.lost, strict=True) if lost]
-    return f"; not compared since a run diverged: {', '.join(names)}" if names else ""
+    return f"; not compared, as a run diverged: {', '.join(names)}" if names else ""
 
 
 def _amount(asked: Asked, value: float) -> str:
@@ -110,10 +110,10 @@ def remembered(asked: Asked, looks: Looks, results: Path) -> Path:
     for path, before in plans_of(results, digest).items():
         if path != own and set(before["seeds"]) & set(asked.seeds):
             msg = (
-                "seed and the looks must be those that a question was begun with; "
-                f"{asked.text!r} was begun with seed={','.join(map(str, before['seeds']))} and "
+                "seed and the looks must be those that the question was started with; "
+                f"{asked.text!r} was started with seed={','.join(map(str, before['seeds']))} and "
                 f"looks after {', '.join(map(str, before['looks_at']))} seeds ({path}). Give "
-                "those, or ask again with seeds that it has not seen."
+                "those, or ask again with seeds that were not used for it."
             )
             raise ValueError(msg)
     return own

@@ -89,7 +89,7 @@ def ask(text: str, points: Sequence[RunSpec], metric: Metric) -> Asked:
             asked = read(text, found, points, metric)
             _check_seeds(asked.arms)
             return asked
-    msg = f"question must be one that can be read; got question={text!r}. {_FORMS}"
+    msg = f"question must have one of the known forms; got question={text!r}. {_FORMS}"
     raise ValueError(msg)
 
 
@@ -115,8 +115,8 @@ def _no_worse(text: str, found: re.Match[str], points: Sequence[RunSpec], metric
     if place < 0 or len(arms) < 2:
         shown = ", ".join(arm.name for arm in arms)
         msg = (
-            f"question must find {key}={value} and another value of {key} in the grid; got "
-            f"question={text!r}, the grid has {shown}. Add what is missing."
+            f"question needs {key}={value} and another value of {key} in the grid; got "
+            f"question={text!r}, the grid has {shown}. Add the missing value."
         )
         raise ValueError(msg)
     others = [i for i in range(len(arms)) if i != place]
@@ -147,7 +147,7 @@ def _claim(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: M
         raise ValueError(msg)
     claim = paper.claims[number - 1]
     if claim.contrasts is None or claim.only_there:
-        why = claim.only_there or "it is about an optimum that is fitted, not about points"
+        why = claim.only_there or "it is about a fitted optimum, not about points"
         msg = (
             f"question must be a claim that can be judged seed by seed; got {text!r} ({claim.text})"
             f": {why}. `python -m analysis claims` judges what it can."
@@ -196,7 +196,7 @@ def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
     """The points that have the values named after `at`."""
     parts = (at or "").split()
     if len(parts) % 2:
-        msg = f"question must give each key after at a value; got {at!r}. {_FORMS}"
+        msg = f"question must give a value for each key after 'at'; got {at!r}. {_FORMS}"
         raise ValueError(msg)
     for key, value in zip(parts[::2], parts[1::2], strict=True):
         _check_key(key, points)
@@ -204,7 +204,7 @@ def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
         if not left:
             known = ", ".join(dict.fromkeys(point.words[key][0] for point in points))
             msg = (
-                f"question must ask about what the grid has; got {key}={value}, the grid has "
+                f"question must ask about values in the grid; got {key}={value}, the grid has "
                 f"{key}={known}."
             )
             raise ValueError(msg)
@@ -242,9 +242,9 @@ def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
         values = list(dict.fromkeys(one.get(name, ("none",))[0] for one in words))
         if len(values) > 1:
             msg = (
-                f"what a question compares must differ in {', '.join(keys)} only; here {name} "
-                f"differs too: {', '.join(values)}. Give it one value, or add to the question: at "
-                f"{name} {values[0]}."
+                f"the points that a question compares must differ in {', '.join(keys)} only; here "
+                f"{name} differs too: {', '.join(values)}. Give it one value, or add to the "
+                f"question: at {name} {values[0]}."
             )
             raise ValueError(msg)
 
@@ -254,7 +254,7 @@ def _check_seeds(arms: Sequence[Arm]) -> None:
     if len(seeds[0]) < LEAST_SEEDS or any(sorted(one) != sorted(seeds[0]) for one in seeds):
         numbers = ", ".join(sorted({f"{len(one)}" for one in seeds}))
         msg = (
-            f"seed must have {LEAST_SEEDS} or more values, the same for all that is compared: as "
+            f"seed must have {LEAST_SEEDS} or more values, the same for all points compared: as "
             f"many as may be spent on the question; got {numbers}. Write 'seed=range(0,20)'."
         )
         raise ValueError(msg)

@@ -87,11 +87,13 @@ class Study:
         outside = len(self.planned.points) - arms * seeds
         table.say(
             f"Question: {self.asked.text}. Looks after {self.looks.at[0]} seeds"
-            f"{'' if len(self.looks.at) == 1 else ' and then up to ' + str(seeds)}; a seed of all "
-            f"costs {several(arms, 'run')}, less as some are decided; at most {arms * seeds} runs."
+            f"{'' if len(self.looks.at) == 1 else ' and then up to ' + str(seeds)}; each seed "
+            f"costs {several(arms, 'run')}, fewer as arms are decided; at most {arms * seeds} runs."
         )
         if outside:
-            table.say(f"{several(outside, 'point')} of the grid that it is not about: not trained.")
+            table.say(
+                f"Not in the question, so not trained: {several(outside, 'point')} of the grid."
+            )
         used = {*self.used(self.course()[1])}
         for spec in self.planned.specs:
             if spec.run_id in used:
@@ -145,8 +147,8 @@ class Study:
         if is_less and rule.chance(at) < self.options["give_up"]:
             seeds, chance = several(at, "seed"), self.options["give_up"]
             return (
-                f"Stopped: what budget={budget.given} covers, {seeds}, would answer it with a "
-                f"chance below {chance:g}."
+                f"Stopped: the {seeds} that budget={budget.given} covers would decide it with a "
+                f"probability below {chance:g}."
             )
         return ""
 
@@ -175,17 +177,15 @@ class Study:
         if rule.is_answered:
             return f"Decided after {several(course.seeds, 'seed')}."
         if course.seeds == self.looks.at[-1]:
-            return "Not decided by all seeds."
-        return "Stopped: more seeds would not answer it, as runs diverged."
+            return "Not decided after all seeds."
+        return "Stopped: more seeds would not decide it, as runs diverged."
 
     def _hopeless(self, rule: Rule) -> str:
         """Why the remaining seeds would hardly answer the question."""
         if has_no_spread(rule):
-            return (
-                "Stopped: differences that are the same at every seed have no spread to judge by."
-            )
+            return "Stopped: differences that are the same at every seed cannot be tested."
         chance = self.options["give_up"]
-        return f"Stopped: the seeds that are left would answer it with a chance below {chance:g}."
+        return f"Stopped: the remaining seeds would decide it with a probability below {chance:g}."
 
     def _lacking(self, table: LiveTable) -> int:
         """Say which runs of the next look have no result."""
@@ -195,5 +195,5 @@ class Study:
             f"The look after {several(course.upto, 'seed')} waits for "
             f"{several(len(wanted), 'run')}, first {wanted[0].point}."
         )
-        table.say("Repeat the command to go on; retry=failed tries again what failed.")
+        table.say("Repeat the command to continue; retry=failed retries failed runs.")
         return exit_codes.RUN_FAILED

@@ -80,7 +80,7 @@ def _check(options: Mapping[str, Any]) -> None:
             raise ValueError(msg)
     chance = options["give_up"]
     if isinstance(chance, bool) or not isinstance(chance, int | float) or not 0 <= chance < 1:
-        msg = f"hydra.sweeper.give_up must be a chance, 0 to below 1; got give_up={chance!r}."
+        msg = f"hydra.sweeper.give_up must be a probability, 0 to below 1; got give_up={chance!r}."
         raise ValueError(msg)
     if options["rerun"]:
         msg = (
@@ -98,7 +98,7 @@ def _check_apart(asked: Asked, trained: Mapping[str, str]) -> None:
             other = owners.setdefault(trained.get(run.run_id, run.run_id), arm.name)
             if other != arm.name:
                 msg = (
-                    f"what a question compares must be different trainings; {other} and "
+                    f"the points that a question compares must train differently; {other} and "
                     f"{arm.name} have the same learning rate at each step. Leave one out."
                 )
                 raise ValueError(msg)

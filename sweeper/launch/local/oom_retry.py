@@ -33,6 +33,6 @@ class OomRetry:
 
     def retry_alone(self, attempt: Attempt) -> Task:
         """The next attempt at a run that ran out of memory while it shared its GPU."""
-        alone = f"alone on its GPU since attempt {attempt.number} ran out of memory beside others"
+        alone = f"alone on its GPU since attempt {attempt.number} ran out of memory next to others"
         self._notes[attempt.spec.run_id] = f"; {alone}"
         return Task(spec=attempt.spec, number=attempt.number + 1)

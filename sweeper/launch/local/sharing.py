@@ -93,8 +93,8 @@ class Sharing:
         runs = taken.runs(memory_gib)
         self._say(
             f"{runs} {kind}",
-            f"{several(runs, 'run')} like {spec.point} on a GPU, "
-            f"{'with' if self._environment else 'without'} MPS: alone one took "
+            f"{several(runs, 'run')} like {spec.point} per GPU, "
+            f"{'with' if self._environment else 'without'} MPS: one alone took "
             f"{taken.device_gib:.3g} of {memory_gib:.3g} GiB and used the GPU "
             f"{100 * taken.use_frac:.0f} % of the time.",
         )
@@ -110,8 +110,8 @@ class Sharing:
         elif self._read(kind := self._kind(spec)) is None:
             self._say(
                 kind,
-                f"1 run like {spec.point} on a GPU: what one takes could not be measured (its log "
-                "says why), or in too short a time.",
+                f"1 run like {spec.point} per GPU: its use of the GPU could not be measured (its "
+                "log says why), or not for long enough.",
             )
 
     def refuse(self, attempt: Attempt) -> None:

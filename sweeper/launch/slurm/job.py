@@ -124,7 +124,7 @@ class _Job:
         account = self._tickets.account_of(ticket) if ticket else None
         if account is None or account.fits(task, self._ledger):
             return True
-        self._drop([task], f"budget={task.spec.config.budget} would be passed: not started")
+        self._drop([task], f"budget={task.spec.config.budget} would be exceeded: not started")
         return False
 
     def _drop(self, tasks: Sequence[Task], why: str) -> int:

@@ -33,8 +33,9 @@ def main(arguments: Sequence[str]) -> None:
     started = int(os.environ["SLURM_STEP_NUM_TASKS"])
     if started != world_size:
         reason = (
-            f"srun must start devices x num_nodes = {world_size} ranks; it started {started}. "
-            "Remove ntasks from hydra.launcher.parameters: ranks follow from devices and num_nodes."
+            f"srun must start a task per rank, devices x num_nodes = {world_size}; it started "
+            f"{started}. Remove ntasks from hydra.launcher.parameters: ranks follow from devices "
+            "and num_nodes."
         )
         refusal = {"outcome": Outcome.FAILED, "reason": reason}
         publish_json(Path(folder) / f"record-{number}.json", refusal)

@@ -69,8 +69,8 @@ def request_of(settings: Mapping[str, Any]) -> Request:
     names = {name.replace("-", "_") for name in request.parameters}
     if known := [name for name in _NOT_PARAMETERS if name in names]:
         msg = (
-            f"hydra.launcher.parameters must be without {', '.join(_NOT_PARAMETERS)}, as each run "
-            f"needs a job that the command knows; got {', '.join(known)}. Leave it out."
+            f"hydra.launcher.parameters must not contain {', '.join(_NOT_PARAMETERS)}, as each run "
+            f"needs a job that the command knows; got {', '.join(known)}. Remove these options."
         )
         raise ValueError(msg)
     if request.pulling_jobs and request.runs_per_job > 1:

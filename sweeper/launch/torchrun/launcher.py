@@ -98,8 +98,8 @@ class _Ranks:
         if asked != (group.devices, group.num_nodes) or group.world_size % group.devices:
             msg = (
                 "devices and num_nodes must match the ranks that torchrun started; got "
-                f"devices={asked[0]} num_nodes={asked[1]}, torchrun started {group.world_size} "
-                f"processes, {group.devices} of them here. Remove both: they follow from torchrun."
+                f"devices={asked[0]} num_nodes={asked[1]}, WORLD_SIZE={group.world_size} "
+                f"LOCAL_WORLD_SIZE={group.devices}. Remove both: they follow from torchrun."
             )
             raise ValueError(msg)
 

@@ -47,9 +47,9 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
     assert found.words(Path("results")) == (
         "1 run will take 1 device-hours, EUR:2.00 (start 1s, steps 59m 56s, exchange 1s, "
         "evaluations 2s, checkpoints 0s). "
-        "The time of 1 run is not known: none of the kind has finished on cpu in results. "
-        "`sweeper plan --probe` with the same words trains the beginning of one of each kind and "
-        "remembers its speed."
+        "The time of 1 run is not known: no run of the same kind has finished on cpu in results. "
+        "`sweeper plan --probe` with the same overrides trains the first steps of one run of each "
+        "kind and keeps its speed."
     )
 
 
@@ -66,7 +66,7 @@ def test_energy_is_in_the_money_if_it_was_counted_of_all(grid):
     assert "2 runs will take 3 device-hours, 1.2 kWh, EUR:6.72, " in of_all.words(Path("results"))
     assert (of_some.totals["energy_kwh"], of_some.totals["cost"]) == (None, "EUR:6.00")
     assert of_some.words(Path("results")).endswith(
-        "Energy is not in it: of some of them no run alike was counted."
+        "Energy is left out: it is not known for some of them."
     )
 
 
@@ -75,7 +75,7 @@ def test_where_a_gpu_is_asked_for_and_not_here_the_bill_says_what_would_do(grid)
 
     said = bill([(run_spec(config), None)], Machine(cores=2)).words(Path("results"))
 
-    assert "none of the kind has finished on GPUs of one kind in results." in said
+    assert "no run of the same kind has finished on a single type of GPU in results." in said
     assert bill([(run_spec(config), seconds(60))], Machine(cores=2)).ends_in_s is None
 
 
@@ -108,7 +108,7 @@ def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_p
     after = json.loads(said.out)
 
     assert before["device_hours"] is before["ends_in_s"] is before["runs"][0]["predicted_s"] is None
-    assert said.err == "Training the beginning of one of each kind of 2 runs...\n"
+    assert said.err == "Training the first steps of one run of each kind (2 runs in all)...\n"
     assert not list(tmp_path.glob("runs/*"))
     first, second = after["runs"]
     assert first["predicted_s"] == second["predicted_s"] > 0

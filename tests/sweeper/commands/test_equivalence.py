@@ -126,7 +126,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     said = capsys.readouterr().out
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
-    assert ("Not found to hold for Summed: additive loss." in said) is not is_additive
+    assert ("Not confirmed for Summed: additive loss." in said) is not is_additive
 
 
 def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_hold(grid):
@@ -136,11 +136,11 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     held = ["keyed items", "separate items", "fixed batchnorm"]
 
     assert reasons(run_config({**own, "guarantees": held})) == [
-        "Not found to hold for B: additive loss. Unless the loss is a mean over examples, each "
-        "layout has another gradient.",
-        "Not found to hold for B: keyed draws. What a step draws outside of dropout layers belongs "
-        "to the micro-batch.",
-        "`sweeper doctor` with the same words says more.",
+        "Not confirmed for B: additive loss. Unless the loss is a mean over examples, each "
+        "layout has a different gradient.",
+        "Not confirmed for B: keyed draws. Random draws of a step outside dropout layers depend "
+        "on the micro-batch.",
+        "`sweeper doctor` with the same overrides says more.",
     ]
     assert reasons(run_config({**own, "guarantees": list(OF_LAYOUTS)})) == []
     assert reasons(run_config(grid("bn_span=80")[0])) == []
@@ -170,7 +170,7 @@ class _Fatal:
 
 
 def test_if_the_comparing_process_dies_that_is_said():
-    with pytest.raises(ValueError, match=r"^the process that compares the weights must live to"):
+    with pytest.raises(ValueError, match=r"^the process that compares the weights must finish"):
         differences_between([_Fatal()])
 
 

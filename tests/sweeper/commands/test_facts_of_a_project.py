@@ -22,7 +22,7 @@ METRIC = ["metric=val/loss", "metric_mode=min", "base_batch=32"]
 FOUND = {
     "keyed items": {"holds": True, "said": "yes", "do": ""},
     "additive loss": {"holds": False, "said": "no", "do": "Take means."},
-    "keyed draws": {"holds": None, "said": "not found out", "do": ""},
+    "keyed draws": {"holds": None, "said": "not determined", "do": ""},
 }
 
 
@@ -142,7 +142,7 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
 
     assert config["guarantees"] == held
     assert planned_columns(spec)["guarantees"] == ", ".join(held)
-    assert guarantees(spec).startswith(f"Found to hold for Module: {', '.join(held)}; not: ")
+    assert guarantees(spec).startswith(f"Confirmed for Module: {', '.join(held)}; not confirmed: ")
 
 
 def test_of_our_module_nothing_is_to_be_found_out(fill):
@@ -169,8 +169,8 @@ def test_the_doctor_says_each_thing_and_looks_again_each_time(fill, grid, tmp_pa
         (Severity.GOOD, "data", "96 training examples", ""),
         (Severity.GOOD, "keyed items", "yes", ""),
         (Severity.WARNING, "additive loss", "no", "Take means."),
-        (Severity.WARNING, "keyed draws", "not found out", ""),
-        (Severity.GOOD, "fixed batchnorm", "there is none", ""),
+        (Severity.WARNING, "keyed draws", "not determined", ""),
+        (Severity.GOOD, "fixed batchnorm", "the model has no BatchNorm", ""),
     ]
     assert len(fill.measured) == 3
 
@@ -200,7 +200,7 @@ def test_data_that_can_only_be_iterated_are_for_one_rank_and_the_row_says_so(fil
     (config,) = fill(*WORDS, is_iterable=True)
 
     assert config["data_order"] == "counted"
-    assert "can only be iterated" in next(iter(project_checks(config))).found
+    assert "iterable only" in next(iter(project_checks(config))).found
     with pytest.raises(ValueError, match=r"devices x num_nodes must be 1 .* got 2 ranks"):
         fill(*WORDS, "devices=2", is_iterable=True)
 
@@ -208,9 +208,9 @@ def test_data_that_can_only_be_iterated_are_for_one_rank_and_the_row_says_so(fil
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("micro_batch=8", "micro_batch x ranks must be the batch .* micro_batch=8"),
-        ("devices=3", "micro_batch x ranks must be the batch .* 3 ranks"),
-        ("perturbation=sam", "perturbation cannot be used with .* automatic_optimization=False"),
+        ("micro_batch=8", "micro_batch x ranks must equal batch .* micro_batch=8"),
+        ("devices=3", "micro_batch x ranks must equal batch .* 3 ranks"),
+        ("perturbation=sam", "perturbation cannot be used with automatic_optimization=False"),
         ("reproducible=true", "reproducible cannot be used"),
         ("loss_items=y", "loss_items cannot be used"),
         ("gradient_clip=1", "gradient_clip cannot be used"),

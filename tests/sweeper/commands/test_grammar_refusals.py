@@ -65,11 +65,11 @@ def test_a_word_that_hydra_cannot_read_comes_with_one_that_it_can(word, remedy):
         (["+schedule=cosine"],
          "schedule must be set without +; got +schedule=cosine. Write schedule=cosine."),
         (["batch=256,512"],
-         "batch must have one value in a single run; got batch=256,512. For a run at each: "
-         "sweeper -m; sweeper plan lists them."),
+         "batch must have one value in a single run; got batch=256,512. For a run at each "
+         "value: sweeper -m; sweeper plan lists the runs."),
         (["seed=range(0,3)"],
-         "seed must have one value in a single run; got seed=range(0,3). For a run at each: "
-         "sweeper -m; sweeper plan lists them."),
+         "seed must have one value in a single run; got seed=range(0,3). For a run at each "
+         "value: sweeper -m; sweeper plan lists the runs."),
     ],
 )  # fmt: skip
 def test_what_hydra_says_of_a_key_is_said_in_our_words(loader, words, said):
@@ -144,7 +144,7 @@ def test_a_setting_that_a_recipe_has_made_impossible_can_be_taken_away(monkeypat
 
     assert main(words) == 2
 
-    said = "It is from +recipe=nado2021_nesterov: add ~optimizer.momentum, which takes it away.\n"
+    said = "It is set by +recipe=nado2021_nesterov: add ~optimizer.momentum to remove it.\n"
     assert capsys.readouterr().err.endswith(said)
     assert main([*words, "~optimizer.momentum", "--no-memory"]) == 0
 

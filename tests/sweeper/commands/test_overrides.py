@@ -140,7 +140,7 @@ def test_a_key_that_nothing_refers_to_is_not_left_out(grid):
     [
         (
             "+data.root=${data.rooot}",
-            r"data\.root takes data\.rooot, which nothing sets\. Give it: \+data\.rooot=VALUE\.$",
+            r"data\.root refers to data\.rooot, which is not set\. Write \+data\.rooot=VALUE\.$",
         ),
         ("+data.root=${oc.env:NOWHERE}", r".*NOWHERE.*full_key: data\."),
     ],
@@ -154,7 +154,7 @@ def test_a_reference_to_nothing_is_told(grid, word, sentence):
 def test_all_missing_keys_are_named_at_once(grid, more):
     with pytest.raises(
         ValueError,
-        match=r"^data\.name, data\.root, model\.name must be given; write data\.name=VALUE "
+        match=r"^data\.name, data\.root, model\.name must be given\. Write data\.name=VALUE "
         r"data\.root=VALUE model\.name=VALUE\.$",
     ):
         grid("data=images", "model=timm", *more)

@@ -35,7 +35,7 @@ def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, t
     assert (line["micro_batch"], line["micro_batch_from"]) == (768, "to be traced")
     assert line["predicted_memory_gib"] is line["predicted_memory_classes_gib"] is None
     assert "1x768x5?" in text
-    assert "?: at most, until memory is traced (`sweeper plan --memory`)" in text
+    assert "? are upper bounds until memory is traced (`sweeper plan --memory`)" in text
 
     classes = {
         size: dict.fromkeys(CLASSES, 2**29)
@@ -85,7 +85,7 @@ def test_what_is_not_known_of_memory_is_traced_and_then_nothing_is_started(
     assert main(words) == 0
     assert traced == [(768, "sgd"), (768, "nesterov")]
     said = capsys.readouterr()
-    assert said.err == "Tracing the memory of 2 kinds of run (--no-memory leaves it out)...\n"
+    assert said.err == "Tracing the memory of 2 kinds of run (--no-memory skips this)...\n"
     lines = json.loads(said.out.splitlines()[-1])["runs"]
     assert all(line["predicted_memory_gib"] > 5 * 0.75 for line in lines)
 
@@ -102,8 +102,10 @@ def test_traces_that_nobody_asked_for_end_after_a_while(traced, tmp_path, capsys
 
     assert main(words) == 0
     said = capsys.readouterr()
-    assert said.err.endswith("That of 2 kinds is left: --memory traces them all.\n")
-    assert "?: at most, until memory is traced" in said.out
+    assert said.err.endswith(
+        "Not traced within half a minute: 2 kinds of run. --memory traces them all.\n"
+    )
+    assert "? are upper bounds until memory is traced" in said.out
     assert traced == []
     assert main([*words, "--memory"]) == 0
     assert len(traced) == 2
@@ -136,7 +138,7 @@ def test_of_a_gpu_that_is_not_here_what_it_takes_itself_is_not_known(tmp_path, c
     assert main(words) == 0
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "temporaries 0.75 GiB, what the device itself takes is not known)." in said
+    assert "temporaries 0.75 GiB, device not known)." in said
 
 
 @pytest.mark.slow
@@ -163,7 +165,7 @@ def test_warnings_are_in_the_text_and_with_the_runs_that_they_concern(planned):
 
     assert well["warnings"] == []
     (warning,) = badly["warnings"]
-    assert warning.startswith("batch=521 is slow on 1 rank(s)")
+    assert warning.startswith("batch=521 is slow on 1 rank")
     assert f"Warning: {warning}" in text
 
 

@@ -184,7 +184,7 @@ def test_other_seeds_than_it_was_begun_with_are_refused_unless_all_are_new(ask):
     more = [word.replace("range(0,8)", "range(0,9)") for word in WARMUPS]
     new = [word.replace("range(0,8)", "range(10,14)") for word in WARMUPS]
 
-    with pytest.raises(ValueError, match="was begun with seed=0,1,2,3,4,5,6,7 and looks"):
+    with pytest.raises(ValueError, match="was started with seed=0,1,2,3,4,5,6,7 and looks"):
         ask(Pretended(CLOSE), *more)
     assert ask(Pretended(CLOSE), *new) == 0
 
@@ -195,19 +195,19 @@ def test_arms_with_a_diverged_run_are_named(ask, capsys):
 
     assert ask(Pretended(value), *WARMUPS) == 0
 
-    assert "; not compared since a run diverged: warmup=0." in capsys.readouterr().out
+    assert "; not compared, as a run diverged: warmup=0." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["question='which is best'"], "question must be one that can be read; got"),
+        (["question='which is best'"], "question must have one of the known forms; got"),
         (["question='best warmpu'"], "got warmpu. Did you mean warmup?"),
         (["question='best warmup at warmup 1'"], "two or more values of warmup to compare"),
         (["question='best warmup within 0.3'"], "in points: within 0.3 points; got question="),
         (["question='best warmup at batch 1'"], "got batch=1, the grid has batch=3840."),
-        (["question='best warmup at batch'"], "must give each key after at a value; got 'batch'"),
-        (["question='no worse than warmup 7 within 1 points'"], "must find warmup=7 and another"),
+        (["question='best warmup at batch'"], "a value for each key after 'at'; got 'batch'"),
+        (["question='no worse than warmup 7 within 1 points'"], "needs warmup=7 and another"),
         (["question='claim 9 of goyal2017'"], "must name a claim of goyal2017 by its number"),
         (["question='claim 1 of goyal2018'"], "Did you mean goyal2017?"),
         (["question='claim 1 of goyal2017'"], "the grid lacks 2 points of the paper's numbers"),
@@ -216,7 +216,7 @@ def test_arms_with_a_diverged_run_are_named(ask, capsys):
         (["question='best warmup'", "seed=0,1"], "seed must have 3 or more values"),
         (["question=null"], "question must be given with hydra/sweeper=sequential"),
         (["question='best warmup'", "hydra.sweeper.first_look=2"], "first_look must be a whole"),
-        (["question='best warmup'", "hydra.sweeper.give_up=1"], "give_up must be a chance"),
+        (["question='best warmup'", "hydra.sweeper.give_up=1"], "give_up must be a probability"),
     ],
     ids=str,
 )  # fmt: skip
@@ -244,8 +244,8 @@ def test_arms_that_are_the_same_at_every_seed_end_with_a_reason(ask, capsys, que
     said = capsys.readouterr().out
     assert launch.made == 9
     assert "by 0 points (the same at every seed: no interval; 3 seeds)" in said
-    assert "Stopped: differences that are the same at every seed have no spread" in said
-    assert "chance below" not in said
+    assert "Stopped: differences that are the same at every seed cannot be tested" in said
+    assert "probability below" not in said
     assert "inf" not in said
 
 
@@ -256,7 +256,7 @@ def test_an_arm_whose_metric_is_no_number_is_not_waited_for(ask, capsys, value):
     assert ask(lost, *WARMUPS) == 0
 
     said = capsys.readouterr().out
-    assert re.search("warmup=2 is best of 3: .*; not compared since a run diverged: warmup=0", said)
+    assert re.search("warmup=2 is best of 3: .*; not compared, as a run diverged: warmup=0", said)
 
 
 def test_arms_that_are_one_training_are_refused(ask):
@@ -306,7 +306,7 @@ def test_a_claim_of_a_paper_is_answered_in_its_numbers(ask, capsys):
 
 
 def test_a_budget_needs_the_time_of_its_runs(ask):
-    with pytest.raises(ValueError, match="that of 9 of 9 runs is not known"):
+    with pytest.raises(ValueError, match="it is not known for 9 of 9 runs"):
         ask(Pretended(FAR), *WARMUPS, "budget=1")
 
 

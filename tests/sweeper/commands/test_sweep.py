@@ -71,7 +71,7 @@ def test_what_the_environment_tells_lightning_is_said_to_be_ignored(tmp_path, ca
     )
 
     assert (
-        "Warning: no run heeds PL_TRAINER_LIMIT_VAL_BATCHES of the environment. Use "
+        "Warning: runs ignore the environment's PL_TRAINER_LIMIT_VAL_BATCHES. Use "
         "trainer.KEY=VALUE."
     ) in capsys.readouterr().out
 

@@ -75,7 +75,7 @@ def test_status_of_a_run_names_what_was_logged_and_no_accuracy_that_there_is_not
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["metric=train_loss", "metric_mode=min"], "compared by train_loss, of which lower is bet"),
+        (["metric=train_loss", "metric_mode=min"], "compared by train_loss (lower is better)"),
         ([], ""),
     ],
 )

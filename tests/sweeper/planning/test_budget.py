@@ -52,7 +52,7 @@ def test_what_fits_exactly_is_not_refused(specs, config):
 def test_runs_whose_time_is_not_known_are_refused(specs, config):
     hours = {spec.run_id: None if spec.config.seed else 1.0 for spec in specs}
 
-    with pytest.raises(ValueError, match="that of 4 of 6 runs is not known, as none of the kind"):
+    with pytest.raises(ValueError, match="it is not known for 4 of 6 runs, as no run of the same"):
         check_budget(run_config(config(budget=100)), hours, specs, spent=0.0)
 
 
@@ -112,5 +112,5 @@ def test_a_running_sweep_starts_nothing_that_would_pass_it(specs, ledger, monkey
     assert [task.spec for task in asked] == [specs[2]]
     assert [task.spec for task in account.left_out] == specs[3:]
     assert known_tasks(affordable) == tasks
-    words = r"3 runs are left out, first batch=7680 .* since budget=4 would be passed: this sweep "
-    assert re.match(words + "has taken 3.8 of 4 device-hours", account.words(4))
+    words = r"3 runs are left out, first batch=7680 .* as budget=4 would be exceeded: this sweep "
+    assert re.match(words + "has used 3.8 of 4 device-hours", account.words(4))

@@ -71,13 +71,14 @@ def test_a_result_of_other_sources_is_refused_before_anything_starts(net, config
     net.with_name("__init__.py").unlink()
     planned = plan(configs, ledger)
 
-    with pytest.raises(ValueError, match="sources of your project must be") as refused:
+    with pytest.raises(ValueError, match="same sources of your project") as refused:
         tasks(planned, ledger, retry=None, rerun=None)
 
     assert str(refused.value) == (
-        "the sources of your project must be those that made its runs; 1 of 2 runs were made with "
-        f"others, first {run_id}. Changed: ownnet/net.py, ownnet/new.py (new), ownnet/__init__.py "
-        "(gone). Give code=keep to let them stand, or code=rerun to make them again."
+        "all runs must be trained with the same sources of your project; got 1 of 2 runs trained "
+        f"with other sources, first {run_id}. Changed: ownnet/net.py, ownnet/new.py (new), "
+        "ownnet/__init__.py (gone). Give code=keep to let them stand, or code=rerun to train them "
+        "again."
     )
     assert [row.run_id for row in ledger.ended().values()] == [run_id]
 
@@ -139,7 +140,7 @@ def test_a_run_that_is_being_trained_with_other_sources_cannot_be_made_again_now
     net.write_text("Net = 2")
     planned = plan(configs, ledger)
 
-    with pytest.raises(ValueError, match=f"at rest; run {attempt.spec.run_id} is being trained"):
+    with pytest.raises(ValueError, match=f"other sources, first {attempt.spec.run_id}"):
         tasks(planned, ledger, retry=None, rerun=None, code="rerun")
     release(attempt.folder)
 
@@ -150,7 +151,7 @@ def test_without_the_list_of_files_it_says_so(net, configs, ledger):
     for path in (ledger.results / "code").iterdir():
         path.unlink()
 
-    with pytest.raises(ValueError, match="Changed: which sources made them is not known"):
+    with pytest.raises(ValueError, match="Changed: unknown, as no sources were recorded"):
         tasks(plan(configs, ledger), ledger, retry=None, rerun=None)
 
 
@@ -170,7 +171,7 @@ def test_the_plan_says_what_would_happen_and_names_a_few_files(net, configs, led
     assert of_code({}, None) is None
     assert "refused until code=keep or code=rerun is given" in of_code(changes, None)
     assert of_code(changes, "rerun") == (
-        "1 run was made with other sources of your project: code=rerun makes it again. "
+        "1 run was trained with other sources of your project: code=rerun trains it again. "
         "Changed: ownnet/new0.py (new), ownnet/new1.py (new), ownnet/new2.py (new), "
         "ownnet/new3.py (new), ownnet/new4.py (new) and 2 more."
     )

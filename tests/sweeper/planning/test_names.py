@@ -28,11 +28,11 @@ LIBRARY = "lightning_modules.models.library"
         pytest.param(
             {"model": {"_target_": "nowhere.Net"}},
             r"^model\._target_ must name something that can be imported; got model\._target_="
-            r"'nowhere\.Net', which no source has\. Correct it, install its package or put its ",
+            r"'nowhere\.Net', which does not exist\. Correct it, install its package or put its ",
             id="package",
         ),
         pytest.param(
-            {"model": {"_target_": "provoked.Plane"}}, r"'provoked\.Plane', which no", id="class"
+            {"model": {"_target_": "provoked.Plane"}}, r"'provoked\.Plane', which does", id="class"
         ),
         pytest.param(
             {"optimizer": {"name": "x", "_target_": "torch.optim.Adamm"}, "base_lr": 0.1},

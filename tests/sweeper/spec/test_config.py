@@ -84,9 +84,9 @@ HUGE = 2**63
             f"table holds; got seed={HUGE}.",
         ),
         ({"seed": True}, "seed must be a whole number, 0 or more; got seed=true."),
-        ({"twin_of": 1}, "twin_of must be a text, or null; got twin_of=1."),
+        ({"twin_of": 1}, "twin_of must be a string, or null; got twin_of=1."),
         ({"hardware": 5}, "hardware must be a group, or null; got hardware=5."),
-        ({"results": None}, "results must be a text; got results=null."),
+        ({"results": None}, "results must be a string; got results=null."),
         ({"threads": 0}, "threads must be a whole number from 1 to 1024; got threads=0."),
         ({"threads": 9999}, "threads must be a whole number from 1 to 1024; got threads=9999."),
         ({"base_lr": float("inf")}, "base_lr must be a number above 0, or null; got base_lr=inf."),
@@ -102,12 +102,12 @@ HUGE = 2**63
             "accelerator=gpu?",
         ),
         ({"data": None}, "data must be a group; got data=null."),
-        ({"optimizer": {"name": "x"}}, "optimizer._target_ must be given; write "
+        ({"optimizer": {"name": "x"}}, "optimizer._target_ must be given. Write "
             "optimizer._target_=VALUE."),
         (
             {"module": {"class_path": "my.Net", "init_args": {"width": 8}}},
-            "module._target_ must be given; write LightningCLI's class_path: my.Net as _target_: "
-            "my.Net, and what its init_args hold beside it, also in what is nested.",
+            "module._target_ must be given. Rename LightningCLI's class_path: my.Net to _target_: "
+            "my.Net, and move its init_args next to it, at every level.",
         ),
         (
             {"comm_hook": {"name": "powersgd", "rnk": 2, "rank": 2, "start_step": 2}},
@@ -139,7 +139,7 @@ def test_a_wrong_value_gets_a_sentence(default_config, changes, sentence):
 def test_a_key_that_is_missing_is_named(default_config):
     without = {key: value for key, value in default_config.items() if key != "precision"}
 
-    with pytest.raises(ValueError, match=r"^precision must be given; write precision=VALUE\.$"):
+    with pytest.raises(ValueError, match=r"^precision must be given. Write precision=VALUE\.$"):
         run_config(without)
 
 

@@ -141,7 +141,7 @@ def test_adascale_goes_on_from_its_state(adascale):
         ),
         (
             ("micro_batch=128",),
-            "micro_batch must be base_batch, whose gradients are compared; got "
+            "micro_batch must equal base_batch, the size of the parts that are compared; got "
             "micro_batch=128, base_batch=256. Leave micro_batch=auto, or set base_batch=128, which "
             "changes the experiment.",
         ),

@@ -110,7 +110,7 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
         (
             ("schedule.milestones=[3]",),
             "schedule.milestones must come after the warmup, during which the batch is constant; "
-            "got a milestone of 3, 5 warmup epochs. Move it.",
+            "got a milestone at epoch 3, a 5-epoch warmup. Move it.",
         ),
         (
             ("schedule.max_batch=100000",),

@@ -140,7 +140,7 @@ def test_a_rule_of_the_users_own_comes_from_one_file(tmp_path, monkeypatch):
         ),
         (
             {"name": "power"},
-            "lr_rule.exponent must be given; write lr_rule.exponent=VALUE.",
+            "lr_rule.exponent must be given. Write lr_rule.exponent=VALUE.",
         ),
         (
             {"name": "linear_capped", "max_lr": 0.01},

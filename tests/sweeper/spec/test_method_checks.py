@@ -29,7 +29,7 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         ),
         (
             (*PARTS, "micro_batch=128"),
-            "micro_batch must be optimizer.gradient_span, whose gradients are "
+            "micro_batch must equal optimizer.gradient_span, the size of the parts that are "
             "compared; got micro_batch=128, optimizer.gradient_span=384. Leave micro_batch=auto, "
             "or set optimizer.gradient_span=128, which changes the experiment.",
         ),
@@ -41,8 +41,8 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         ),
         (
             (*PARTS, "perturbation=sam", "perturbation.gradient_span=128"),
-            "perturbation.gradient_span must be optimizer.gradient_span, whose gradients are "
-            "already compared; got perturbation.gradient_span=128, "
+            "perturbation.gradient_span must equal optimizer.gradient_span, the size of the parts "
+            "that are compared; got perturbation.gradient_span=128, "
             "optimizer.gradient_span=384. Set both to the same number.",
         ),
         (
@@ -53,7 +53,7 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
         (
             ("comm_hook=hierarchical", "comm_hook.ranks_per_node=2", "devices=3"),
             "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes have the "
-            "same number; got comm_hook.ranks_per_node=2, 3 ranks. Usually it is devices.",
+            "same number; got comm_hook.ranks_per_node=2, 3 ranks. Usually it equals devices.",
         ),
         (
             ("precision=16-mixed", "accelerator=cpu"),
@@ -88,7 +88,7 @@ LOCAL = ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epo
             "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
             "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
             "noise (noise_span), a mean over all items (loss_items); got ema_decay. "
-            "Remove it, or use comm_hook=all_reduce.",
+            "Change ema_decay, or use comm_hook=all_reduce.",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

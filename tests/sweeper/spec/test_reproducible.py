@@ -21,9 +21,9 @@ EXACT = {"reproducible": True, "micro_batch": 384}
         ),
         (
             {"comm_hook": {"name": "bf16"}},
-            r"micro-batches; got comm_hook=bf16\. Remove it, or repr",
+            r"micro-batches; got comm_hook=bf16\. Use others, or repr",
         ),
-        ({"noise_span": 384}, r"got a measured noise scale\. Remove it"),
+        ({"noise_span": 384}, r"got a measured noise scale\. Use others"),
     ],
 )
 def test_what_adds_up_in_another_order_is_refused(config, changes, sentence):

@@ -24,7 +24,7 @@ def test_a_prime_share_is_slow_and_its_neighbours_are_not(spec):
     """521 is prime: 521 micro-batches of 1 where 256 would fit."""
     text = slow_split(spec(batch=521), None)
 
-    assert "batch=521 is slow on 1 rank(s): its share of 521 only divides" in text
+    assert "batch=521 is slow on 1 rank: its share of 521 only divides" in text
     assert "into micro-batches of 1, 521 in each step, where up to 256 would be possible" in text
     below, above = neighbours(text)
     assert below < 521 < above
@@ -37,7 +37,7 @@ def test_the_neighbours_fit_the_ranks(spec):
     """1,042 = 2 x 521 on two ranks, each of which has 521."""
     text = slow_split(spec(batch=1042, devices=2), None)
 
-    assert "on 2 rank(s): its share of 521" in text
+    assert "on 2 ranks: its share of 521" in text
     assert all(batch % 2 == 0 for batch in neighbours(text))
 
 
@@ -146,7 +146,7 @@ def test_milestones_within_the_warmup_are_told_of(spec):
     )
 
     assert find_warnings([early], {})[early.run_id] == [
-        "schedule.milestones [2, 4] come before the end of the warmup of 5 epochs: the rate never "
+        "schedule.milestones [2, 4] come before the end of the 5-epoch warmup: the rate never "
         "reaches its peak. Move them, or warm up for fewer epochs."
     ]
 

@@ -167,7 +167,7 @@ def test_a_damaged_merged_file_stays_until_the_user_moves_it(sweep_here, made, d
 
     assert status([str(damaged)]) == 0
     assert f"{merged} is damaged: the next sweep says what to do" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=rf"^A file of many runs must be .*; {merged} is") as found:
+    with pytest.raises(ValueError, match=rf"^A merged file must be .*; {merged} is") as found:
         set_aside_damaged(Ledger(damaged))
     assert not (damaged / "damaged").exists()
 
@@ -223,7 +223,7 @@ def test_commands_that_only_read_work_around_it(damaged, capsys, command):
     said = capsys.readouterr()
     assert "Traceback" not in said.err
     if command == "status":
-        assert "is damaged: the next sweep makes its runs again" in said.out
+        assert "is damaged: the next sweep trains its runs again" in said.out
         assert "1 finished, 0 running" in said.out
         assert "more" not in said.out
     if command == "plan":

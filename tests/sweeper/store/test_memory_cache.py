@@ -119,7 +119,7 @@ def test_if_even_the_smallest_is_predicted_not_to_fit_the_run_is_refused(memory,
 
     assert refusal.startswith(
         "the smallest micro-batch must fit in memory_limit_gib=0.5; got micro_batch=128, the "
-        "smallest that can make up batch=3840 on 1 rank(s) with bn_span=128, and it is predicted "
+        "smallest that can make up batch=3840 on 1 rank with bn_span=128, and it is predicted "
         "to need 0.75 GiB. Provide more memory"
     )
 

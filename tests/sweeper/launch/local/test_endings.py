@@ -90,7 +90,7 @@ def test_what_the_kernel_kills_for_memory_goes_on_with_half_the_micro_batch(
     earlier = pd.read_parquet(results / "superseded/runs").iloc[0]
     assert earlier.outcome == "out_of_memory"
     assert earlier.reason == (
-        f"the kernel killed {what}: memory ran out, of which all processes here may take 0.0625 GiB"
+        f"the kernel killed {what}: memory ran out; all processes here together may use 0.0625 GiB"
     )
     assert (row.outcome, row.micro_batch) == ("finished", 384)
     assert row.reason.endswith("since attempt 1 ran out of memory with micro_batch=768")
@@ -143,7 +143,7 @@ def test_kills_and_limits_are_those_of_the_cgroup_else_of_the_machine(
 
     assert oom_kills() == kills
     if gib:
-        assert out_of_memory().endswith(f"may take {gib} GiB")
+        assert out_of_memory().endswith(f"may use {gib} GiB")
 
 
 def test_without_a_fork_server_a_run_ends_with_a_sentence(launch, monkeypatch):
@@ -155,7 +155,9 @@ def test_without_a_fork_server_a_run_ends_with_a_sentence(launch, monkeypatch):
     row = launch({"micro_batch": 768}).iloc[0]
 
     assert row.outcome == "preempted"
-    assert row.reason.startswith("the fork server, which imports torch for all runs, must live")
+    assert row.reason.startswith(
+        "the fork server, which imports torch for all runs, must stay alive"
+    )
 
 
 def test_a_machine_that_is_full_of_processes_is_said_to_be(launch, monkeypatch):
@@ -167,7 +169,7 @@ def test_a_machine_that_is_full_of_processes_is_said_to_be(launch, monkeypatch):
     row = launch({"micro_batch": 768}).iloc[0]
 
     assert row.outcome == "preempted"
-    assert row.reason.startswith("a run needs processes of its own; got: Resource temporarily")
+    assert row.reason.startswith("a run must be able to start processes; got: Resource temporarily")
 
 
 def test_a_rank_whose_fellow_cannot_be_started_is_ended(launch, monkeypatch):
@@ -192,7 +194,7 @@ def test_a_worker_that_ends_before_it_has_a_log_is_not_said_to_have_one(launch, 
     reason = launch({}).iloc[0].reason
 
     assert (
-        reason == "the worker exited with 1; it has no log yet: its last words are on the terminal"
+        reason == "the worker exited with 1; it wrote no log: see its last output on the terminal"
     )
 
 

@@ -24,8 +24,8 @@ def test_a_sweep_stops_when_its_first_runs_fail_alike_and_tries_them_again(
     said = " ".join(capsys.readouterr().out.split())
     assert code == 1
     assert (
-        "No further runs are started: the first runs must get to their first step; the first 3 to "
-        "end all failed before it: RuntimeError: the third micro-batch is cursed. Correct the cause"
+        "No further runs are started: the first 3 runs to end all failed before their first step: "
+        "RuntimeError: the third micro-batch is cursed. Correct the cause"
     ) in said
     assert said.count("No further runs") == 1
     assert said.count("cursed") == 3 + 1
@@ -34,7 +34,7 @@ def test_a_sweep_stops_when_its_first_runs_fail_alike_and_tries_them_again(
     assert sweep_here(results, *words, "keep_going=true") == 1
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "3 runs that failed before the first step: tried again." in said
+    assert "Retrying 3 runs that failed before the first step." in said
     assert "4 failed in" in said
     assert "No further runs" not in said
 
@@ -97,7 +97,7 @@ def test_other_ends_among_the_first_keep_a_sweep_going(ends, third, took_step):
 def test_one_run_whose_metric_is_not_logged_is_enough(ends):
     wrong = End(outcome="failed", reason="ValueError: metric must be a name that the module logs.")
 
-    assert ends((wrong, False)).startswith("No further runs are started, as they would fail alike")
+    assert ends((wrong, False)).startswith("No further runs are started, as they would fail too")
 
 
 def test_a_metric_that_one_run_among_others_does_not_log_is_its_own_affair(ends):

@@ -63,7 +63,7 @@ def test_if_nothing_fits_the_row_says_what_to_do(launch, results):
     assert (row.outcome, row.micro_batch) == ("out_of_memory", 32)
     assert row.reason.startswith(
         "the smallest micro-batch must fit in memory_limit_gib=0.01; got micro_batch=32, the "
-        "smallest that can make up batch=256 on 1 rank(s) with bn_span=32, and it is predicted to "
+        "smallest that can make up batch=256 on 1 rank with bn_span=32, and it is predicted to "
         f"need {row.predicted_memory_gib:.3g} GiB. Provide more memory, or choose a smaller model"
     )
     assert known(results) == []

@@ -78,4 +78,4 @@ def test_a_plan_says_what_is_missing_here(results, capsys, launcher, is_said):
 
     said = capsys.readouterr().err
     assert code == 0
-    assert said == f"Not on this machine: {MISSING}\n" * is_said
+    assert said == f"Cannot run on this machine: {MISSING}\n" * is_said

@@ -136,7 +136,7 @@ def test_runs_that_share_see_mps_and_one_line_says_why(slots, spec, ended):
     assert found.take(spec(0)) == {"CUDA_VISIBLE_DEVICES": "0", **MPS}
     found.take(spec(1))
     assert found.take_notes() == [
-        f"3 runs like {spec(0).point} on a GPU, with MPS: alone one took 4 of 80 GiB and used the "
+        f"3 runs like {spec(0).point} per GPU, with MPS: one alone took 4 of 80 GiB and used the "
         "GPU 30 % of the time."
     ]
     assert found.take_notes() == []
@@ -148,7 +148,9 @@ def test_what_could_not_be_measured_is_said_once(slots, spec, ended):
     learn(found, ended(spec(101), use_frac=None))
 
     (said,) = found.take_notes()
-    assert said.startswith(f"1 run like {spec(100).point} on a GPU: what one takes could not be ")
+    assert said.startswith(
+        f"1 run like {spec(100).point} per GPU: its use of the GPU could not be "
+    )
 
 
 def test_a_run_without_memory_beside_others_is_alone_from_then_on(slots, spec, ended):
@@ -189,5 +191,5 @@ def test_a_sweep_measures_its_first_run_and_shares_then(config, ledger):
     (chosen,) = [text for text in said if "on a GPU" in text]
     assert chosen.startswith("2 runs like ")
     assert chosen.endswith(
-        "without MPS: alone one took 4 of 80 GiB and used the GPU 40 % of the time."
+        "without MPS: one alone took 4 of 80 GiB and used the GPU 40 % of the time."
     )

@@ -77,5 +77,5 @@ def test_jobs_that_share_a_budget_start_nothing_that_would_pass_it(short, ledger
     rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
     assert codes == [1, 0, 0]  # those that ran took seconds, not the predicted hour
     assert list(rows.outcome) == ["preempted", "finished", "finished"]
-    assert rows.reason.iloc[0] == "budget=2.5 would be passed: not started"
+    assert rows.reason.iloc[0] == "budget=2.5 would be exceeded: not started"
     assert Tickets(ledger).all() == {}

@@ -56,8 +56,8 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
         ),
         (
             {"parameters": {"test-only": True, "qos": "x", "wait": True}},
-            "parameters must be without array, parsable, quiet, test_only, wait, as each run needs "
-            "a job that the command knows; got test_only, wait. Leave it out.",
+            "parameters must not contain array, parsable, quiet, test_only, wait, as each run "
+            "needs a job that the command knows; got test_only, wait. Remove these options.",
         ),
         (
             {"pulling_jobs": 2, "runs_per_job": 3},

@@ -95,7 +95,7 @@ def test_a_layout_that_torchrun_did_not_start_is_refused_before_training(results
     assert refused.returncode == 1
     assert (
         "Nothing was started.\ndevices and num_nodes must match the ranks that torchrun started; "
-        "got devices=4 num_nodes=1, torchrun started 2 processes, 2 of them here. Remove both: "
-        "they follow from torchrun.\n"
+        "got devices=4 num_nodes=1, WORLD_SIZE=2 LOCAL_WORLD_SIZE=2. Remove both: they follow "
+        "from torchrun.\n"
     ) in said
     assert not (results / "runs").exists() or not list((results / "runs").iterdir())
