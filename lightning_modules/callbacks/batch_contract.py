@@ -11,6 +11,7 @@ from lightning_modules.data.examples import examples_in
 from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.sentences import several
 from sweeper.spec.trainer_settings import refused_callback
 
 
@@ -66,8 +67,9 @@ class BatchContract(AfterSteps):
         if pl_module.automatic_optimization and not outputs:  # Lightning skips it and goes on
             msg = (
                 "every micro-batch must have a loss, as it is counted as trained on; training_step "
-                f"returned none for number {batch_idx + 1} of epoch {trainer.current_epoch + 1}. "
-                "Return a loss, such as (outputs * 0).sum(), or leave such examples out."
+                f"returned none for micro-batch {batch_idx + 1} of epoch "
+                f"{trainer.current_epoch + 1}. Return a loss, such as (outputs * 0).sum(), or "
+                "leave such examples out."
             )
             raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
@@ -84,8 +86,8 @@ class BatchContract(AfterSteps):
         self._taken += taken
         if taken and trainer.strategy.num_bare_steps:
             msg = (
-                "every optimizer must be stepped through Lightning, as its rate would not be the "
-                f"run's; batch {self.steps} of epoch {trainer.current_epoch + 1} had a step that "
+                "every optimizer must be stepped through Lightning, or its rate is not the run's; "
+                f"batch {self.steps} of epoch {trainer.current_epoch + 1} had a step that "
                 "was not. Step what self.optimizers() gives, without use_pl_optimizer=False."
             )
             raise BatchContractBroken(msg)
@@ -116,10 +118,11 @@ class BatchContract(AfterSteps):
         steps, asked = self._plan.steps(epoch), self._plan.split(epoch).global_batch
         if len(counted) != steps or not smallest == largest == asked:
             msg = (
-                f"every epoch must have {steps} optimizer steps of {asked} examples; epoch "
-                f"{epoch + 1} had {len(counted)} steps of {smallest} to {largest} examples. "
-                "The data or the ranks differ from the plan, or a hook ended the epoch, or no part "
-                "of a batch has its examples first: then add one, such as their lengths."
+                f"every epoch must have {several(steps, 'optimizer step')} of {asked} examples; "
+                f"epoch {epoch + 1} had {several(len(counted), 'step')} of {smallest} to "
+                f"{largest} examples. The data or the ranks differ from the plan, a hook ended the "
+                "epoch, or no entry of a batch has its examples first: then add one, such as their "
+                "lengths."
             )
             raise BatchContractBroken(msg)
 

@@ -171,7 +171,7 @@ class RunCheckpoint(Checkpoint):
         """
         own = self._path.parent.name
         if (made_by := state_dict.get("run_id", own)) != own:
-            msg = f"{self._path} must be of run {own}; it is of {made_by}. Remove it."
+            msg = f"{self._path} must belong to run {own}; it belongs to {made_by}. Remove it."
             raise ValueError(msg)
         self._is_over = state_dict["is_over"]
 

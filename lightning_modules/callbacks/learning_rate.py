@@ -52,7 +52,7 @@ class RateFactor(Callback):
             if any(group.get("lr") is None for group in optimizer.param_groups):
                 msg = (
                     "every group of an optimizer must have a learning rate, which the rule "
-                    f"multiplies; got none of {type(optimizer).__name__}. Give it one that it "
+                    f"multiplies; got none for {type(optimizer).__name__}. Give it one that it "
                     "follows (Adafactor: lr= and relative_step=False), or set optimizer=."
                 )
                 raise ValueError(msg)

@@ -71,9 +71,9 @@ class CountedBatches(TrainingPasses):
         ranks = plan.split(0).world_size
         if ranks > 1:
             msg = (
-                "devices x num_nodes must be 1 with a data set that can only be iterated, as its "
-                f"examples cannot be dealt to ranks; got {ranks} ranks. Train on one, or give it "
-                "a length and indices."
+                "devices x num_nodes must be 1 with an iterable-only data set, whose examples "
+                f"cannot be divided among ranks; got {ranks} ranks. Train on one rank, or give the "
+                "data set a length and indices."
             )
             raise ValueError(msg)
         super().__init__(plan, windows)

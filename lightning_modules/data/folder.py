@@ -52,7 +52,7 @@ def _classes(folder: Path, num_classes: int | None) -> list[str]:
     if not folder.is_dir():
         msg = (
             f"data.root must hold the folders train and val, with one folder per class in each; "
-            f"{folder} is not there. Put the images there or set data.root."
+            f"{folder} does not exist. Put the images there or set data.root."
         )
         raise ValueError(msg)
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())

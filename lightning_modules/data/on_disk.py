@@ -43,7 +43,7 @@ class _Bytes(Settings, extra="allow"):
     def counts(self) -> dict[str, int]:
         """Sequences to train on."""
         if not Path(self.root).is_file():
-            msg = f"data.root must be a text file; got data.root={self.root}, which is not there."
+            msg = f"data.root must be a text file; got data.root={self.root}, which does not exist."
             raise ValueError(msg)
         sequences = max(0, Path(self.root).stat().st_size - 1) // self.length
         return {"num_train_examples": sequences - self.num_val_examples}
@@ -90,7 +90,7 @@ class _SmallImages(Settings, extra="allow"):
         if self.source == "torchvision" and not self.download and not root.is_dir():
             msg = (
                 f"data.root must hold torchvision's files of {self.name}; got data.root={root}, "
-                "which is not there. Put them there, or set data.download=true if there is a "
+                "which does not exist. Put them there, or set data.download=true if there is a "
                 "network."
             )
             raise ValueError(msg)

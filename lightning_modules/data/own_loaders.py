@@ -27,6 +27,7 @@ from torch.utils.data import (
 from lightning_modules.data.generators import VALIDATION, KeyedMaking
 from lightning_modules.data.own_order import OwnOrder
 from lightning_modules.data.randomness import epoch_order
+from sweeper.spec.sentences import several
 
 _Key = tuple[int, int]  # epoch, index in the data set
 _COLLATE = 1  # appended to the key of a batch's first example: draws of the collate function
@@ -97,8 +98,9 @@ class ValLoader:
         num = len(indices)
         if num < world_size:
             msg = (
-                f"a validation set must have an example for each of {world_size} ranks; got {num}. "
-                "Use fewer devices, or more validation examples."
+                "a validation set must have at least one example per rank; got "
+                f"{several(num, 'example')} for {several(world_size, 'rank')}. Use fewer devices, "
+                "or more validation examples."
             )
             raise ValueError(msg)
         at_most = loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1))
@@ -196,7 +198,7 @@ def check_batched(loader: Any, made_by: str) -> None:
     if (changed := _changes_batches(type(loader))) is not None:
         msg = (
             f"{made_by} must return a DataLoader whose batches are those of its data set and "
-            f"collate_fn; got {type(loader).__name__}, whose {changed} makes others. Do that in "
+            f"collate_fn; got {type(loader).__name__}, whose {changed} changes them. Do that in "
             "collate_fn, in the data set, or in the hook on_after_batch_transfer."
         )
         raise ValueError(msg)

@@ -35,7 +35,7 @@ class OwnOrder:
         """Indices in the data set, in the order of a 0-based epoch."""
         if all(_is_torchs(part) for part in self._parts):
             return self._pass(epoch)
-        assert epoch >= self._passes - 1, "an epoch cannot be asked for again after the next"
+        assert epoch >= self._passes - 1, "an epoch cannot be repeated once the next has begun"
         while self._passes <= epoch:
             self._order, self._passes = self._pass(self._passes), self._passes + 1
         return self._order

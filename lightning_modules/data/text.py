@@ -30,7 +30,7 @@ class TextBytes:
     ) -> None:
         del name
         if not Path(root).is_file():
-            msg = f"data.root must be a text file; got data.root={root}, which is not there."
+            msg = f"data.root must be a text file; got data.root={root}, which does not exist."
             raise ValueError(msg)
         self.input_shape = (length,)
         self.num_train_examples = num_train_examples

@@ -148,7 +148,7 @@ class GhostBatchNorm(nn.Module):
     def _check_examples(self, x: Tensor) -> None:
         position = self.position
         if self.span * x.shape[2:].numel() == 1:
-            self._refuse("with others; got one value for each channel")
+            self._refuse("together with others; got one value per channel")
         if len(x) != position.examples:
             self._refuse(
                 f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"

@@ -136,7 +136,7 @@ def _traced(spec: RunSpec, *, is_fake: bool) -> "_TracedFit":
             train(spec, context)
         except _Enough:
             return fit
-    msg = "the traced steps were never over"
+    msg = "training ended before the traced steps"
     raise RuntimeError(msg)
 
 

@@ -74,18 +74,19 @@ def seeds_apply(noted: Sequence[object], seed: int) -> dict[str, dict[str, Any]]
     found = _NOTHING_SEEDED
     if others := [other for other in noted if other != seed]:
         said = (
-            f"as they are made they seed the generators with {others[0]}: runs of several seeds "
-            "begin with the same weights, and say too little of chance"
+            f"the module or the data seeds the generators with {others[0]} when created: runs with "
+            "different seeds start from the same weights and understate the variation over seeds"
         )
         found = Finding(holds=False, said=said, do=_SEED_NOTHING)
     elif noted:
-        found = Finding(holds=None, said=f"not found out: they seed with {seed}, as the run does")
+        said = f"not determined: the module or the data seeds with {seed}, as the run does"
+        found = Finding(holds=None, said=said)
     return {SEEDS_APPLY: asdict(found)}
 
 
-_NOTHING_SEEDED = Finding(holds=True, said="neither module nor data seed a global generator")
-_SEED_NOTHING = "Seed nothing in __init__, or take the run's seed: '+module.seed=${seed}'."
-_TOO_LARGE = Finding(holds=None, said="not looked at: the module is too large to be tried on a CPU")
+_NOTHING_SEEDED = Finding(holds=True, said="neither module nor data seeds a global generator")
+_SEED_NOTHING = "Seed nothing in __init__, or use the run's seed: '+module.seed=${seed}'."
+_TOO_LARGE = Finding(holds=None, said="not tested: the module is too large to be tried on a CPU")
 
 
 def _additive(steps: TrialSteps) -> Finding:
@@ -105,8 +106,8 @@ def _stirring(names: Sequence[str]) -> Finding:
     """The finding for a module in which tensors change with every micro-batch."""
     more = f" and {len(names) - 3} more" * (len(names) > 3)
     said = (
-        f"with every micro-batch {', '.join(names[:3])}{more} changes, not with every step: each "
-        "layout trains with others"
+        f"every micro-batch, not every step, changes {', '.join(names[:3])}{more}: each layout "
+        "trains with different values"
     )
     return Finding(holds=False, said=said, do=_ONCE_A_STEP)
 
@@ -126,7 +127,7 @@ def _of_two(whole: Result, pair: Sequence[Result], tolerance: float) -> Finding 
     """What is wrong with a window and two parts of it; None if nothing is."""
     made = [values for result in (whole, *pair) if (values := result.values)]
     if len(made) < len(pair) + 1:
-        return Finding(holds=None, said="not found out: training_step returned no loss")
+        return Finding(holds=None, said="not determined: training_step returned no loss")
     (loss, gradient), *parts = made
 
     def differ(factors: Sequence[float]) -> bool:
@@ -140,13 +141,13 @@ def _of_two(whole: Result, pair: Sequence[Result], tolerance: float) -> Finding 
     weights = [one.weight / total for one in pair]
     if not differ(weights):
         return None
-    kind = "no mean over them" if differ([1, 1]) else "a sum over them"
+    kind = "not a mean" if differ([1, 1]) else "a sum"
     of_parts = _sum(weights, losses)
     is_shown = f"{loss:.6g}" != f"{of_parts:.6g}"
     same = "" if is_shown else " (the gradient or a later digit differs)"
     said = (
-        f"the loss of some examples is {loss:.6g}, the mean of their parts' {of_parts:.6g}"
-        f"{same}: it is {kind}, so each layout has another gradient"
+        f"the loss of some examples is {loss:.6g}, but the mean over their parts {of_parts:.6g}"
+        f"{same}: it is {kind}, so each layout has a different gradient"
     )
     return Finding(holds=False, said=said, do=_TAKE_MEANS)
 
@@ -160,14 +161,14 @@ def _keyed_draws(steps: TrialSteps) -> Finding:
         return _stopped(steps)
     if not steps.is_made("keyed"):
         assert steps.error is not None, "else all passes were made"
-        said = f"with dropout by example a training step raises {text_of(steps.error)}"
-        return Finding(holds=False, said=said, do="A run will raise the same.")
+        said = f"with dropout masks per example, a training step raises {text_of(steps.error)}"
+        return Finding(holds=False, said=said, do="A run would raise the same error.")
     if not steps.of("keyed")[0].drew:
         return _ALL_KEYED if _follow_examples(steps) else _OTHER_MASKS
     known = f" ({', '.join(steps.drawing_layers)})" if steps.drawing_layers else ""
     said = (
-        "a training step draws at random outside of dropout layers, or in one whose rows are not "
-        f"those of the examples{known}: by micro-batch"
+        "a training step draws at random outside dropout layers, or in one whose rows are not the "
+        f"examples{known}: the draws depend on the micro-batch"
     )
     return Finding(holds=False, said=said, do=_DRAW_IN_LAYERS)
 
@@ -188,9 +189,9 @@ def _whole_checkpoint(steps: TrialSteps) -> Finding:
         return _NOTHING_LOST
     names = ", ".join(steps.changed)
     if steps.saved_by:
-        said = f"not found out: {names} changes in a step; {steps.saved_by} may keep it"
+        said = f"not determined: a step changes {names}, which {steps.saved_by} may save"
         return Finding(holds=None, said=said)
-    said = f"{names} changes in a step and is in no checkpoint: a resumed run begins without it"
+    said = f"a step changes {names}, which no checkpoint contains: it is lost when a run resumes"
     return Finding(holds=False, said=said, do=_REGISTER)
 
 
@@ -200,40 +201,43 @@ def _stopped(steps: TrialSteps) -> Finding:
 
 
 _ADDITIVE = Finding(
-    holds=True, said="the loss of a micro-batch is the mean of its parts', and so is its gradient"
+    holds=True, said="a micro-batch's loss and gradient are the means of its parts'"
 )
 _FLAT = Finding(
-    holds=None, said="not found out: the gradient of so few examples is 0, as of a triplet loss"
+    holds=None, said="not determined: the gradient of so few examples is 0, as with a triplet loss"
 )
 _TAKE_MEANS = (
-    "Take the mean over examples; for a mean over tokens or boxes, say so with loss_items=. Else "
-    "compare runs of one micro_batch and devices."
+    "Take the mean over examples; for a mean over tokens or boxes, set loss_items. Otherwise "
+    "compare only runs with the same micro_batch and devices."
 )
 _NOT_ACCUMULATED = Finding(
-    holds=None, said="not looked at: a module that steps by hand accumulates nothing"
+    holds=None, said="not tested: with manual optimization nothing is accumulated"
 )
-_PARTS_DIFFER = Finding(holds=None, said="not found out: examples depend on their neighbours")
+_PARTS_DIFFER = Finding(holds=None, said="not determined: examples depend on their neighbours")
 _SAME_LOSS = Finding(
     holds=True,
-    said="what depends on the neighbours of an example, as the offsets of bags, is not in the loss",
+    said="what depends on an example's neighbours, such as offsets of bags, is not in the loss",
 )
 _DRAWS_ANYWAY = Finding(
     holds=None,
-    said="not found out: a training step draws at random, and evaluation does not end that",
+    said="not determined: a training step draws at random, in evaluation mode too",
 )
-_ALL_KEYED = Finding(holds=True, said="nothing is drawn at random in a step but dropout by example")
+_ALL_KEYED = Finding(
+    holds=True, said="a step draws nothing at random but dropout masks per example"
+)
 _DRAW_IN_LAYERS = (
-    "Use dropout layers instead of functions, with the examples first; else compare runs of one "
-    "micro_batch."
+    "Use dropout layers instead of functions, with the examples first; otherwise compare only "
+    "runs with the same micro_batch."
 )
 _OTHER_MASKS = Finding(
     holds=False,
-    said="the rows that a dropout layer gets are not those of the examples: masks by micro-batch",
-    do="Give it the examples first (batch_first=True); else compare runs of one micro_batch.",
+    said="the rows of a dropout layer are not the examples: masks depend on the micro-batch",
+    do="Put the examples first (batch_first=True); otherwise compare only runs with the same "
+    "micro_batch.",
 )
 _ONCE_A_STEP = (
-    "Change it once a step, in on_before_zero_grad; else compare runs of one micro_batch and "
-    "devices."
+    "Change it once per step, in on_before_zero_grad; otherwise compare only runs with the same "
+    "micro_batch and devices."
 )
-_NOTHING_LOST = Finding(holds=True, said="nothing changes in a step that is not in a checkpoint")
-_REGISTER = "Register it as a buffer, or keep it in on_save_checkpoint and on_load_checkpoint."
+_NOTHING_LOST = Finding(holds=True, said="all that a step changes is in the checkpoint")
+_REGISTER = "Register it as a buffer, or use on_save_checkpoint and on_load_checkpoint."

@@ -39,7 +39,7 @@ def of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Findi
             twice = [[one(index) for index in order] for _ in range(2)]
         (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
         if None in first:
-            nothing = Finding(holds=None, said="not found out: the items cannot be compared")
+            nothing = Finding(holds=None, said="not determined: the items cannot be compared")
             return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), nothing)
         if first != second:
             return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
@@ -48,7 +48,7 @@ def of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Findi
         many = batch_of(loader.dataset, loader.collate_fn, keys)
         alone = [batch_of(loader.dataset, loader.collate_fn, [key]) for key in keys]
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
-        return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), raised("an example", error))
+        return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), raised("loading an example", error))
     same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
     separate = _NOT_COMPARED if None in same else MIXED if False in same else _SEPARATE
     return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
@@ -68,13 +68,13 @@ def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
         with kept_generators():
             repeats = begin() == begin()
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
-        return {KEYED_ITEMS: asdict(raised("an example", error))}
+        return {KEYED_ITEMS: asdict(raised("loading an example", error))}
     return {} if repeats else {KEYED_ITEMS: asdict(_OTHER_PASSES)}
 
 
 def raised(what: str, error: Exception) -> Finding:
     """The finding for an error that the user's code raised."""
-    said = f"not found out: {what} on a CPU raised {text_of(error)}"
+    said = f"not determined: {what} on a CPU raised {text_of(error)}"
     return Finding(holds=None, said=said, do="Training may fail too.")
 
 
@@ -83,33 +83,36 @@ def text_of(error: Exception) -> str:
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
-_KEYED = Finding(holds=True, said="an item that is asked for twice under one key is the same")
+_KEYED = Finding(holds=True, said="an item read twice for the same epoch and index is the same")
 _OWN_GENERATORS = Finding(
     holds=False,
-    said="an item that is asked for twice under one key differs: resumed runs and other layouts "
-    "see other data",
+    said="an item read twice for the same epoch and index differs: resumed runs and other layouts "
+    "see different data",
     do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
 )
 _OTHER_PASSES = Finding(
     holds=False,
-    said="two passes under one key begin with other items: runs, and the parts of one that was "
-    "resumed, do not see the same data",
-    do="Draw from torch's, Python's or NumPy's global generators in the data set, and count no "
-    "passes: follow set_epoch.",
+    said="two passes for the same epoch begin with different items: other runs, and a run that "
+    "resumes, see different data",
+    do="Draw from torch's, Python's or NumPy's global generators in the data set, and follow "
+    "set_epoch instead of counting passes.",
 )
 _KEPT = Finding(
     holds=False,
-    said="an item draws at random only when it is asked for first: resumed runs and other ranks, "
-    "which have not kept it, draw another",
-    do="Keep what is the same each time, or draw all of it in setup.",
+    said="an item draws at random only when it is read first: resumed runs and other ranks, which "
+    "have not cached it, draw a different one",
+    do="Cache only what is the same each time, or draw all of it in setup.",
 )
-_ITEMS_DIFFER = Finding(holds=None, said="not found out: the items differ anyway")
+_ITEMS_DIFFER = Finding(
+    holds=None, said="not determined: the items differ from one read to the next"
+)
 _NOT_COMPARED = Finding(
-    holds=None, said="not found out: no part of a batch has an entry for each example"
+    holds=None, said="not determined: no part of a batch has an entry for each example"
 )
 _SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
 MIXED = Finding(
     holds=False,
     said="an example depends on its neighbours in the micro-batch, so on micro_batch and devices",
-    do="Augment in the data set instead of the collate function, or compare runs of one layout.",
+    do="Augment in the data set instead of the collate function, or compare only runs with the "
+    "same layout.",
 )

@@ -83,7 +83,7 @@ def _check_no_loader(module: pl.LightningModule, data: str) -> None:
     """
     if is_overridden("train_dataloader", module):
         msg = (
-            f"a module must not have data of its own where it is trained on others; got "
+            f"a module with data of its own must not be trained on other data; got "
             f"{type(module).__name__}.train_dataloader and data._target_={data}. Move its loaders "
             "into a LightningDataModule, and name that with data._target_=."
         )

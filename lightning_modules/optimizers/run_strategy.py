@@ -135,9 +135,9 @@ class RunStrategy(DDPStrategy):
         if late:
             more = f" and {len(late) - 1} more" * (len(late) > 1)
             msg = (
-                "what is trained on several ranks must be so from the start, as only its gradients "
-                f"are exchanged; got requires_grad=True of {late[0]}{more} since. Unfreeze nothing "
-                "later: give it a learning rate of 0 until then, or use devices=1."
+                "on several ranks, trained parameters must have requires_grad=True from the start, "
+                f"as only those gradients are exchanged; got {late[0]}{more}, unfrozen later. Use "
+                "a learning rate of 0 instead of freezing, or devices=1."
             )
             raise ValueError(msg)
 
@@ -165,10 +165,11 @@ class RunStrategy(DDPStrategy):
         ]:
             more = f" and {len(differing) - 1} more" * (len(differing) > 1)
             msg = (
-                f"all ranks must have the same weights; {differing[0]}{more} differ between them. "
-                "Each changes them by itself: by its own examples, as max_norm of an Embedding or "
-                "a codebook does, or by draws of its own. Make them buffers, which are rank 0's, "
-                "average over ranks what changes them, or use devices=1."
+                "all ranks must have the same weights; got different values of "
+                f"{differing[0]}{more}. Each rank changes them by itself: from its examples, as "
+                "max_norm of an Embedding or a codebook does, or from its own random draws. Make "
+                "them buffers, which are copied from rank 0, average their changes over ranks, or "
+                "use devices=1."
             )
             raise ValueError(msg)
 

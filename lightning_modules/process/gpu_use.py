@@ -112,13 +112,13 @@ class _Gpu:
         try:
             self._nvml: Any = import_module("pynvml")
         except ImportError as error:
-            msg = "the package nvidia-ml-py is not there (pip install nvidia-ml-py)."
+            msg = "the package nvidia-ml-py is not installed (pip install nvidia-ml-py)."
             raise _NotCounted(msg) from error
         with self._reasons():
             self._nvml.nvmlInit()
             self._handle = self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{_uuid()}")
             if self._is_divided():
-                msg = "the GPU is divided (MIG), and NVML counts the whole."
+                msg = "the GPU is partitioned (MIG), and NVML counts all of it."
                 raise _NotCounted(msg)
 
     def counted_mj(self) -> int:
@@ -127,12 +127,12 @@ class _Gpu:
             users = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
             num_users = len({user.pid for user in users})
             if num_users > 1:
-                msg = f"{num_users} processes use the GPU, and NVML counts the whole."
+                msg = f"{num_users} processes use the GPU, and NVML counts them together."
                 raise _NotCounted(msg)
             if not num_users:
                 msg = (
-                    "NVML does not say which processes use the GPU, as in a container that has "
-                    "its own numbers for processes (docker run --pid=host)."
+                    "NVML does not say which processes use the GPU, as in a container with its own "
+                    "process ids (start it with docker run --pid=host)."
                 )
                 raise _NotCounted(msg)
             return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)

@@ -27,8 +27,8 @@ def check_world(world_size: int) -> None:
     realised = num_ranks()
     if realised != world_size:
         msg = (
-            f"the run must train on devices x num_nodes = {world_size} ranks; "
-            f"got {realised} ranks. Start one process per rank."
+            f"the number of ranks must be devices x num_nodes = {world_size}; "
+            f"got {realised}. Start one process per rank."
         )
         raise RuntimeError(msg)
 
@@ -37,7 +37,7 @@ def check_trainer(trainer: pl.Trainer, world_size: int) -> None:
     """Raise RuntimeError if Lightning sees other ranks than the run's."""
     if trainer.world_size != world_size:
         msg = (
-            f"Lightning must see the run's {world_size} ranks; it sees {trainer.world_size}. "
+            f"Lightning's world_size must be {world_size}; got {trainer.world_size}. "
             "Check the rank variables of the launcher."
         )
         raise RuntimeError(msg)

@@ -92,7 +92,9 @@ def test_passes_that_do_not_repeat_themselves_are_found_out():
     found = facts({**FACTS, "data": {"_target_": "late_strangers.TurningDataModule"}})
 
     assert not found["found"]["keyed items"]["holds"]
-    assert found["found"]["keyed items"]["said"].startswith("two passes under one key begin with")
+    assert found["found"]["keyed items"]["said"].startswith(
+        "two passes for the same epoch begin with"
+    )
 
 
 def test_the_row_says_that_only_the_count_is_promised(grid):

@@ -219,7 +219,7 @@ def test_items_that_cannot_be_counted_are_found_out_too():
         ),
         (
             ["+trainer.callbacks=[{_target_: a.StochasticWeightAveraging}]"],
-            "callbacks must be evaluated after each epoch, and go on .*Use ema_decay",
+            "callbacks must take part in each epoch's evaluation, .*Use ema_decay",
         ),
         (["+trainer.gradient_clip=3"], "trainer.gradient_clip must be a setting of Lightning's"),
     ],

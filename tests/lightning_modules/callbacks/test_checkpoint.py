@@ -169,5 +169,5 @@ def test_the_checkpoint_of_another_run_is_refused(saving):
     state = checkpoint.state_dict()
 
     checkpoint.load_state_dict(state)
-    with pytest.raises(ValueError, match=f"must be of run {path.parent.name}; it is of other"):
+    with pytest.raises(ValueError, match=f"must belong to run {path.parent.name}; it belongs"):
         checkpoint.load_state_dict(state | {"run_id": "other"})

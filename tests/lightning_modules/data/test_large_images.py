@@ -227,7 +227,7 @@ def test_classes_of_another_name_in_validation_are_named(folder_tree):
 
 
 def test_an_empty_folder_is_answered_with_what_to_put_there(tmp_path):
-    with pytest.raises(ValueError, match=rf"train and val, .*; {tmp_path}/train is not there"):
+    with pytest.raises(ValueError, match=rf"train and val, .*; {tmp_path}/train does not exist"):
         opened(tmp_path)
     with pytest.raises(ValueError, match=r"has no train\*\.parquet.*or use data\.source=folder"):
         opened(tmp_path, source="parquet")

@@ -149,7 +149,9 @@ def test_each_validation_example_is_seen_once_in_as_many_batches_on_every_rank(n
 
 
 def test_more_ranks_than_validation_examples_are_refused():
-    with pytest.raises(ValueError, match="an example for each of 3 ranks; got 2"):
+    with pytest.raises(
+        ValueError, match="at least one example per rank; got 2 examples for 3 ranks"
+    ):
         ValLoader(DataLoader(Drawing(2)), seed=0, rank=0, world_size=3)
 
 

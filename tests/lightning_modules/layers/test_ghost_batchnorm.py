@@ -202,7 +202,7 @@ def test_a_span_of_one_value_for_each_channel_is_refused():
     layer = GhostBatchNorm(nn.BatchNorm1d(3), span=1, position=StepPosition())
     layer.position.move(epoch=0, step=0, first_example=0, examples=4)
 
-    with pytest.raises(ValueError, match="with others; got one value for each channel"):
+    with pytest.raises(ValueError, match="together with others; got one value per channel"):
         layer(torch.randn(4, 3))
     layer(torch.randn(4, 3, 2))
 

@@ -343,23 +343,23 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
 @pytest.mark.parametrize(
     ("module", "name", "holds", "said"),
     [
-        (Summed, "additive loss", False, "it is a sum over them"),
-        (Contrastive, "additive loss", False, "it is no mean over them"),
+        (Summed, "additive loss", False, "it is a sum, so"),
+        (Contrastive, "additive loss", False, "it is not a mean, so"),
         (Assigned, "additive loss", False, "(the gradient or a later digit differs)"),
-        (Mined, "additive loss", None, "not found out: the gradient of so few examples is 0"),
-        (Drawing, "keyed draws", False, "draws at random outside of dropout layers, or in"),
-        (Forgetful, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
-        (Unsaved, "whole checkpoint", False, "average changes in a step and is in no checkpoint"),
-        (Counting, "additive loss", False, "it is no mean over them"),
-        (Saving, "whole checkpoint", None, "on_save_checkpoint may keep it"),
-        (Extra, "whole checkpoint", None, "layers.3.seen changes in a step; get_extra_state may k"),
-        (Backwards, "keyed draws", False, "in one whose rows are not those of the examples:"),
-        (Tall, "keyed draws", False, "rows that a dropout layer gets are not those of the ex"),
+        (Mined, "additive loss", None, "not determined: the gradient of so few examples is 0"),
+        (Drawing, "keyed draws", False, "draws at random outside dropout layers, or in"),
+        (Forgetful, "whole checkpoint", False, "a step changes average, which no checkpoint"),
+        (Unsaved, "whole checkpoint", False, "a step changes average, which no checkpoint"),
+        (Counting, "additive loss", False, "it is not a mean, so"),
+        (Saving, "whole checkpoint", None, "on_save_checkpoint may save"),
+        (Extra, "whole checkpoint", None, "changes layers.3.seen, which get_extra_state may save"),
+        (Backwards, "keyed draws", False, "in one whose rows are not the examples:"),
+        (Tall, "keyed draws", False, "rows of a dropout layer are not the examples"),
         (
             Following,
             "additive loss",
             False,
-            "micro-batch slow.weight, slow.bias changes, not",
+            "changes slow.weight, slow.bias: each",
         ),
     ],
 )
@@ -374,7 +374,7 @@ def test_what_a_step_recalls_of_the_one_before_is_lost():
     found = look(Recalling)
 
     assert held(found) == {**ALL, "additive loss": False, "whole checkpoint": False}
-    assert found["whole checkpoint"]["said"].startswith("kept changes in a step and is in no ch")
+    assert found["whole checkpoint"]["said"].startswith("a step changes kept, which no checkpoint")
 
 
 @pytest.mark.parametrize("module", [Noisy, Sampling])
@@ -426,7 +426,7 @@ def test_items_that_are_drawn_once_are_found_out():
     found = look(items=Kept())["keyed items"]
 
     assert not found["holds"]
-    assert "only when it is asked for first" in found["said"]
+    assert "only when it is read first" in found["said"]
 
 
 def test_items_of_one_number_of_a_table_are_compared():
@@ -491,7 +491,7 @@ def test_a_module_that_raises_is_told_with_its_words():
         **ALL, "additive loss": None, "keyed draws": None, "whole checkpoint": None,
     }  # fmt: skip
     assert found["additive loss"]["said"] == (
-        "not found out: a training step on a CPU raised RuntimeError: no such kernel"
+        "not determined: a training step on a CPU raised RuntimeError: no such kernel"
     )
     assert found["additive loss"]["do"] == "Training may fail too."
 

@@ -120,7 +120,7 @@ def test_a_run_that_fails_has_taken_what_it_took(nvml, attempt):
     [
         (
             lambda _, patch: patch.setitem(sys.modules, "pynvml", None),
-            "the package nvidia-ml-py is not there (pip install nvidia-ml-py).",
+            "the package nvidia-ml-py is not installed (pip install nvidia-ml-py).",
         ),
         (
             lambda nvml, patch: patch.setattr(nvml, "init_error", NVMLError("No library")),
@@ -136,11 +136,11 @@ def test_a_run_that_fails_has_taken_what_it_took(nvml, attempt):
         ),
         (
             lambda nvml, _: nvml.mig_modes.update({SECOND: [nvml.NVML_DEVICE_MIG_ENABLE, 0]}),
-            "the GPU is divided (MIG), and NVML counts the whole.",
+            "the GPU is partitioned (MIG), and NVML counts all of it.",
         ),
         (
             lambda nvml, _: nvml.users.update({SECOND: [7, 8]}),
-            "2 processes use the GPU, and NVML counts the whole.",
+            "2 processes use the GPU, and NVML counts them together.",
         ),
         (
             lambda nvml, _: nvml.users.update({SECOND: []}),
