@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     figures = add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
-    figures.add_argument("--target", type=float, help="metric that counts as trained")
+    figures.add_argument("--target", type=float, help="metric level that counts as trained")
     paper = add(_paper, "redraw a paper's figures", metric, out)
     paper.add_argument("name", choices=_PAPERS)
     paper.add_argument(
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--out", type=Path, help="write the table to this CSV file")
     estimates = add(_estimates, "best warmup and rate, critical batch and more", results, metric)
     estimates.add_argument(
-        "--target", type=float, help="metric that counts as trained; an accuracy from 0 to 1"
+        "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )
     table = add(
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
@@ -80,12 +80,12 @@ def _parser() -> argparse.ArgumentParser:
         _next, "the runs that would decide what is open, most useful first", results, metric
     )
     further.add_argument(
-        "--price", help="of a device-hour, such as EUR:2.50; default: as the runs say"
+        "--price", help="of a device-hour, such as EUR:2.50; default: that of the runs"
     )
     further.add_argument(
-        "--most-seeds", type=whole_number(2, 1000), default=50, help="proposed for a point (50)"
+        "--most-seeds", type=whole_number(2, 1000), default=50, help="most seeds of a point (50)"
     )
-    further.add_argument("--target", type=float, help="metric that counts as trained")
+    further.add_argument("--target", type=float, help="metric level that counts as trained")
     further.add_argument("--json", action="store_true", help="print JSON, for scripts")
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument(
         "--storage", help="storage of the studies, if not the journal in that folder"
     )
-    tuning.add_argument("--target", type=float, help="objective that counts as trained")
+    tuning.add_argument("--target", type=float, help="objective level that counts as trained")
     frontier = add(_frontier, "time against device-hours on a cluster", results, metric, out)
     add_options(frontier)
     add(_predictions, "how well time and memory of runs were predicted", results)
@@ -117,7 +117,7 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
         "results", nargs="*", default=["results"], help="results folders (default: results)"
     )
     metric = argparse.ArgumentParser(add_help=False)
-    metric.add_argument("--metric", help="what to compare by; default: what the runs name")
+    metric.add_argument("--metric", help="metric to compare by; default: that of the runs")
     metric.add_argument(
         "--metric-mode", choices=("max", "min"), help="which is better, if the runs do not say"
     )
@@ -126,7 +126,7 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
     out.add_argument(
         "--width", choices=("screen", "column", "text"), default="screen",
         help="for a screen (default), or the column (3.35 in) or text (6.9 in) of a paper: the "
-        "caption is then a text file alone",
+        "caption is then in the text file only",
     )  # fmt: skip
     return results, metric, out
 
@@ -228,7 +228,7 @@ def _tuning(options: argparse.Namespace) -> int:
 
     largest, *others = load_tuned(options.results, options.storage)
     if others:
-        say(f"{len(others)} smaller sets of studies, with other search spaces, are skipped.")
+        say(f"Skipped: {several(len(others), 'smaller set')} of studies with other search spaces.")
     curves = pd.DataFrame()
     check_target(options.target, "")
     if options.target is not None:

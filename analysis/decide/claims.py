@@ -118,7 +118,7 @@ def of_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
     if min(len(arm.seeds) for arm in claim.arms) < 2:
         return _first_look(claim, blank)
     if differences(claim.arms, ()):
-        return joined(claim.arms, (), replace(blank, why="with what differs made alike"))
+        return joined(claim.arms, (), replace(blank, why="with all other settings made equal"))
     contrasts = claim.contrasts
     return (
         _of_exponent(claim, blank, most_seeds)
@@ -142,7 +142,7 @@ def _first_look(claim: OpenClaim, blank: Proposal) -> Proposal:
     counts = np.array([len(arm.seeds) for arm in claim.arms])
     there = counts[counts > 1]
     count = max(FEWEST_SEEDS, int(np.median(there)) if len(there) else 0)
-    why = f"{count} seeds at each point, so that it can be judged"
+    why = f"{count} seeds at each point, so that the claim can be judged"
     added = with_seeds(claim.arms, count)
     expected = UNKNOWN
     if claim.contrasts is not None:
@@ -157,13 +157,14 @@ def _of_contrasts(
     verdict, values = claim.verdict, values_at(claim.arms, claim.metric)
     used = contrasts.uses.any(axis=0)
     needed = verdict.seeds_needed
-    why = f"about {needed} seeds a point show {_amount(verdict.seeds_for, verdict.unit)}"
+    why = f"about {needed} seeds per point would show {_amount(verdict.seeds_for, verdict.unit)}"
     if (np.array(values.num_diverged)[used] > 0).any():
         of_each = int(contrasts.uses.sum(axis=1).max())
         needed = fewest_by_rank(of_each, ONE_SIDED / claim.num_claims)
-        why = f"runs diverged, and ranks decide nothing with fewer than {needed} seeds a point"
+        why = f"runs diverged, and a rank test needs {needed} or more seeds per point"
         if needed <= verdict.num_seeds:
-            return replace(blank, why="runs diverged in about equal shares: ranks do not tell them")
+            why = "runs diverged in about equal shares: ranks do not tell the arms apart"
+            return replace(blank, why=why)
     if needed < 0:
         return replace(blank, why=verdict.why)
     counts = np.array([len(v) for v in values.finished])
@@ -194,7 +195,7 @@ def _of_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) -> Proposal
         claim.arms,
         with_seeds(claim.arms, needed),
         replace(
-            blank, why=f"about {needed} seeds a point", expected=expected_exponent(optima, needed)
+            blank, why=f"about {needed} seeds per point", expected=expected_exponent(optima, needed)
         ),
     )
 

@@ -152,7 +152,7 @@ def of_edges(found: Sequence[Edge]) -> Proposal:
     why = f"{first.key}={','.join(f'{value:g}' for value in values)}, beyond the grid"
     if first.key != "batch":
         inside = "; ".join(bests) or "not known, as these runs show no optimum there"
-        why += f"; if the parabola goes on so, the best is then expected at: {inside}"
+        why += f"; expected best, if the parabola continues: {inside}"
     blank = replace(blank, why=why)
     return joined([arm for edge in found for arm in edge.arms], added, blank)
 
@@ -225,8 +225,8 @@ def of_target(measured: Measured, target: float, results: str) -> list[Proposal]
     question = f"{metric.shown(target)} is not reached by every seed at batch " + ", ".join(
         f"{batch:,}" for batch in missed
     )
-    why = "runs of more epochs are another comparison; every batch and seed of these reaches "
-    why += f"{metric.shown(lowest)}, without more runs"
+    why = "longer runs would be another comparison; every batch and seed of these runs reaches "
+    why += f"{metric.shown(lowest)}"
     shown = np.floor(1e4 * lowest) / 1e4 if metric.sign > 0 else np.ceil(1e4 * lowest) / 1e4
     command = ["python", "-m", "analysis", "estimates", results, "--target", f"{shown:g}"]
     return [Proposal(question=question, why=why, commands=[shlex.join(command)])]

@@ -23,11 +23,11 @@ def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:
         yield "\n".join([f"{number}. {proposal.question}", *_lines(proposal)])
     if none := [proposal for proposal in proposals if not proposal.commands]:
         rest = [f"  {one.question}\n    {'; '.join(_sentences(one))}" for one in none]
-        yield "\n".join(["No runs that are proposed decide:", *rest])
+        yield "\n".join(["Not decided by any proposed run:", *rest])
     if any(one.configs and one.priced.device_hours is None for one in some):
         yield (
-            "Where the time is not known, no run of the kind has finished on this device in the "
-            "folder: `sweeper plan --probe` with the words of the command finds it out."
+            "Where the time is not known, no run of the same kind has finished on this device in "
+            "the folder: `sweeper plan --probe` with the command's overrides measures it."
         )
 
 
@@ -43,15 +43,15 @@ def _lines(proposal: Proposal) -> Iterator[str]:
         yield f"   {sentence}"
     if proposal.repeats:
         yield (
-            "   All that is compared is run again, in a folder of its own: added to these, runs "
-            f"would differ in more than the question: {_shortened(proposal.repeats)}."
+            "   All compared points run again, in a separate folder: runs added here would differ "
+            f"in more than the setting in question: {_shortened(proposal.repeats)}."
         )
     if proposal.settles:
-        yield f"   The same runs are all that is needed for: {'; '.join(proposal.settles)}."
+        yield f"   The same runs also decide: {'; '.join(proposal.settles)}."
     yield from (f"   {command}" for command in proposal.commands)
     if proposal.joining:
         commit = _shortened(proposal.commit)
-        yield f"   With the code of commit {commit} instead, what is missing alone:"
+        yield f"   Or, with the code of commit {commit}, only the missing runs:"
         yield from (f"   {command}" for command in proposal.joining)
 
 
@@ -82,7 +82,7 @@ def _widths(proposal: Proposal) -> str:
     if isnan(then):
         return ""
     scale, unit = (100, "points") if proposal.unit == "accuracy" else (1, proposal.unit)
-    start = "the 95 % interval" if proposal.configs else "with so many the 95 % interval"
+    start = "the 95 % interval" if proposal.configs else "with that many seeds the 95 % interval"
     after = f"{scale * then:.3g} {unit}".strip()
     if isnan(now):
         return f"{start} is expected to be {after} wide; there is none now"

@@ -97,11 +97,11 @@ def draw_lost_per_doubling(
     spans = f"batches from {first['smallest_batch']:,} to {first['largest_batch']:,}"
     note = (
         f"Least squares in log2 batch over {first['num_batches']} {spans}; bars: 95 % t intervals "
-        "over seeds (Satterthwaite). Above 0 larger batches are worse."
+        "over seeds (Satterthwaite). Above 0, larger batches are worse."
     )
     left_out = diverged_in_words(compared.runs)
     notes = [note, f"{left_out[:1].upper()}{left_out[1:]}." if left_out else ""]
     if frame["low"].isna().any():
-        notes.append("Without a bar: a batch has one seed, or all seeds measured the same.")
+        notes.append("No bar where a batch has one seed, or all its seeds measured the same.")
     title = f"{style.title_word(metric)} {verb} per doubling of the batch: {compared.title}"
     return sheet.finish(frame, title, [compared.about, " ".join(filter(None, notes))])

@@ -95,7 +95,7 @@ def draw_memory(name: str, frame: pd.DataFrame, *, width: Width = "screen") -> D
     usual = frame[frame.against == "global_batch"].micro_batch.iloc[0]
     note = (
         f"Right: micro-batches of {usual:,}. Classes of tensors were traced without training; "
-        "device: what is held besides, as runs of the kind held it; dots: median peak of runs."
+        "device: all else, as measured in runs of the same kind; dots: median peak of runs."
     )
     return sheet.finish(frame, f"Memory by class: {name}", [note])
 

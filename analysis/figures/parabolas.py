@@ -167,5 +167,5 @@ def _note(frame: pd.DataFrame, found: pd.DataFrame, of: _Setting, notes: list[st
     edge = found[~found["is_interior"]]
     if len(edge):
         named = ", ".join(f"{batch:,}" for batch in sorted(edge["global_batch"].unique()))
-        note += f" Without a ring, the best setting is no interior one: batch {named}."
+        note += f" No ring, as no setting inside the grid is best: batch {named}."
     return " ".join([note, *notes])

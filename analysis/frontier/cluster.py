@@ -81,7 +81,7 @@ def _read(name: str, path: Path) -> Cluster:
         raise ValueError(msg) from error
     if not isinstance(given, dict) or not given.get("hardware"):
         msg = (
-            f"--cluster {name} must say what its links are; got {path} without hardware. "
+            f"--cluster {name} must describe its links; got {path} without hardware. "
             "docs/frontier.md has its keys."
         )
         raise ValueError(msg)

@@ -58,7 +58,7 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     yield from steps.notes
     if lost := sorted({*steps.means} - {*found.best["global_batch"]}):
         named = ", ".join(f"{batch:,}" for batch in lost)
-        yield f"Left out, as no micro-batch of known speed shares it so: batch {named}."
+        yield f"Left out, as not divisible into micro-batches of known speed: batch {named}."
     yield from in_words(found, form, cluster)
     drawing = draw_frontier(found, form, f"{about}; {said[0]}", width=options.width)
     for path in save(drawing, options.out, f"frontier-{cluster.name}"):
@@ -67,7 +67,7 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
 
 def _cluster(options: argparse.Namespace) -> Cluster:
     if not options.cluster:
-        msg = "--cluster must be given; got none. Ours with links are summit and dgx_h100."
+        msg = "--cluster must be given; got none. Presets with links are summit and dgx_h100."
         raise ValueError(msg)
     cluster = read_cluster(options.cluster, options.config_dir)
     if options.price is None:
@@ -75,7 +75,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
     try:
         return replace(cluster, price=TypeAdapter(Money).validate_python(options.price))
     except ValidationError as error:
-        msg = f"--price must be of a device-hour, such as EUR:2.50; got --price {options.price}."
+        msg = f"--price must be that of a device-hour, as EUR:2.50; got --price {options.price}."
         raise ValueError(msg) from error
 
 
@@ -103,7 +103,7 @@ def _of_runs(
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Steps of the largest set of comparable runs, those runs, and a description."""
     if options.target is None:
-        msg = "--target must be given: the metric that counts as trained; got none."
+        msg = "--target must be given: the metric level that counts as trained; got none."
         raise ValueError(msg)
     measured = read()
     metric = measured.metric
@@ -120,11 +120,11 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
     parameters, num_bytes = options.parameters, options.gradient_bytes
     if parameters is None:
         if runs.empty:
-            msg = "--parameters must be given with --steps: how many the model has; got none."
+            msg = "--parameters must be given with --steps: the number in the model; got none."
             raise ValueError(msg)
         known = runs["num_parameters"].dropna()
         if known.empty:
-            msg = "--parameters must be given, as no run came as far as its model; got none."
+            msg = "--parameters must be given, as no run recorded its number; got none."
             raise ValueError(msg)
         parameters = int(known.iloc[0])
     if num_bytes is None:

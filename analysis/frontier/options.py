@@ -10,40 +10,43 @@ from sweeper.planning.exchange import Algorithm
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add them to a parser."""
-    parser.add_argument("--cluster", help="a preset of conf/cluster that says what its links are")
+    parser.add_argument("--cluster", help="a preset of conf/cluster that describes its links")
     parser.add_argument(
         "--config-dir", type=Path, action="append", default=[], help="a folder with your presets"
     )
     parser.add_argument(
-        "--target", type=float, help="metric that counts as trained; an accuracy from 0 to 1"
+        "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )
     parser.add_argument(
         "--devices",
         type=whole_number(1, 2**31),
-        help="on so many; default: for each batch the fastest",
+        help="number of devices; default: the fastest for each batch",
     )
     parser.add_argument(
         "--examples-per-s",
-        help="of one device, as 367 or by micro-batch 16:290,128:367; default: as in the runs",
+        help="of one device: 367, or by micro-batch 16:290,128:367; default: as in the runs",
     )
     parser.add_argument(
-        "--steps", help="steps to the target by batch, 3200:14014,20480:3128, in place of runs"
+        "--steps",
+        help="steps to the target by batch, such as 3200:14014,20480:3128, in place of runs",
     )
     parser.add_argument(
-        "--parameters", type=whole_number(1, 2**63 - 1), help="of the model, if no runs are read"
+        "--parameters",
+        type=whole_number(1, 2**63 - 1),
+        help="number in the model, if no runs are read",
     )
     parser.add_argument(
         "--gradient-bytes", type=whole_number(1, 8),
-        help="of each parameter as exchanged; default: of the runs' precision, 4 with --steps",
+        help="exchanged per parameter; default: from the runs' precision, 4 with --steps",
     )  # fmt: skip
     parser.add_argument(
         "--evaluation-share", type=float,
-        help="of the time of training; default: as in the runs, 0 with --steps",
+        help="as a fraction of training time; default: as in the runs, 0 with --steps",
     )  # fmt: skip
     parser.add_argument(
         "--exchange", choices=get_args(Algorithm), help="default: the faster of ring and tree"
     )
-    parser.add_argument("--price", help="of a device-hour, as EUR:2.50; default: the preset's")
+    parser.add_argument("--price", help="of a device-hour, such as EUR:2.50; default: the preset's")
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts; draw nothing")
     parser.add_argument(
         "--published", action="store_true", help="compare the model with published numbers instead"

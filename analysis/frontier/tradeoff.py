@@ -70,7 +70,7 @@ def _soon(reached: pd.DataFrame) -> str:
     named = ", ".join(f"{batch:,}" for batch in soon.index)
     return (
         f"Reached in fewer than {FEWEST_EPOCHS} epochs at batch {named}: where in an epoch is not "
-        "known; these times may be too long by up to one, and their intervals are too narrow."
+        "known, so these times may be up to an epoch too long, and their intervals are too narrow."
     )
 
 

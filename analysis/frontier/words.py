@@ -73,7 +73,7 @@ def table(rows: pd.DataFrame, cluster: Cluster, form: ClosedForm | str) -> pd.Da
 def sentences(found: Tradeoff, form: ClosedForm | str, cluster: Cluster) -> Iterator[str]:
     """The knee, the next doubling and the closed form."""
     knee, again = found.knee, found.knee_share
-    sure = "" if pd.isna(again) else f" With seeds resampled it is at this batch in {again:.0%}."
+    sure = "" if pd.isna(again) else f" With seeds resampled, it is at this batch in {again:.0%}."
     is_fastest = knee["time_s"] <= found.frontier["time_s"].min()
     beyond = "a percent of time costs more than a percent of device-hours"
     beyond = "Nothing is faster" if is_fastest else f"Beyond it {beyond}"
@@ -82,13 +82,13 @@ def sentences(found: Tradeoff, form: ClosedForm | str, cluster: Cluster) -> Iter
         f"{beyond}.{sure}"
     )
     if found.doubled is None:
-        yield "The next doubling of devices buys nothing: nothing is faster on any number."
+        yield "The next doubling of devices buys nothing: no number of devices is faster."
     else:
         bought = _share_in_words(found.time_share, less=True)
         paid = _share_in_words(found.hours_share, less=False)
         ratio = found.doubled["devices"] / knee["devices"]
         to = "The next doubling, to" if ratio == 2 else "The next doubling, as far as"
-        to = to if ratio <= 2 else "The next doubling is no faster; what is, with"
+        to = to if ratio <= 2 else "The next doubling is no faster; the next faster point, with"
         yield (
             f"{to} {_place(found.doubled)}, buys {bought} of the time for {paid} "
             f"of the cost: {_bill(found.doubled, cluster)}."

@@ -243,7 +243,7 @@ def _remarks(placed: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
             "and its warmup of the same share of the training."
         )
     if gaps := missing_points(placed, figure):
-        note += f" {len(gaps)} of {len(figure.points())} points were not run."
+        note += f" Not run: {len(gaps)} of {len(figure.points())} points."
     if figure.is_final and paper.shown_in(figure) and _is_comparable(paper, figure, placed):
         unlike = paper.protocol_differences(placed)
         note += f" {PUBLISHED_BY}'s points: mean and standard deviation over 5 runs"

@@ -49,7 +49,9 @@ class Judged:
         text = f"{self.citation}, judged on {self.compared.title}."
         text += f" {self.compared.about}." if self.compared.about else ""
         is_twin = self.compared.runs["twin_of"].notna().any()
-        return f"{text} A small twin: claims are in the paper's numbers." if is_twin else text
+        return (
+            f"{text} A small twin: claims are stated in the paper's numbers." if is_twin else text
+        )
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
@@ -148,7 +150,7 @@ def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
         arms = " and ".join(_differences(groups[0]))
         return f"refused: identical learning rates at every step of {arms}"
     if found := confounds(ended(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
-        return f"refused: the arms differ in more than the question: {'; '.join(found)}"
+        return f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
     if claim.contrasts is None and (edges := at_upper_edge(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
         return f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"

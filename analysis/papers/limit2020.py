@@ -130,7 +130,7 @@ def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
         why = f"optimizer={BASELINE} and another are needed at one batch"
         return Verdict(text=_GAIN, where=where, why=why)
     if found := confounds(runs, ["optimizer"]):
-        why = f"refused: the arms differ in more than the question: {'; '.join(found)}"
+        why = f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
         return Verdict(text=_GAIN, where=where, why=why)
     ordered = baseline_first(names)
     values = values_of([runs[runs["optimizer"] == name] for name in ordered], ordered)

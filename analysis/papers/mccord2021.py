@@ -122,7 +122,7 @@ PAPER = Paper(
             text="At 30,720, linear scaling and none stay below 75.3 %",
             where="figure 8",
             contrasts=_below_reference,
-            only_there=("75.3 % is of ImageNet, ResNet-50 and 90 epochs; these runs differ"),
+            only_there=("75.3 % is for ResNet-50 on ImageNet, 90 epochs; these runs differ"),
         ),
     ),
 )

@@ -144,14 +144,14 @@ def _shown(value: object) -> str:
 
 def _confounded(runs: pd.DataFrame) -> Iterator[Finding]:
     for text in confounds(runs, [*ARM, "optimizer"]):
-        yield Finding("confounded", f"Arms differ in more than the question: {text}.")
+        yield Finding("confounded", f"Arms differ in more than the setting in question: {text}.")
 
 
 def _one_seed(runs: pd.DataFrame) -> Iterator[Finding]:
     seeds = runs.groupby(ARM)["seed"].nunique()
     if single := int((seeds == 1).sum()):
         text = (
-            f"{single} of {len(seeds)} points have one seed: nothing about them can be called "
+            f"One seed at {single} of {len(seeds)} points: nothing about them can be called "
             "significant."
         )
         yield Finding("one_seed", text)
@@ -166,15 +166,16 @@ def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
         if milestone >= epochs
     }
     for milestone, epochs in sorted(dead):
-        text = f"The milestone at epoch {milestone:g} never fires in a run of {epochs} epochs."
+        length = f"{epochs} epoch{'s' * (epochs > 1)}"
+        text = f"The milestone at epoch {milestone:g} never fires in a run of {length}."
         yield Finding("dead_milestone", text, is_refusal=False)
 
 
 def _updates(runs: pd.DataFrame) -> Iterator[Finding]:
     per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max().dropna()
     words = "; ".join(
-        f"batch {b:,}: {int(row['steps_per_epoch']):,} steps per epoch, {int(row['steps']):,} in "
-        "all"
+        f"batch {b:,}: {int(row['steps_per_epoch']):,} "
+        f"step{'s' * (int(row['steps_per_epoch']) > 1)} per epoch, {int(row['steps']):,} in all"
         for b, row in per_batch.iterrows()
     )
     if words:

@@ -39,7 +39,7 @@ _APART = ("config_json", "versions", "log_path", "data_about")
 
 #: Columns that no file has.
 _ABOUT = {
-    "compared": "number of the group; runs of one differ only in batch, warmup, lr rule and seed",
+    "compared": "number of its group: runs that differ only in batch, warmup, lr rule and seed",
     "results": "the results folder",
 }
 

@@ -92,22 +92,22 @@ def _which(largest: ComparableRuns, count: int, one_rule: pd.DataFrame) -> Estim
     num, parts = len(largest.runs), list[str]()
     if num < count:
         parts += [
-            f"The largest group that may be compared, {num} of {count}: {largest.title}{about}.",
-            "Best rates are of all that differ from one another in base_lr alone.",
+            f"The largest comparable group, {num} of {count}: {largest.title}{about}.",
+            "Best rates use all runs that differ from one another only in base_lr.",
         ]
     if len(one_rule) < num:
         parts.append(
-            "Warmups, breaking batch, critical batch and distances are of one lr_rule alone; no "
-            f"other has more runs: {one_rule['lr_rule'].iloc[0]}, {len(one_rule)} of {num}."
+            "Warmups, breaking batch, critical batch and distances use one lr_rule, that with the "
+            f"most runs: {one_rule['lr_rule'].iloc[0]}, {len(one_rule)} of {num}."
         )
-    return Estimated("Which runs are these estimates of?", " ".join(parts))
+    return Estimated("Which runs do these estimates use?", " ".join(parts))
 
 
 def _unless_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
     """An estimate, refused if the arms that it compares differ in more than the question."""
     if found := confounds(ended(runs), ARM):
-        words = f"Not decidable: the arms differ in more than the question: {'; '.join(found)}."
-        return Estimated(estimated.question, words)
+        why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
+        return Estimated(estimated.question, f"Not decidable: {why}.")
     return estimated
 
 
@@ -265,5 +265,5 @@ def _distance(
 def _of_distance(row: dict[str, Any]) -> str:
     words = f"batch {row['global_batch']:,}: {row['verdict']}, exponent {row['exponent']:.3g}"
     if np.isnan(row["low"]):
-        return f"{words} ({'one seed' if row['num_seeds'] < 2 else 'every seed went as far'})"
+        return f"{words} ({'one seed' if row['num_seeds'] < 2 else 'every seed moved equally far'})"
     return f"{words} (95 %: {row['low']:.3g} to {row['high']:.3g})"

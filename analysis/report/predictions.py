@@ -32,7 +32,7 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
     if ended.empty:
         msg = (
             "results must hold runs whose time or memory was predicted and that finished in one "
-            f"attempt; got none of {len(runs)}. Runs are predicted where one of their kind has "
+            f"attempt; got none of {len(runs)}. A run is predicted if one of the same kind has "
             "finished before, or after `sweeper plan --probe`."
         )
         raise ValueError(msg)

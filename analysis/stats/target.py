@@ -141,8 +141,8 @@ def critical_batch(
     if drawn is not None and p < REJECTED and scatter > 1:
         drawn = value * (drawn / value) ** np.sqrt(scatter)
         rejected = (
-            f"the hyperbola does not fit: interval widened {np.sqrt(scatter):.2g} times, and only "
-            "of the fewest examples over the fewest steps: examples may double at another batch"
+            f"the hyperbola does not fit: interval widened {np.sqrt(scatter):.2g} times, for the "
+            "fewest examples over the fewest steps only; examples may double at another batch"
         )
     names = ", ".join(f"{batch:,}" for batch in censored)
     notes = [

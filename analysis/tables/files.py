@@ -136,7 +136,7 @@ def _check_rows(table: pa.Table) -> None:
         raise ValueError(msg)
     for name in FRACTIONS:
         if name in table.column_names and _exceeds_fractions(table.column(name)):
-            msg = f"{name} must be a fraction from 0 to 1; the file holds others"
+            msg = f"{name} must be a fraction from 0 to 1; the file has other values"
             raise ValueError(msg)
 
 

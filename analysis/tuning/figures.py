@@ -20,6 +20,7 @@ from analysis.stats.replicates import Array, fixed_rng
 from analysis.stats.rules import FIXED
 from analysis.tuning.load import Tuned, best_trials, steps_to_target
 from analysis.tuning.rates import joint_table, tuned_optima
+from sweeper.spec.sentences import several
 
 
 def draw_tuned(
@@ -71,7 +72,8 @@ def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
     axes.grid(visible=True, axis="y")
     sheet.label("peak learning rate", tuned.label)
     note = (
-        f"{len(frame)} trials of {frame['study'].nunique()} studies; rings: best of its study"
+        f"{several(len(frame), 'trial')} of {several(frame['study'].nunique(), 'study')}; rings: "
+        "best of each study"
         f"{'; crosses at the foot: diverged' if (frame['outcome'] == 'diverged').any() else ''}."
     )
     return sheet.finish(frame, "Trials of every study", [note], BATCH)
@@ -169,7 +171,7 @@ def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
         sheet.panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
     sheet.label("peak learning rate", other)
     note = (
-        "Rings: best of its study; crosses: diverged. A ring at an edge suggests a wider range. "
-        "Of studies that tried the same, the one in which it ranks best is on top."
+        "Rings: best of each study; crosses: diverged. A ring at an edge suggests a wider range. "
+        "Where studies tried the same settings, the best rank is on top."
     )
     return sheet.finish(frame, "Trials in the search space", [note])

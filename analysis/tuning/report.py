@@ -36,7 +36,7 @@ def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterat
             yield _table(title, _within(optima, joint_table(optima, log=tuned.is_log(key))))
     compared = tuned.trials.reindex(columns=[*tuned.trials.columns.union([*ALIKE])])
     if found := confounds(compared[compared["run_id"].notna()], ["global_batch"]):
-        yield f"Refused: batches differ in more than the question: {'; '.join(found)}."
+        yield f"Refused: batches differ in more than the setting in question: {'; '.join(found)}."
     elif tuned.rate:
         yield from _rules(tuned, rng)
     shares = importance(tuned)

@@ -207,7 +207,7 @@ def test_a_diverged_arm_asks_for_as_many_seeds_as_ranks_need(study, capsys):
         "At 30,720, training without warmup is worst",
     )
 
-    assert "ranks decide nothing with fewer than 6 seeds" in found["why"]
+    assert "a rank test needs 6 or more seeds" in found["why"]
     assert found["runs"] == 4 * 3
 
 

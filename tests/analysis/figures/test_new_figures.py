@@ -88,7 +88,7 @@ def test_what_the_slope_leaves_out_is_said():
 
     assert "over 2 batches from 256 to 512" in caption
     assert "Runs that diverged are not in the fit: 8 of 18 (25 to 66 %)." in caption
-    assert "Without a bar: a batch has one seed, or all seeds measured the same." in caption
+    assert "No bar where a batch has one seed, or all its seeds measured the same." in caption
 
 
 def test_captions_promise_no_intervals_that_are_not_drawn():

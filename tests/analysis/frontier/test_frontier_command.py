@@ -95,9 +95,7 @@ def test_a_run_that_failed_before_its_model_was_made_says_nothing_of_the_others(
     code, said = ask(str(tmp_path / "all"), *SUMMIT, "--target", "0.7")
 
     assert code == 2
-    assert said == (
-        "Error: --parameters must be given, as no run came as far as its model; got none.\n"
-    )
+    assert said == ("Error: --parameters must be given, as no run recorded its number; got none.\n")
 
 
 def test_runs_of_less_than_a_second_and_long_evaluations_have_a_frontier_too(ask, runs, tmp_path):
@@ -133,7 +131,7 @@ def test_with_devices_each_batch_is_on_so_many(ask):
 def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
     _, said = ask(*GIVEN, *SPEED, *SUMMIT, "--devices", "64")
 
-    assert "Left out, as no micro-batch of known speed shares it so: batch 256.\n" in said
+    assert "Left out, as not divisible into micro-batches of known speed: batch 256.\n" in said
 
 
 @pytest.mark.parametrize(
@@ -159,12 +157,12 @@ def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
             "--steps must be BATCH:STEPS,...; got --steps 256.",
         ),
         (("--steps", "256:9", *SUMMIT, *SPEED), "--parameters must be given with --steps"),
-        ((*GIVEN, *SPEED, *SUMMIT, "--price", "2"), "--price must be of a device-hour, such as"),
+        ((*GIVEN, *SPEED, *SUMMIT, "--price", "2"), "--price must be that of a device-hour, as"),
         (
             (*GIVEN, *SPEED, *SUMMIT, "--evaluation-share", "1"),
             "--evaluation-share must be from 0 to below 1; got --evaluation-share 1.",
         ),
-        (SUMMIT, "--target must be given: the metric that counts as trained; got none."),
+        (SUMMIT, "--target must be given: the metric level that counts as trained; got none."),
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_a_sentence(ask, words, sentence):
@@ -181,7 +179,7 @@ def test_a_preset_of_the_users_own_needs_its_links_and_their_keys(ask, tmp_path)
     words = (*GIVEN, *SPEED, "--cluster", "ours", "--config-dir", str(folder))
 
     preset.write_text("devices: 4\n")
-    assert "must say what its links are; got" in ask(*words)[1]
+    assert "must describe its links; got" in ask(*words)[1]
 
     preset.write_text("devices: 4\nhardware: {link: nvlink}\n")
     assert "hardware.node_gb_per_s must be given" in ask(*words)[1]

@@ -131,7 +131,9 @@ def test_arms_that_differ_in_more_than_the_question_refuse_the_verdict(column, v
     lower = next(v for v in found.verdicts if v.text == "Accuracy at 30,720 is lower than at 3,840")
     assert lower.verdict == "not decidable"
     assert np.isnan(lower.p)
-    assert lower.why.startswith(f"refused: the arms differ in more than the question: {words}")
+    assert lower.why.startswith(
+        f"refused: the arms differ in more than the setting in question: {words}"
+    )
     within = next(v for v in found.verdicts if v.text == "At 7,680, 5 epochs of warmup are best")
     assert within.verdict == "reproduced"
     confounded = next(f for f in check_validity(found.compared.runs) if f.kind == "confounded")

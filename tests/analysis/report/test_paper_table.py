@@ -101,7 +101,7 @@ def test_arms_that_differ_in_more_than_the_question_are_not_to_be_compared(runs)
 
     caption = table_of(runs).caption
 
-    said = "Not to be compared: Arms differ in more than the question: ranks 1 at 256"
+    said = "Not to be compared: Arms differ in more than the setting in question: ranks 1 at 256"
     assert said in caption
 
 

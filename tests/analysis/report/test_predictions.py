@@ -54,5 +54,5 @@ def test_only_runs_that_finished_in_one_attempt_count_each_once(changes, number)
 
 
 def test_without_predictions_there_is_nothing_to_tell():
-    with pytest.raises(ValueError, match=r"got none of 3\. Runs are predicted where"):
+    with pytest.raises(ValueError, match=r"got none of 3\. A run is predicted if"):
         prediction_errors(runs(predicted_s=None, predicted_memory_gib=None))

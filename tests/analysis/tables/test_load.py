@@ -205,7 +205,7 @@ def test_accuracies_in_percent_are_refused(results):
     loaded = read_runs(results)
 
     assert loaded.unread[0].why == (
-        "val_accuracy must be a fraction from 0 to 1; the file holds others"
+        "val_accuracy must be a fraction from 0 to 1; the file has other values"
     )
     assert len(loaded.frame) == 3
 
