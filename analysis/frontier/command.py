@@ -124,7 +124,7 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
             raise ValueError(msg)
         known = runs["num_parameters"].dropna()
         if known.empty:
-            msg = "--parameters must be given, as no run recorded its number; got none."
+            msg = "--parameters must be given, as no run recorded the number; got none."
             raise ValueError(msg)
         parameters = int(known.iloc[0])
     if num_bytes is None:

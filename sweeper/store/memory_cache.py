@@ -257,7 +257,7 @@ class MemoryCache:
             f"{spec.split.micro_batch}, the smallest that can make up batch={config.batch} on "
             f"{several(spec.split.world_size, 'rank')} with bn_span={spec.bn_span}, and it "
             f"{needs or 'needs more'}. Provide more memory, or choose a smaller model or a smaller "
-            "bn_span, which changes the experiment. Its measurements are in "
+            "bn_span, which changes the experiment. The measurements are in "
             f"{self._folder / self.key(spec)}."
         )
 

@@ -238,7 +238,7 @@ def test_a_grid_over_presets_does_not_leave_out_their_own_grids(grid):
     one = ["+experiment=noisy_quadratic", "lr_rule=none,linear"]
     assert len(grid(*one)) == len(grid(*one[::-1])) == 2
     both = ["+experiment=noisy_quadratic,goyal2017_small", "batch=256", "base_lr=1"]
-    with pytest.raises(ValueError, match="experiment=goyal2017_small, whose seed it"):
+    with pytest.raises(ValueError, match="experiment=goyal2017_small, whose grid over seed"):
         grid(*both)
     assert len(grid("+experiment=noisy_quadratic", *both[1:])) == 1
 

@@ -95,7 +95,7 @@ def test_a_run_that_failed_before_its_model_was_made_says_nothing_of_the_others(
     code, said = ask(str(tmp_path / "all"), *SUMMIT, "--target", "0.7")
 
     assert code == 2
-    assert said == ("Error: --parameters must be given, as no run recorded its number; got none.\n")
+    assert said == ("Error: --parameters must be given, as no run recorded the number; got none.\n")
 
 
 def test_runs_of_less_than_a_second_and_long_evaluations_have_a_frontier_too(ask, runs, tmp_path):

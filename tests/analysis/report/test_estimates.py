@@ -135,7 +135,8 @@ def test_rules_that_ran_with_other_norm_spans_are_not_compared():
     found = estimated(runs, simulated_curves(runs, 3), RULES)
 
     assert found.words.startswith(
-        "Not decidable: the arms differ in more than the setting in question: BatchNorm span 256"
+        "Not decidable: the arms differ in more than the setting in question: BatchNorm span 256 "
+        "at 256, lin"
     )
     assert not len(found.table)
 

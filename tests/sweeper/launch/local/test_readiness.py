@@ -15,8 +15,8 @@ from sweeper.store.ledger import Ledger
 NO_GPU = "accelerator=gpu needs a GPU; got none on this machine"
 H100 = Device(kind="H100", memory_gib=80, runs=1)
 MISSING = (
-    "data.root must hold torchvision's files of CIFAR10; got data.root=/nowhere, which is not "
-    "there. Put them there, or set data.download=true if there is a network."
+    "data.root must hold torchvision's files of CIFAR10; got data.root=/nowhere, which does not "
+    "exist. Put them there, or set data.download=true if there is a network."
 )
 WORDS = ("data=cifar10", "data.root=/nowhere", "data.source=torchvision", "model=resnet8")
 MORE = ("optimizer=sgd", "base_lr=0.1", "batch=512", "bn_span=64", "warmup=0")
