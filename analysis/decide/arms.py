@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,8 @@ from analysis.papers.paper import Paper, own_point
 from analysis.papers.validity import ALIKE, confounds
 from analysis.stats.contrasts import Arms
 from analysis.tables.metric import Metric
+from sweeper.spec.run_spec import stored_run_spec
+from sweeper.store.row import planned_columns
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,20 @@ def paper_arms(
         if len(here):
             arms.append(Arm(str(point), here, config_of(here.iloc[0])))
             continue
-        alike = runs[runs["lr_rule"] == point.rule]
-        like = (alike if len(alike) else runs).iloc[0]
+        like = _nearest(point, placed, runs)
         batch, warmup = own_point(point, paper, like.to_frame().T)
         rule = config_of(like)["lr_rule"]
         rule = rule if like["lr_rule"] == point.rule else {"name": point.rule}
         config = config_of(like, batch=batch, warmup=warmup, lr_rule=rule)
         arms.append(Arm(str(point), here, config))
     return arms
+
+
+def _nearest(point: Point, placed: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """The run whose settings a point takes that was not run: of its rule, if possible its batch."""
+    of_batch = placed[placed["paper_batch"] == point.batch]
+    choices = [frame[frame["lr_rule"] == point.rule] for frame in (of_batch, runs)]
+    return next(frame for frame in (*choices, of_batch, runs) if len(frame)).iloc[0]
 
 
 def values_at(arms: Sequence[Arm], metric: Metric) -> PointValues:
@@ -105,15 +113,18 @@ def differences(
         commit: of the code that would train them.
     """
     rows = [arm.ended[[*ALIKE]].assign(arm=arm.name) for arm in arms]
-    names = {_point(arm.config): arm.name for arm in arms}
-    like = next((frame for frame in rows if len(frame)), None)
+    like = next((frame.iloc[0].to_dict() for frame in rows if len(frame)), None)
     if like is None:
         return []
-    now = {**{name: like.iloc[0][name] for name in ALIKE}, "git_commit": commit}
-    places = [names.get(_point(config), "what is added") for config in added]
-    new = pd.DataFrame([{**now, "arm": place} for place in dict.fromkeys(places)])
-    both = pd.concat([frame.astype("object") for frame in [*rows, new] if len(frame)])
-    return confounds(both, ["arm"])
+    present = {_point(arm.config): arm for arm in arms}
+    new: list[dict[str, Any]] = []
+    for point, config in {_point(config): config for config in added}.items():
+        arm = present.get(point)
+        row = arm.ended.iloc[0] if arm and len(arm.ended) else {**like, **_laid_out(config, like)}
+        name = arm.name if arm else "what is added"
+        new.append({**{column: row[column] for column in ALIKE}, "git_commit": commit, "arm": name})
+    frames = [frame for frame in [*rows, pd.DataFrame(new)] if len(frame)]
+    return confounds(pd.concat([frame.astype("object") for frame in frames]), ["arm"])
 
 
 def _point(config: Config) -> str:
@@ -121,12 +132,52 @@ def _point(config: Config) -> str:
 
 
 def repeated(arms: Sequence[Arm], added: Sequence[Config]) -> list[Config]:
-    """The added runs and all that they are compared with, at all seeds and alike in all else."""
+    """The added runs and all that they are compared with, at all seeds and alike in all else.
+
+    Raises:
+        ValueError: if no BatchNorm span of theirs is possible for all.
+    """
     configs = [arm.config for arm in arms] + list(added)
     points = {_point(config): config for config in configs}
     seeds = {seed for arm in arms for seed in arm.seeds} | {int(one["seed"]) for one in added}
     common = {key: _most(configs, key) for key in ("devices", "num_nodes")}
-    return [{**p, **common, "seed": s} for p in points.values() for s in sorted(seeds)]
+    alike = [{**config, **common} for config in points.values()]
+    spans = [span for arm in arms for span in arm.ended["bn_span"].dropna().unique()]
+    alike = _of_one_span(alike, [int(span) for span in spans])
+    return [{**point, "seed": seed} for point in alike for seed in sorted(seeds)]
+
+
+def _of_one_span(configs: list[Config], spans: list[int]) -> list[Config]:
+    """The runs with the most frequent of several BatchNorm spans that is possible for all."""
+    laid_out = [_laid_out(config) for config in configs]
+    spans = spans + [int(layout["bn_span"]) for layout in laid_out if layout.get("bn_span")]
+    if len({*spans}) < 2 or not all(laid_out):  # runs that are not possible are told as such
+        return configs
+    for span, _ in Counter(spans).most_common():
+        for micro_batch in ("auto", span):  # auto is refused where its limit is below the span
+            own = {"bn_span": span, "micro_batch": micro_batch}
+            alike = [{**config, **own} for config in configs]
+            if all(map(_laid_out, alike)):
+                return alike
+    listed = ", ".join(map(str, sorted({*spans})))
+    msg = (
+        f"bn_span must be one number in all that is compared; got {listed}, and none of them is "
+        "possible at every batch. Choose a divisor of all batches"
+    )
+    raise ValueError(msg)
+
+
+def _laid_out(config: Config, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The columns of its layout that a run would have, of those that a run like it recorded.
+
+    None if the run is not possible.
+    """
+    try:
+        row = planned_columns(stored_run_spec(config))
+    except ValueError:
+        return {}
+    names = ("bn_span", "world_size")
+    return {name: row[name] for name in names if like is None or pd.notna(like[name])}
 
 
 def _most(configs: Sequence[Config], key: str) -> Any:

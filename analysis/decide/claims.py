@@ -68,7 +68,7 @@ class OpenClaim:
 def open_claims(judged: Sequence[Judged]) -> Iterator[OpenClaim]:
     """The claims, of papers that the runs speak to, that are not decidable."""
     for of_one in judged:
-        if any(verdict.num_seeds for verdict in of_one.verdicts):
+        if of_one.is_asked:
             yield from _of_paper(of_one) if of_one.paper in PAPERS else _of_limit(of_one)
 
 

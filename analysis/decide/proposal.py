@@ -46,14 +46,24 @@ class Proposal:
 
 
 def joined(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) -> Proposal:
-    """Add the runs; also all that is compared, if it would differ in more than the question."""
+    """Add the runs; also all that is compared, if it would differ in more than the question.
+
+    All of it is then given one BatchNorm span, as a number; none is proposed if there is none.
+    """
     found = differences(arms, added, git_commit())
     if not found:
         return replace(blank, configs=added)
     commits = {str(commit) for arm in arms for commit in arm.ended["git_commit"]}
     (commit, *others) = commits
     is_kept = not others and not commit.endswith("-dirty")
-    blank = replace(blank, configs=repeated(arms, added), repeats="; ".join(found))
+    try:
+        configs = repeated(arms, added)
+    except ValueError as error:
+        return replace(blank, why=f"{error}", expected=UNKNOWN)
+    spans = {config["bn_span"] for config in configs}
+    if spans != {arm.config["bn_span"] for arm in arms}:
+        blank = replace(blank, why=f"{blank.why}, all with bn_span={spans.pop()}")
+    blank = replace(blank, configs=configs, repeats="; ".join(found))
     if not is_kept or not added or differences(arms, added, commit):
         return blank
     return replace(blank, commit=commit, lacking=added)

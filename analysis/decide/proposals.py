@@ -1,7 +1,9 @@
 """What to run next for all that runs leave open, most useful first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import pandas as pd
 
 from analysis.decide.bill import Prices
 from analysis.decide.claims import of_claim, open_claims
@@ -9,8 +11,11 @@ from analysis.decide.command import commands
 from analysis.decide.edges import Edge, edges, of_edges, of_target
 from analysis.decide.expected import UNKNOWN
 from analysis.decide.proposal import Proposal
+from analysis.papers.grid import ended
 from analysis.papers.judge import Judged
+from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured
+from sweeper.spec.sentences import several
 
 #: Most seeds per point that are proposed, if no other number is asked for.
 MOST_SEEDS = 50
@@ -40,6 +45,9 @@ def propose(
         ValueError: if the price is not a valid one.
     """
     prices = Prices.at(measured.runs, price)
+    if not len(ended(measured.runs)):
+        question = f"None of {several(len(measured.runs), 'run')} has a result"
+        return [Proposal(question=question, why="`sweeper status` says what became of them")]
     found = [of_claim(claim, most_seeds) for claim in open_claims(judged)]
     by_end: dict[tuple[str, bool], list[Edge]] = {}
     for edge in edges(measured):
@@ -47,7 +55,27 @@ def propose(
     found += [of_edges(at_one_end) for at_one_end in by_end.values()]
     if target is not None:
         found += of_target(measured, target, prices.results)
-    return _ranked([_priced(proposal, prices) for proposal in found])
+    return [*_ranked([_priced(proposal, prices) for proposal in found]), *_apart(measured.runs)]
+
+
+def _apart(runs: pd.DataFrame) -> Iterator[Proposal]:
+    """That runs are not compared because they differ in more than what questions are about."""
+    groups = group_comparable(runs)
+    if len(groups) < 2:
+        return
+    named = [f"{group.name} ({several(len(group.runs), 'run')})" for group in groups]
+    if len(named) > _MOST_NAMED:
+        named = [*named[:_MOST_NAMED], f"and {len(named) - _MOST_NAMED} more"]
+    yield Proposal(
+        question=f"Runs of {len(groups)} groups are not compared: {', '.join(named)}",
+        why=(
+            "each question is about one group; what is to be compared must differ in batch, "
+            "warmup, lr rule and seed alone"
+        ),
+    )
+
+
+_MOST_NAMED = 4
 
 
 def _priced(proposal: Proposal, prices: Prices) -> Proposal:

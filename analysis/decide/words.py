@@ -11,7 +11,7 @@ from sweeper.spec.sentences import several
 from sweeper.spec.tariff import taken
 
 _NOTHING = "Nothing to propose"
-_WHY = "no claim about these runs is open, and no best setting is at an end of the grid"
+_WHY = "no claim whose points were all run is open, and no best setting is at an end of the grid"
 
 
 def in_words(proposals: Sequence[Proposal]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from analysis.papers.claim import (
     runs_about,
     settle,
 )
-from analysis.papers.grid import ended
+from analysis.papers.grid import ended, runs_at
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.papers.validity import ARM, at_upper_edge, confounds, same_arms
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
@@ -36,12 +36,14 @@ class Judged:
         citation: for headings.
         compared: the runs that were judged.
         verdicts: one for each claim.
+        is_asked: whether all points of a claim were run, with whatever other settings.
     """
 
     paper: str
     citation: str
     compared: ComparableRuns
     verdicts: Sequence[Verdict]
+    is_asked: bool
 
     @property
     def heading(self) -> str:
@@ -57,8 +59,7 @@ class Judged:
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
     """Judge the claims of papers at whose points there are runs; if none, of the first paper."""
     judged = [judge_paper(name, runs, curves) for name in NAMES]
-    spoken = [j for j in judged if any(v.num_seeds for v in j.verdicts)]
-    return spoken or judged[:1]
+    return [j for j in judged if j.is_asked] or judged[:1]
 
 
 def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
@@ -68,7 +69,8 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
         shown, verdicts = limit2020.judge_claims(runs, curves, rng)
         comparable = shown if len(shown) else runs
         compared = group_comparable(comparable, (*AXES, *limit2020.RECIPE))[0]
-        return Judged(name, limit2020.CITATION, compared, verdicts)
+        is_asked = any(verdict.num_seeds for verdict in verdicts)
+        return Judged(name, limit2020.CITATION, compared, verdicts, is_asked)
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper)
     placed = place_runs(compared.runs, paper)
@@ -79,7 +81,11 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
         else _judge_valid(claim, placed, rng, len(paper.claims), is_there=is_there)
         for claim in paper.claims
     ]
-    return Judged(name, paper.citation, compared, settle(verdicts))
+    everywhere = ended(place_runs(runs, paper))
+    is_asked = any(
+        all(here.any() for here in runs_at(everywhere, claim.points)) for claim in paper.claims
+    )
+    return Judged(name, paper.citation, compared, settle(verdicts), is_asked)
 
 
 def table(judged: Sequence[Judged]) -> pd.DataFrame:

@@ -12,6 +12,8 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.decide import proposal
+from analysis.decide.arms import Arm, config_of
+from analysis.decide.proposal import joined
 from analysis.decide.proposals import propose
 from analysis.decide.words import as_json, in_words
 from analysis.papers.judge import judge_all
@@ -347,7 +349,103 @@ def test_runs_without_a_result_leave_nothing_to_propose(study, capsys):
     )
 
     assert main(["next", str(folder)]) == 0
-    assert "Nothing to propose: no claim about these runs" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("No runs that are proposed decide:\n  None of 24 runs has a result\n")
+
+
+def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):
+    """Batches of no paper: its claims are not decidable, and nothing is asked."""
+    folder = study(lambda b, w: 0.9 - b / 1e5 - w / 100, noise=0.0001, batches=(1000, 6000))
+
+    assert main(["next", str(folder)]) == 0
+    assert capsys.readouterr().out == (
+        "Nothing to propose: no claim whose points were all run is open, and no best setting is at "
+        "an end of the grid.\n"
+    )
+
+
+def with_spans(runs, **of_batch):
+    """Each batch with micro-batches of its own, over which BatchNorm is."""
+    spans = runs["global_batch"].map({int(key[1:]): span for key, span in of_batch.items()})
+    changes = [{"bn_span": "micro", "micro_batch": span} for span in spans.tolist()]
+    return with_settings(runs.assign(bn_span=spans, micro_batch=spans), changes)
+
+
+def with_settings(runs, changes):
+    """Runs of the default model with these settings."""
+    configs = [json.loads(text) for text in runs["config_json"]]
+    for config, own in zip(configs, changes, strict=True):
+        del config["model"]
+        config.update(own)
+    return runs.assign(config_json=[json.dumps(config) for config in configs])
+
+
+def specs_of(commands):
+    words = [[word for word in shlex.split(command)[3:] if word != "-m"] for command in commands]
+    return [spec for one in words for spec in plan_grid(one, config_dir=None)[0].specs]
+
+
+def test_arms_of_several_batchnorm_spans_are_run_again_with_one(study, capsys):
+    folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=768, b30720=384))
+
+    found = asks(proposals(capsys, folder), "The best warmup grows with the batch")
+
+    assert found["repeats"].startswith("BatchNorm span 384 at batch 30,720")
+    assert found["why"].endswith(", all with bn_span=768")
+    specs = specs_of(found["commands"])
+    assert {(spec.config.batch, spec.bn_span) for spec in specs} == {(7680, 768), (30720, 768)}
+
+
+def test_a_span_above_the_limit_of_micro_batches_is_possible(study, capsys):
+    folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=1536, b30720=3072))
+
+    found = asks(proposals(capsys, folder), "The best warmup grows with the batch")
+
+    assert {spec.bn_span for spec in specs_of(found["commands"])} == {1536}
+
+
+def test_batches_without_a_common_span_are_told_so(study):
+    runs = load_runs(study(lambda b, w: 0.8, batches=(1000, 7680)))
+    of = with_spans(runs, b1000=500, b7680=768).groupby("global_batch")
+    arms = [Arm(f"batch {batch}", rows, config_of(rows.iloc[0])) for batch, rows in of]
+
+    found = joined(arms, (), proposal.Proposal(question="Is it so", why="made alike"))
+
+    assert not found.configs
+    assert found.why == (
+        "bn_span must be one number in all that is compared; got 500, 768, and none of them is "
+        "possible at every batch. Choose a divisor of all batches"
+    )
+
+
+def test_a_point_that_was_not_run_has_the_micro_batch_of_its_batch(study, capsys):
+    """No rule but linear was run; at 30,720 BatchNorm is over 384."""
+    folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=768, b30720=384))
+
+    found = asks(proposals(capsys, folder), "At 30,720, linear scaling and none reach the same acc")
+
+    assert not found["repeats"]
+    assert {(s.config.lr_rule.name, s.bn_span) for s in specs_of(found["commands"])} == {
+        ("none", 384)
+    }
+
+
+def test_arms_with_other_settings_are_named_and_their_claims_are_open(study, capsys):
+    """Explicit spans make two groups: no claim has all its points in one of them."""
+
+    def two_spans(runs):
+        spans = np.where(runs["global_batch"] == 3840, 768, 384)
+        changes = [{"bn_span": span} for span in spans.tolist()]
+        return with_settings(runs.assign(bn_span=spans), changes)
+
+    folder = study(lambda b, w: 0.8, batches=(3840, 30720), warmups=(0, 5), change=two_spans)
+    found = proposals(capsys, folder)
+
+    claim = asks(found, "Accuracy at 30,720 is lower than at 3,840")
+    assert {s.bn_span for s in specs_of(claim["commands"])} == {768}
+    assert found[-1]["question"] == (
+        "Runs of 2 groups are not compared: bn_span=768 (6 runs), bn_span=384 (6 runs)"
+    )
 
 
 def test_settings_that_went_are_said_and_stop_nothing(study, capsys):

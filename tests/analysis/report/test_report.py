@@ -466,7 +466,7 @@ def test_a_page_says_that_there_is_nothing_to_propose():
     (pair,) = as_pairs([])
 
     assert pair[0] == "Nothing to propose"
-    assert pair[1].startswith("No claim about these runs is open")
+    assert pair[1].startswith("No claim whose points were all run is open")
 
 
 @contextmanager
