@@ -17,6 +17,7 @@ from analysis.papers.paper import Paper, own_point
 from analysis.papers.validity import ALIKE, confounds
 from analysis.stats.contrasts import Arms
 from analysis.tables.metric import Metric
+from sweeper.spec.identity import MICRO
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.store.row import planned_columns
 
@@ -66,8 +67,15 @@ def paper_arms(
         rule = config_of(like)["lr_rule"]
         rule = rule if like["lr_rule"] == point.rule else {"name": point.rule}
         config = config_of(like, batch=batch, warmup=warmup, lr_rule=rule)
-        arms.append(Arm(str(point), here, config))
+        arms.append(Arm(str(point), here, _split(config)))
     return arms
+
+
+def _split(config: Config) -> Config:
+    """The config with a micro-batch that splits its batch, if that changes nothing else."""
+    is_free = "micro" not in [config.get(key) for key in MICRO]
+    chosen = {**config, "micro_batch": "auto"}
+    return chosen if is_free and not _laid_out(config) and _laid_out(chosen) else config
 
 
 def _nearest(point: Point, placed: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
@@ -120,7 +128,9 @@ def differences(
     new: list[dict[str, Any]] = []
     for point, config in {_point(config): config for config in added}.items():
         arm = present.get(point)
-        row = arm.ended.iloc[0] if arm and len(arm.ended) else {**like, **_laid_out(config, like)}
+        row = dict(like) | _laid_out(config, like)
+        if arm and len(arm.ended):
+            row = arm.ended.iloc[0]
         name = arm.name if arm else "what is added"
         new.append({**{column: row[column] for column in ALIKE}, "git_commit": commit, "arm": name})
     frames = [frame for frame in [*rows, pd.DataFrame(new)] if len(frame)]
@@ -167,7 +177,7 @@ def _of_one_span(configs: list[Config], spans: list[int]) -> list[Config]:
     raise ValueError(msg)
 
 
-def _laid_out(config: Config, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _laid_out(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str, Any]:
     """The columns of its layout that a run would have, of those that a run like it recorded.
 
     None if the run is not possible.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from analysis.decide.presets import PRESETS, Composed, composed, defaults, files, group_settings
+from analysis.decide.presets import Composed, composed, defaults, files, group_settings
 from sweeper.spec.config import is_ours
 
 Config = dict[str, Any]
@@ -137,11 +137,12 @@ def _constant(text: str) -> tuple[Composed, list[str]]:
     """The presets that leave the fewest words to express the rest, and these words."""
     rest: Config = json.loads(text)
     module = "classifier" if _is_classifier(rest) else "own"
-    best = _with_presets(rest, module, ())
-    for group in PRESETS:  # an experiment, then a recipe on top
-        _, _, presets = best
-        more = [_with_presets(rest, module, (*presets, (group, name))) for name in files(group)]
-        best = min([best, *(one for one in more if one[0].swept <= {*LISTED})], key=_letters)
+    none = _with_presets(rest, module, ())
+    first = [_with_presets(rest, module, (("experiment", name),)) for name in files("experiment")]
+    best = min([none, *filter(_is_whole, first)], key=_letters)
+    for said in [best, *(one for one in first if "+recipe" in one[0].swept)]:
+        recipes = [_with_presets(rest, module, (*said[2], ("recipe", r))) for r in files("recipe")]
+        best = min([best, *filter(_is_whole, recipes)], key=_letters)
     base, words, _ = best
     return base, words
 
@@ -153,6 +154,12 @@ def _with_presets(rest: Config, module: str, presets: tuple[tuple[str, str], ...
     base = composed(module, presets)
     words = [f"+{group}={choice}" for group, choice in presets]
     return base, [*words, *_differences(rest, base)], presets
+
+
+def _is_whole(said: _Said) -> bool:
+    """Whether the command gives a value to all that the presets would sweep."""
+    base, _, presets = said
+    return base.swept <= {*LISTED, *(f"+{group}" for group, _ in presets)}
 
 
 def _letters(said: _Said) -> int:

@@ -11,9 +11,6 @@ from sweeper import CONFIG_FOLDER
 
 Config = dict[str, Any]
 
-#: Groups of files that set keys of any group.
-PRESETS = ("experiment", "recipe")
-
 
 @dataclass(frozen=True, slots=True)
 class Composed:

@@ -19,12 +19,14 @@ from analysis.papers import PAPERS, limit2020
 from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY
 from analysis.papers.grid import (
     PaperFigure,
+    Point,
     ended,
     median_of_last_epochs,
     missing_points,
     runs_of,
 )
-from analysis.papers.paper import Paper, command_for, nearest_runs, place_runs
+from analysis.papers.missing import of_figures, of_optimizers
+from analysis.papers.paper import Paper, nearest_runs, place_runs
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Measured, Metric
 
@@ -40,28 +42,29 @@ def draw_paper(
     Runs without an accuracy are drawn by their metric.
 
     Yields:
-        Lines to print: files written, points missing and the command that runs them.
+        Lines to print: files written, points missing and the commands that run them.
     """
     runs, curves, metric = measured.runs, measured.curves, measured.metric
     if name == limit2020.NAME:
         stem = f"{style.file_word(metric)}_by_optimizer"
         for path in save(draw_optimizers(runs, metric, width), folder / name, stem):
             yield f"wrote {path}"
-        yield from limit2020.commands_for_missing(runs, results)
+        yield from of_optimizers(runs, results)
         return
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper)
     placed = place_runs(compared.runs, paper)
     has_accuracy = runs[ACCURACY.name].notna().any()
+    lacking: dict[tuple[Point, ...], list[str]] = {}
     for figure in paper.figures:
         by = figure.metric if has_accuracy or figure.metric != ACCURACY else metric
         drawn = draw_figure(paper, replace(figure, metric=by), compared, curves, width)
         for path in save(drawn, folder / name, figure.name) if drawn else ():
             yield f"wrote {path}"
-        if gaps := missing_points(placed, figure):
-            words, proposal = "; ".join(map(str, gaps)), command_for(gaps, paper, placed, results)
-            text = f"{figure.name} lacks {words}. To run them, with your other settings unchanged:"
-            yield f"{text} {proposal}"
+        lacking.setdefault((*missing_points(placed, figure),), []).append(figure.name)
+    for gaps, names in lacking.items():
+        if gaps:
+            yield of_figures(names, gaps, paper, compared.runs, results)
 
 
 @style.look()

@@ -5,7 +5,7 @@ The paper's batches, recipes and numbers are not public in full; the grid is the
 momentum under the same schedule, as Nado et al. 2021 (arXiv:2102.06356) ask for.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from analysis.papers.claim import (
     values_of,
 )
 from analysis.papers.grid import ended
-from analysis.papers.paper import IMAGENET_EXAMPLES, batch_on_imagenet, nearest_batch
+from analysis.papers.paper import batch_on_imagenet, nearest_batch
 from analysis.papers.validity import confounds
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.diffusion import constant_rate, diffusion
@@ -66,26 +66,6 @@ def missing_points(runs: pd.DataFrame) -> list[tuple[int, str]]:
     placed = [nearest_batch(batch, BATCHES) for batch in batch_on_imagenet(runs)]
     there = set(zip(placed, runs["optimizer"], strict=True))
     return [(b, name) for name in OPTIMIZERS for b in BATCHES if (b, name) not in there]
-
-
-def commands_for_missing(runs: pd.DataFrame, results: str) -> Iterator[str]:
-    """What is missing, in words, with the commands that run it."""
-    gaps = missing_points(runs)
-    is_small = bool(runs["twin_of"].notna().any())
-    examples = int(runs["num_train_examples"].max()) if is_small else IMAGENET_EXAMPLES
-    preset = f"{EXPERIMENT}_small" if is_small else EXPERIMENT
-    ending = "" if results == "results" else f" results={results}"
-    for optimizer in OPTIMIZERS:
-        batches = [b for b, name in gaps if name == optimizer]
-        if is_small:
-            batches = [round(b * examples / IMAGENET_EXAMPLES / 100) * 100 for b in batches]
-        if batches:
-            words = ", ".join(f"{b:,}" for b in batches)
-            yield (
-                f"lacks {optimizer} at batch {words}. To run: python -m sweeper -m "
-                f"+experiment={preset} +recipe={preset}_{optimizer} "
-                f"batch={','.join(map(str, batches))}{ending}"
-            )
 
 
 def judge_claims(

@@ -126,43 +126,21 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
     return max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
 
 
-def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:
-    """Batch and warmup of a paper's point for runs like these; for a small twin, scaled down.
+def own_batch(batch: int, examples: int) -> int:
+    """The batch that is the same fraction of so many examples as a paper's is of ImageNet.
 
-    The batch is rounded to a multiple of ten, unless that is too far from the paper's.
+    It is rounded to hundreds or tens, unless that is too far from the paper's.
     """
+    share = examples / IMAGENET_EXAMPLES
+    rounded = (round(batch * share / unit) * unit for unit in (100, 10))
+    near = (one for one in rounded if nearest_batch(one / share, [batch]) is not None)
+    return next((one for one in near if one <= examples), round(batch * share))
+
+
+def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:
+    """Batch and warmup of a paper's point for runs like these; for a small twin, scaled down."""
     if not len(like) or pd.isna(like.iloc[0]["twin_of"]):
         return point.batch, point.warmup
     first = like.iloc[0]
-    share = first["num_train_examples"] / IMAGENET_EXAMPLES
-    round_one = round(point.batch * share / 10) * 10
-    is_near = nearest_batch(round_one / share, [point.batch]) is not None
-    batch = round_one if is_near else round(point.batch * share)
+    batch = own_batch(point.batch, int(first["num_train_examples"]))
     return batch, point.warmup * first["epochs"] / paper.epochs
-
-
-def command_for(points: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str) -> str:
-    """The command that runs missing points, as one grid.
-
-    The existing runs, as `place_runs` returns them, show whether a small twin is meant, and on how
-    many examples and epochs.
-    """
-    twin = runs[runs["is_twin"]]
-    own = [own_point(p, paper, (twin if len(twin) else runs).head(1)) for p in points]
-    batches, warmups = {batch for batch, _ in own}, {warmup for _, warmup in own}
-    preset = ""
-    if len(twin):
-        preset = f"+experiment={paper.experiment}_small"
-    elif len(runs) and (runs.iloc[0]["data"], runs.iloc[0]["model"]) == ("imagenet", "resnet50"):
-        preset = f"+experiment={paper.experiment}"
-    elif len(runs):
-        preset = f"epochs={runs.iloc[0]['epochs']} base_lr={runs.iloc[0]['base_lr']:g}"
-    words = [
-        "python -m sweeper -m",
-        preset,
-        "batch=" + ",".join(f"{b}" for b in sorted(batches)),
-        "warmup=" + ",".join(f"{w:g}" for w in sorted(warmups)),
-        "lr_rule=" + ",".join(sorted({p.rule for p in points})),
-        "" if results == "results" else f"results={results}",
-    ]
-    return " ".join(word for word in words if word)

@@ -1,0 +1,163 @@
+"""Points of a paper that were not run come with commands that the tool accepts."""
+
+import json
+import shlex
+
+import numpy as np
+import pandas as pd
+from simulated_studies import simulated_runs
+
+from analysis.papers import PAPERS
+from analysis.papers.grid import missing_points
+from analysis.papers.missing import of_figures, of_optimizers
+from analysis.papers.paper import place_runs
+from sweeper.commands.plan import plan_grid
+
+PAPER, GOYAL = PAPERS["mccord2021"], PAPERS["goyal2017"]
+
+
+def study(grid, *words: str, **columns) -> pd.DataFrame:
+    """Rows of a sweep of these words that finished."""
+    configs = grid(*words)
+    runs = simulated_runs(
+        [configs[0]["batch"]], [0], len(configs), accuracy=lambda b, w: 0.7, noise=0, rng=RNG
+    )
+    return runs.assign(
+        global_batch=[config["batch"] for config in configs],
+        warmup_epochs=[float(config["warmup"]) for config in configs],
+        seed=[config["seed"] for config in configs],
+        epochs=configs[0]["epochs"],
+        num_train_examples=configs[0]["data"]["num_train_examples"],
+        optimizer=[config["optimizer"]["name"] for config in configs],
+        twin_of=configs[0]["twin_of"],
+        data=configs[0]["data"]["_target_"].rpartition(".")[2],
+        config_json=[json.dumps(config) for config in configs],
+        micro_batch=256,
+        world_size=1,
+        **columns,
+    )
+
+
+RNG = np.random.default_rng(0)
+
+
+def said(runs: pd.DataFrame, figure: str, paper=PAPER) -> list[str]:
+    (shown,) = [one for one in paper.figures if one.name == figure]
+    gaps = missing_points(place_runs(runs, paper), shown)
+    return of_figures([figure], gaps, paper, runs, "r").split("\n  ")
+
+
+def specs(command: str) -> list:
+    words = [word for word in shlex.split(command)[3:] if word != "-m"]
+    return plan_grid(words, config_dir=None)[0].specs
+
+
+def test_points_are_run_with_all_settings_of_the_runs_and_their_seeds(grid):
+    runs = study(grid, "batch=7680", "warmup=0,5", "seed=0,1", "epochs=22", "bn_span=384")
+
+    first, intro, command = said(runs, "figure_6c")
+
+    assert first == ("figure_6c lacks batch 7,680 warmup 10 linear; batch 7,680 warmup 20 linear.")
+    assert intro == "To run them, with the settings of these runs:"
+    assert command == (
+        "python -m sweeper -m bn_span=384 epochs=22 batch=7680 warmup=10,20 seed=0,1 results=r"
+    )
+
+
+def test_points_that_would_be_refused_are_left_out_with_the_reason(grid):
+    runs = study(grid, "batch=7680", "warmup=0,5", "seed=0", "epochs=12")
+
+    _, refused, intro, command = said(runs, "figure_6c")
+
+    assert refused == (
+        "Not possible with the settings of these runs: batch 7,680 warmup 20 linear (warmup must "
+        "be shorter than the training; got warmup=20 of epochs=12)."
+    )
+    assert intro.startswith("To run the others, ")
+    (spec,) = specs(command)
+    assert (spec.config.batch, spec.config.warmup) == (7680, 10)
+
+
+def test_a_batch_of_more_than_the_data_is_left_out(grid):
+    runs = study(grid, "batch=8192", "warmup=5", "seed=0", "data.num_train_examples=30000")
+
+    _, refused, _, command = said(runs, "figure_1", GOYAL)
+
+    assert "batch 65,536 warmup 5 linear (batch must not exceed the examples of an" in refused
+    assert {spec.config.batch for spec in specs(command)} == {2**n for n in range(8, 15)} - {8192}
+
+
+def test_where_no_point_is_possible_there_is_no_command(grid):
+    runs = study(grid, "batch=7680", "warmup=0,5", "seed=0", "epochs=6")
+
+    assert [line.partition(":")[0] for line in said(runs, "figure_6c")[1:]] == [
+        "Not possible with the settings of these runs"
+    ]
+
+
+def test_a_micro_batch_that_does_not_split_a_papers_batch_is_left_to_auto(grid):
+    runs = study(grid, "batch=3840", "warmup=5", "seed=0", "micro_batch=768")
+
+    command = said(runs, "figure_1", GOYAL)[-1]
+
+    assert "micro_batch" not in command
+    assert {spec.bn_span for spec in specs(command)} == {128}
+
+
+def test_a_point_whose_run_failed_is_tried_again(grid):
+    runs = study(grid, "batch=7680", "warmup=0,5,10,20", "seed=0")
+    runs.loc[runs["warmup_epochs"] == 20, "outcome"] = "failed"
+
+    command = said(runs, "figure_6c")[-1]
+
+    assert command.endswith("warmup=20 seed=0 results=r retry=failed")
+
+
+def test_the_command_for_a_twin_is_in_the_twins_numbers(grid):
+    runs = study(grid, "+experiment=mccord2021_warmup_small", "batch=300", "warmup=0", "seed=0,1")
+
+    command = said(runs, "figure_7b")[-1]
+
+    assert command == (
+        "python -m sweeper -m +experiment=mccord2021_warmup_small batch=1200 warmup=0,0.5,1,2 "
+        "seed=0,1 results=r"
+    )
+
+
+def optimizers(grid, *words: str) -> list[str]:
+    small = ("+experiment=limit2020_small", "+recipe=limit2020_small_nesterov")
+    runs = study(grid, *small, "batch=2500,50000", "seed=0,1,2", *words)
+    return list(of_optimizers(runs, "r"))
+
+
+def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers(grid):
+    """2,500 to 50,000 of 50,000 images are 20 to 1 steps an epoch."""
+    nesterov, lars, _ = optimizers(grid)
+
+    assert nesterov.splitlines()[0] == "lacks nesterov at batch 5,000, 10,000, 25,000."
+    assert nesterov.splitlines()[-1].strip() == (
+        "python -m sweeper -m +experiment=limit2020_small +recipe=limit2020_small_nesterov "
+        "batch=5000,10000,25000 warmup=20 seed=0,1,2 results=r"
+    )
+    assert "+recipe=limit2020_small_lars batch=2500,5000,10000,25000,50000 " in lars
+
+
+def test_an_optimizer_is_added_with_the_epochs_of_the_others(grid):
+    for line in optimizers(grid, "epochs=40"):
+        assert {spec.epochs for spec in specs(line.splitlines()[-1])} == {40}
+
+
+def test_a_recipe_that_does_not_fit_the_epochs_is_no_command(grid):
+    lars = optimizers(grid, "epochs=21")[1]
+
+    assert {spec.epochs for spec in specs(lars.splitlines()[-1])} == {21}
+    assert not any("python" in line for line in optimizers(grid, "epochs=6", "warmup=2")[1:])
+
+
+def test_no_run_on_imagenet_is_proposed_for_runs_of_other_data(grid):
+    runs = study(grid, "batch=7680", "warmup=0", "seed=0")
+
+    assert list(of_optimizers(runs, "r")) == [
+        "No commands for missing points: the paper's batches are of ImageNet, and these runs are "
+        "of Digits and have no twin_of."
+    ]
