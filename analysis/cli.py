@@ -274,6 +274,10 @@ def _report(options: argparse.Namespace) -> int:
 
     command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
     data = report_data(options.results, command, asked_metric(options))
+    for text in data["unread"]:
+        say(f"skipped {text}")
+    if not data["runs"]:
+        say(f"no runs in {', '.join(options.results)}: the page is empty")
     options.out.write_text(page(data), encoding="utf-8")
     say(f"wrote {options.out}")
     return 0

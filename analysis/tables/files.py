@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sweeper.spec.sentences import printable
 from sweeper.store.parquet import with_nulls
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 
@@ -105,8 +106,15 @@ def _read_slice(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, lis
         try:
             tables.append(_read_one(path, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
-            unread.append(Unread(path, str(error).split("\n")[0]))
+            unread.append(Unread(path, _reason(error)))
     return pa.concat_tables(tables).combine_chunks(), unread
+
+
+def _reason(error: Exception) -> str:
+    """Why a file was left out, in our words or in those of the library that could not read it."""
+    text = printable((str(error).splitlines() or [type(error).__name__])[0])
+    is_foreign = isinstance(error, pa.ArrowException | OSError)
+    return f"it cannot be read ({text})" if is_foreign else text
 
 
 def _read_plain(path: Path, schema: pa.Schema) -> pa.Table | None:

@@ -588,3 +588,26 @@ def test_the_data_names_files_that_could_not_be_read(results):
 
     assert len(shown["runs"]) == 11
     assert shown["unread"][0].endswith("the file is empty (0 bytes)")
+
+
+def test_the_report_says_on_the_console_once_which_files_could_not_be_read(
+    results, tmp_path, capsys
+):
+    torn, empty = sorted((results / "runs").iterdir())[:2]
+    torn.write_bytes(torn.read_bytes()[:1000])
+    empty.write_bytes(b"")
+
+    assert main(["report", str(results), "-o", str(tmp_path / "page.html")]) == 0
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith(f"skipped {torn}: it cannot be read (Parquet magic bytes not found")
+    assert said[1:] == [
+        f"skipped {empty}: the file is empty (0 bytes)",
+        f"wrote {tmp_path / 'page.html'}",
+    ]
+
+
+def test_a_report_of_no_runs_is_said_to_be_empty(tmp_path, capsys):
+    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
+
+    assert f"no runs in {tmp_path}: the page is empty\n" in capsys.readouterr().out
