@@ -11,7 +11,13 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.frontier.options import add_options
-from analysis.tables.asked import asked_metric, check_out, read_asked_runs, with_asked_metric
+from analysis.tables.asked import (
+    asked_metric,
+    check_folders,
+    check_out,
+    read_asked_runs,
+    with_asked_metric,
+)
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.metric import Measured, check_target, curve_columns
 from sweeper.console.text import of_os_error, say, whole_number
@@ -32,16 +38,14 @@ def main(arguments: Sequence[str]) -> int:
     Returns:
         The exit code: 0, or 2 if the command could not be followed.
     """
-    options = _parser().parse_args(arguments)
     try:
+        check_folders(arguments)
+        options = _parser().parse_args(arguments)
         if out := getattr(options, "out", None):
             check_out(out, is_file=options.command in (_claims, _report))
         return options.command(options)
-    except ValueError as error:
-        say(f"Error: {error}")
-        return 2
-    except OSError as error:
-        say(f"Error: {of_os_error(error)}")
+    except (ValueError, OSError) as error:
+        say(f"Error: {of_os_error(error) if isinstance(error, OSError) else error}")
         return 2
 
 
@@ -236,9 +240,8 @@ def _tuning(options: argparse.Namespace) -> int:
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
         runs = read_asked_runs(options, columns)
-        curves = with_asked_metric(
-            options, runs, curve_columns(runs, asked_metric(options), "step")
-        ).curves
+        columns = curve_columns(runs, asked_metric(options), "step")
+        curves = with_asked_metric(options, runs, columns).curves
     for paragraph in in_words(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target, options.width):

@@ -61,16 +61,23 @@ def read_cluster(name: str, folders: Sequence[Path] = ()) -> Cluster:
     Raises:
         ValueError: for a name without a preset, or a preset without its hardware.
     """
-    places = [folder / "cluster" for folder in (*folders, CONFIG_FOLDER)]
-    for place in places:
+    for place in _places(folders):
         if (path := place / f"{name}.yaml").is_file():
             return _read(name, path)
-    known = sorted({path.stem for place in places for path in place.glob("*.yaml")})
     msg = (
-        f"--cluster must be one of {', '.join(known)}; got --cluster {name}. Describe your own in "
-        f"DIR/cluster/{name}.yaml and give --config-dir DIR."
+        f"--cluster must be one of {', '.join(presets(folders))}; got --cluster {name}. "
+        f"Describe your own in DIR/cluster/{name}.yaml and give --config-dir DIR."
     )
     raise ValueError(msg)
+
+
+def presets(folders: Sequence[Path] = ()) -> list[str]:
+    """Names of the clusters that folders of configs and ours describe."""
+    return sorted({path.stem for place in _places(folders) for path in place.glob("*.yaml")})
+
+
+def _places(folders: Sequence[Path]) -> list[Path]:
+    return [folder / "cluster" for folder in (*folders, CONFIG_FOLDER)]
 
 
 def _read(name: str, path: Path) -> Cluster:

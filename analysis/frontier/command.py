@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from analysis.figures.save import save
 from analysis.figures.target import best_reached
-from analysis.frontier.cluster import Cluster, read_cluster
+from analysis.frontier.cluster import Cluster, presets, read_cluster
 from analysis.frontier.figure import draw_frontier
 from analysis.frontier.model import Work
 from analysis.frontier.published import compared
@@ -67,7 +67,12 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
 
 def _cluster(options: argparse.Namespace) -> Cluster:
     if not options.cluster:
-        msg = "--cluster must be given; got none. Presets with links are summit and dgx_h100."
+        msg = (
+            "--cluster must name a description of the machines that are to be compared on: their "
+            f"nodes and the speed of their links; got none. Ours are {', '.join(presets())}, and "
+            "docs/frontier.md says how to describe your own. Write, for example, "
+            "--cluster summit --target 0.9."
+        )
         raise ValueError(msg)
     cluster = read_cluster(options.cluster, options.config_dir)
     if options.price is None:
@@ -103,7 +108,10 @@ def _of_runs(
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Steps of the largest set of comparable runs, those runs, and a description."""
     if options.target is None:
-        msg = "--target must be given: the metric level that counts as trained; got none."
+        msg = (
+            "--target must be given: the metric level that counts as trained; got none. Write, for "
+            "example, --target 0.9."
+        )
         raise ValueError(msg)
     measured = read()
     metric = measured.metric

@@ -4,16 +4,26 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
+from analysis.frontier.cluster import presets
 from sweeper.console.text import whole_number
 from sweeper.planning.exchange import Algorithm
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add them to a parser."""
-    parser.add_argument("--cluster", help="a preset of conf/cluster that describes its links")
-    parser.add_argument(
-        "--config-dir", type=Path, action="append", default=[], help="a folder with your presets"
+    parser.epilog = (
+        "For example: python -m analysis frontier results --cluster summit --target 0.9; "
+        "docs/frontier.md explains the answer."
     )
+    parser.add_argument(
+        "--cluster", metavar="NAME",
+        help="the machines to compare batches on, which need not be there: a file of conf/cluster "
+        f"that describes their nodes and links ({', '.join(presets())}), or one of your own",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config-dir", type=Path, action="append", default=[], metavar="DIR",
+        help="a folder whose folder cluster holds your own descriptions",
+    )  # fmt: skip
     parser.add_argument(
         "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )

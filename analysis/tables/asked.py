@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +40,27 @@ def with_asked_metric(
 def asked_metric(options: argparse.Namespace) -> AskedMetric:
     """What `--metric` and `--metric-mode` say."""
     return AskedMetric(options.metric, options.metric_mode)
+
+
+def check_folders(arguments: Sequence[str]) -> None:
+    """ValueError for a results folder that is named as on other command lines, with the right one.
+
+    Sweeps take results=FOLDER, and `sweeper status` takes --results FOLDER for a run id.
+    """
+    for i, word in enumerate(arguments):
+        name, has_value, value = word.partition("=")
+        is_key = name == "--results" or (name == "results" and has_value)
+        if not is_key or Path(word).is_dir():
+            continue
+        following = [] if has_value else [*arguments[i + 1 : i + 2]]
+        folder = [value] if has_value else following
+        rest = [*arguments[:i], *arguments[i + 1 + len(following) :]]
+        msg = (
+            f"results folders must be given without {name}{has_value}; got "
+            f"{shlex.join([word, *following])}. "
+            f"Write: {shlex.join(['python', '-m', 'analysis', *rest, *folder])}"
+        )
+        raise ValueError(msg)
 
 
 def check_out(out: Path, *, is_file: bool) -> None:

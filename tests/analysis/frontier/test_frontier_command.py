@@ -137,7 +137,7 @@ def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((*GIVEN, *SPEED), "--cluster must be given; got none."),
+        ((*GIVEN, *SPEED), "got none. Ours are dgx_h100, summit, and docs/frontier.md says how"),
         (
             (*GIVEN, *SPEED, "--cluster", "summmit"),
             "--cluster must be one of dgx_h100, summit; got --cluster summmit.",

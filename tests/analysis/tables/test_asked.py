@@ -38,3 +38,30 @@ def test_a_place_that_can_be_written_is_not_made_yet(command, out, tmp_path, mon
 
     assert "--out" not in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
+
+
+@pytest.mark.parametrize(
+    ("given", "got", "write"),
+    [
+        ("figures --results a b", "--results; got --results a", "figures b a"),
+        ("table --out x results=a", "results=; got results=a", "table --out x a"),
+        ("paper --results=a mccord2021", "--results=; got --results=a", "paper mccord2021 a"),
+        ("next --results", "--results; got --results", "next"),
+    ],
+)
+def test_a_folder_named_as_on_other_command_lines_is_answered_with_the_right_one(
+    given, got, write, capsys
+):
+    assert main(given.split()) == 2
+
+    assert capsys.readouterr().out == (
+        f"Error: results folders must be given without {got}. Write: python -m analysis {write}\n"
+    )
+
+
+def test_a_folder_may_have_any_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results=a").mkdir()
+
+    assert main(["table", "results=a"]) == 2
+    assert "results must hold runs; got results=a, which holds none" in capsys.readouterr().out
