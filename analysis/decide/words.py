@@ -82,7 +82,11 @@ def _widths(proposal: Proposal) -> str:
     if isnan(then):
         return ""
     scale, unit = (100, "points") if proposal.unit == "accuracy" else (1, proposal.unit)
-    start = "the 95 % interval" if proposal.configs else "with that many seeds the 95 % interval"
+    start = (
+        "the 95 % interval"
+        if proposal.configs
+        else "with the most seeds that may be proposed the 95 % interval"
+    )
     after = f"{scale * then:.3g} {unit}".strip()
     if isnan(now):
         return f"{start} is expected to be {after} wide; there is none now"

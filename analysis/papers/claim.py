@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.papers.grid import Point, ended, runs_at
 from analysis.stats.contrasts import (
@@ -121,11 +122,12 @@ class PointValues:
         counted = zip(self.finished, self.num_diverged, strict=True)
         return [np.append(values, np.full(lost, self.worst)) for values, lost in counted]
 
-    @property
-    def diverged(self) -> str:
-        """The share of each point that diverged, in words; empty if none did."""
-        counted = zip(self.names, self.finished, self.num_diverged, strict=True)
-        shares = [f"{n} {share_in_words(k, len(v) + k)}" for n, v, k in counted if k]
+    def diverged_among(self, used: NDArray[np.bool_]) -> str:
+        """The share that diverged of each point that is used, in words; empty if none did."""
+        counted = zip(self.names, self.finished, self.num_diverged, used, strict=True)
+        shares = [
+            f"{n} {share_in_words(k, len(v) + k)}" for n, v, k, is_used in counted if k and is_used
+        ]
         return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
 
 
@@ -164,7 +166,7 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims
 
     `num_claims` is how many claims of the paper there are, for the seeds that would decide.
     """
-    runs = ended(runs)
+    everything, runs = runs, ended(runs)
     arms = [runs[here] for here in runs_at(runs, claim.points)]
     names, metric = [str(point) for point in claim.points], claim.metric
     measured = values_of(arms, names, metric, runs[metric.name])
@@ -173,11 +175,20 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims
     )
     if measured.num_seeds == 0:
         lacks = [not len(values) for values in measured.ranked]
-        missing = [n for n, lack in zip(measured.names, lacks, strict=True) if lack]
-        return replace(blank, why=f"not run: {', '.join(missing)}")
+        return replace(blank, why=_missing(everything, claim.points, lacks))
     if claim.contrasts is None:
         return _judge_exponent(claim, runs, rng, blank)
     return judge_contrasts(claim.contrasts, measured, blank, rng, num_claims)
+
+
+def _missing(runs: pd.DataFrame, points: Sequence[Point], lacks: Sequence[bool]) -> str:
+    """Which points were not run, and which were but have no value."""
+    found: dict[str, list[str]] = {}
+    for point, here, is_lacking in zip(points, runs_at(runs, points), lacks, strict=True):
+        if is_lacking:
+            said = "run without a result" if here.any() else "not run"
+            found.setdefault(said, []).append(str(point))
+    return "; ".join(f"{said}: {', '.join(names)}" for said, names in sorted(found.items()))
 
 
 def judge_contrasts(
@@ -198,8 +209,9 @@ def judge_contrasts(
     if measured.num_validation:
         arms = arms.floored(measured.num_validation)
     by_rank = contrasts.using(np.array(measured.num_diverged) > 0)
+    diverged = measured.diverged_among(np.array(contrasts.uses.any(axis=0)))
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
-        return replace(blank, why=f"nothing to rank against; {measured.diverged}")
+        return replace(blank, why=f"nothing to rank against; {diverged}")
     ranks = [
         rank_test(contrasts, i, measured.ranked, rng) if ranked else None
         for i, ranked in enumerate(by_rank)
@@ -212,7 +224,7 @@ def judge_contrasts(
         low=float(found.low),
         high=float(found.high),
         p=float(min(found.p_for, found.p_against)),
-        why=measured.diverged,
+        why=diverged,
     )
     if np.isnan(judged.p):
         why = "every seed of a point measured the same: nothing to test by"

@@ -36,6 +36,7 @@ class Judged:
         citation: for headings.
         compared: the runs that were judged.
         verdicts: one for each claim.
+        num_runs: how many there were, comparable or not.
         is_asked: whether all points of a claim were run, with whatever other settings.
     """
 
@@ -43,12 +44,15 @@ class Judged:
     citation: str
     compared: ComparableRuns
     verdicts: Sequence[Verdict]
+    num_runs: int
     is_asked: bool
 
     @property
     def heading(self) -> str:
         """Whose claims they are, and on what they were judged."""
-        text = f"{self.citation}, judged on {self.compared.title}."
+        own = len(self.compared.runs)
+        of_all = "" if own == self.num_runs else f"{own} of {several(self.num_runs, 'run')}: "
+        text = f"{self.citation}, judged on {of_all}{self.compared.title}."
         text += f" {self.compared.about}." if self.compared.about else ""
         is_twin = self.compared.runs["twin_of"].notna().any()
         return (
@@ -70,7 +74,7 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
         comparable = shown if len(shown) else runs
         compared = group_comparable(comparable, (*AXES, *limit2020.RECIPE))[0]
         is_asked = any(verdict.num_seeds for verdict in verdicts)
-        return Judged(name, limit2020.CITATION, compared, verdicts, is_asked)
+        return Judged(name, limit2020.CITATION, compared, verdicts, len(runs), is_asked)
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper)
     placed = place_runs(compared.runs, paper)
@@ -85,7 +89,7 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     is_asked = any(
         all(here.any() for here in runs_at(everywhere, claim.points)) for claim in paper.claims
     )
-    return Judged(name, paper.citation, compared, settle(verdicts), is_asked)
+    return Judged(name, paper.citation, compared, settle(verdicts), len(runs), is_asked)
 
 
 def table(judged: Sequence[Judged]) -> pd.DataFrame:

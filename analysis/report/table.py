@@ -95,9 +95,10 @@ def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTab
     frame["num_missing"] = frame["num_other"] + frame["num_finished"] - frame["values"].map(len)
     columns = _columns(frame, metric)
     has_varied = {"lr rule": frame["lr_rule"], "warmup": frame["warmup_epochs"]}
-    has_any = {"diverged": "num_diverged", "no result": "num_missing", "95 % interval": "low"}
+    has_any = {"diverged": "num_diverged", "no result": "num_missing"}
     hidden = {head for head, values in has_varied.items() if len(set(values)) < 2}
-    hidden |= {head for head, name in has_any.items() if not frame[name].fillna(0).any()}
+    hidden |= {head for head, name in has_any.items() if not frame[name].any()}
+    hidden |= {"95 % interval"} if frame["low"].isna().all() else set()
     shown = {head: cells for head, cells in columns.items() if head not in hidden}
     cells = [[*shown], *map(list, zip(*shown.values(), strict=True))]
     about = f" ({compared.about})" if compared.about else ""
@@ -139,7 +140,7 @@ def _reading(frame: pd.DataFrame) -> str:
     """How the columns are to be read."""
     seeds = "n: finished seeds, over which are mean and t interval"
     parts = ["batch in examples per step", "warmup in epochs", seeds]
-    if frame["low"].isna().all():
+    if frame["num_finished"].max() < 2:
         parts[-1] = "n: finished seeds; one seed has no interval"
     elif frame.loc[frame["num_finished"] > 1, "low"].isna().any():
         parts.append("no interval where all seeds measured the same")

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.stats.power import assured_distance, assured_spread, seeds_to_see
-from analysis.stats.replicates import Array
+from analysis.stats.replicates import ROUNDING, Array, are_equal
 
 #: Level of a one-sided test, and share beyond each end of a 95 % interval.
 ONE_SIDED = 0.025
@@ -34,7 +34,7 @@ class Arms:
     def of(cls, values: Sequence[Array]) -> "Arms":
         """From the values of each arm's seeds."""
         means = [v.mean() if len(v) else np.nan for v in values]
-        variances = [v.var(ddof=1) if len(v) > 1 else np.nan for v in values]
+        variances = [_variance(v) if len(v) > 1 else np.nan for v in values]
         return cls(np.array(means), np.array(variances), np.array([len(v) for v in values]))
 
     def floored(self, num_validation: float) -> "Arms":
@@ -46,8 +46,13 @@ class Arms:
         """
         share = (self.means * num_validation + 2) / (num_validation + 4)
         binomial = share * (1 - share) / (num_validation + 4)
-        is_constant = self.variances <= (1e-9 * self.means) ** 2
+        is_constant = self.variances <= (ROUNDING * self.means) ** 2
         return Arms(self.means, np.where(is_constant, binomial, self.variances), self.counts)
+
+
+def _variance(values: Array) -> float:
+    """Of the seeds of an arm; 0 if they are equal up to rounding, which the mean adds."""
+    return 0.0 if are_equal(values) else float(values.var(ddof=1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,8 @@ class Optima:
             f"the best setting is at the edge of the grid ({low_edge:g} to {high_edge:g}): "
             "unbounded, extend the grid"
         )
+        if self.best[i] <= low_edge == 0:
+            at_edge = "the best setting is 0, the end of its scale"
         if np.isnan(self.best[i]):
             at_edge = "no setting is best: the metric is the same at all of them"
         draws = self.draws if self.draws_apart is None else self.draws_apart

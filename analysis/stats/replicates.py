@@ -20,9 +20,14 @@ LEVEL = 0.95
 NO_SPREAD = "every seed measured the same: no interval"
 
 #: Values that differ by less than this fraction of their size are equal.
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 _SEED = 20170608
+
+
+def are_equal(values: Array) -> bool:
+    """Whether values differ by no more than rounding."""
+    return bool(np.ptp(values) <= ROUNDING * abs(values.mean()))
 
 
 def fixed_rng() -> np.random.Generator:
@@ -126,8 +131,7 @@ class Replicates:
         """Why the seeds give no interval; empty if they do."""
         if self.num_seeds < 2:
             return "one seed: no interval"
-        spreads = np.array([np.ptp(v) for v in self.values])
-        return NO_SPREAD if (spreads <= _ROUNDING * np.abs(self.means)).all() else ""
+        return NO_SPREAD if all(map(are_equal, self.values)) else ""
 
     @property
     def means(self) -> Array:

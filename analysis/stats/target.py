@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
+from analysis.stats.replicates import DRAWS, ROUNDING, Array, Estimate, Replicates, are_equal
 from analysis.tables.metric import ACCURACY, Metric
 
 #: If a run takes fewer to the target, it is not known well where it was reached [epochs].
@@ -129,6 +129,8 @@ def critical_batch(
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
     value, drawn = _ratio(slope, intercept)[0], None
+    if slope[0] * np.ptp(batches) <= ROUNDING * intercept[0]:
+        value = np.nan
     if not cells.no_interval:
         unit = _line(batches, np.eye(len(batches)), weights)
         with np.errstate(divide="ignore", invalid="ignore"):  # without a slope there is no ratio
@@ -182,9 +184,9 @@ def lack_of_fit(
     free_pure, free_fit = int((n - 1).sum()), len(values) - num_parameters
     if free_pure == 0 or free_fit < 1:
         return np.nan, np.nan
-    pure = sum(float(((v - v.mean()) ** 2).sum()) for v in values) / free_pure
-    if pure == 0:
+    if all(map(are_equal, values)):
         return np.nan, np.nan
+    pure = sum(float(((v - v.mean()) ** 2).sum()) for v in values) / free_pure
     means = np.array([v.mean() for v in values])
     f = float((n * (means - fitted) ** 2).sum()) / free_fit / pure
     return f, float(stats.f.sf(f, free_fit, free_pure))

@@ -145,6 +145,13 @@ def with_metric(
     """
     asked = asked or AskedMetric()
     name = _name(runs, asked)
+    if name in _OURS and asked.mode not in (None, _OURS[name].mode):
+        mode = _OURS[name].mode
+        msg = (
+            f"--metric-mode must be {mode} for {name}, of which that is better; got --metric-mode "
+            f"{asked.mode}. Leave it out."
+        )
+        raise ValueError(msg)
     if name in _OURS and (not len(runs) or runs[name].notna().all()):
         return _finite(Measured(runs, curves, _OURS[name]))
     loaded = read_metrics(results, runs)

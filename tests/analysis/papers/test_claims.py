@@ -374,3 +374,50 @@ def test_the_command_prints_a_verdict_for_every_claim(seeds, tmp_path, capsys):
     assert len(table) == 12
     for claim in table.itertuples():
         assert any(line.startswith(f"{claim.verdict:>14}  {claim.text} (") for line in printed)
+
+
+def verdict_on(runs: pd.DataFrame, text: str):
+    return next(v for v in judged(runs).verdicts if v.text == text)
+
+
+def test_a_point_whose_runs_have_no_result_is_not_said_not_to_have_been_run():
+    runs = runs_of(as_in_the_paper)
+    at = (runs["global_batch"] == 7680) & (runs["warmup_epochs"] == 0)
+    failed = runs.assign(outcome=runs["outcome"].mask(at, "failed"))
+    lacking = failed[(failed["global_batch"] != 7680) | (failed["warmup_epochs"] != 20)]
+
+    found = verdict_on(lacking, "At 7,680, training without warmup is worst")
+
+    assert found.why == (
+        "not run: batch 7,680 warmup 20 linear; run without a result: batch 7,680 warmup 0 linear"
+    )
+
+
+def test_only_points_of_the_question_that_diverged_are_named():
+    """Of those at 7,680 the claim about warmups beyond 5 epochs is not about none."""
+    runs = runs_of(as_in_the_paper)
+    lost = (runs["global_batch"] == 7680) & (runs["warmup_epochs"] == 0) & (runs["seed"] == 0)
+    runs = runs.assign(
+        outcome=runs["outcome"].mask(lost, "diverged"),
+        val_accuracy=runs["val_accuracy"].mask(lost),
+    )
+
+    beyond = verdict_on(runs, "At 7,680, accuracy falls with every warmup beyond 5 epochs")
+    worst = verdict_on(runs, "At 7,680, training without warmup is worst")
+
+    assert beyond.why == ""
+    assert worst.why.startswith("diverged, hence judged by rank: batch 7,680 warmup 0 linear 1 of")
+
+
+def test_the_heading_says_that_other_runs_are_left_out():
+    runs = runs_of(as_in_the_paper)
+    other = runs["seed"] == 4
+    configs = [
+        json.dumps({**json.loads(text), "bn_span": 64 if apart else 256})
+        for text, apart in zip(runs["config_json"], other, strict=True)
+    ]
+
+    assert judged(runs).heading.startswith("McCord & Dash 2021, judged on Simulated, Simulated")
+    assert judged(runs.assign(config_json=configs)).heading.startswith(
+        "McCord & Dash 2021, judged on 160 of 200 runs: Simulated, Simulated, 90 epochs."
+    )

@@ -170,3 +170,16 @@ def test_latex_itself_takes_the_table_whatever_the_names(batches, tmp_path):
 
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     assert b"1 page" in done.stdout if batches == 2 else b"2 pages" in done.stdout
+
+
+def test_equal_seeds_are_said_to_give_no_interval(runs):
+    caption = table_of(runs.assign(val_accuracy=0.8)).caption
+
+    assert "over which are mean and t interval; no interval where all seeds measured the" in caption
+    assert "one seed" not in caption
+
+
+def test_intervals_that_begin_at_0_are_shown(runs):
+    accuracy = 0.0001 * runs["seed"]  # the interval of the mean would begin below 0
+
+    assert "95 % interval" in table_of(runs.assign(val_accuracy=accuracy)).cells[0]

@@ -162,3 +162,13 @@ def test_the_validation_set_is_recognised_by_its_counts():
 def test_a_share_has_wilsons_interval():
     assert interval_of_share(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-4)
     assert share_in_words(5, 5) == "5 of 5 (57 to 100 %)"
+
+
+@pytest.mark.parametrize("value", [0.1, 0.7, 0.8])
+def test_seeds_that_all_measured_the_same_are_not_told_apart_by_rounding(value):
+    """The mean of three times 0.1 is not 0.1: a variance of 1e-34 would show any difference."""
+    alike, other = np.full(3, value), np.full(3, 0.25)
+
+    found = weigh(Contrasts.pairs((0, 1)), Arms.of([alike, other]))
+
+    assert np.isnan([found.p_for, found.p_against]).all()

@@ -525,3 +525,26 @@ def test_arms_of_which_runs_diverged_are_compared_by_rank():
     assert found.difference.note == (
         "diverged: 0 of 6 (0 to 39 %) and 5 of 6 (44 to 97 %); judged by rank"
     )
+
+
+def test_examples_that_are_the_same_at_every_batch_have_no_critical_batch():
+    """A slope of rounding is no slope, and rounding is no scatter of seeds."""
+    examples = np.repeat([7680 * 0.98 * 3.1, 7680 * 0.98 * 3.1 * (1 + 2e-16)], 3)
+    rows = [(b, e, True) for b, e in zip([10, 10, 20, 20, 40, 40], np.sort(examples), strict=True)]
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+
+    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+    assert np.isnan([fit.critical_batch.value, fit.lack_of_fit]).all()
+    assert fit.critical_batch.note.startswith("examples to target do not grow with the batch")
+
+
+def test_training_without_warmup_as_the_best_is_no_grid_to_extend():
+    runs = simulated_runs(
+        [256], [0, 5, 10], 3, accuracy=lambda b, w: 0.5 + 0.3 * (w == 0), noise=0.001,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+
+    (note,) = best_warmups(runs, np.random.default_rng(0)).table()["note"]
+
+    assert note == "the best setting is 0, the end of its scale"

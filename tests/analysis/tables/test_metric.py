@@ -255,3 +255,15 @@ def test_the_page_shows_the_metric_and_no_empty_accuracy(tmp_path):
     names = [column["name"] for column in data["columns"]]
     assert "val/rmse" in names
     assert not {"val_accuracy", "best_val_accuracy", "train_accuracy"} & {*names}
+
+
+def test_a_direction_that_contradicts_a_metric_of_ours_is_refused(tmp_path, capsys):
+    write_results(tmp_path, simulated(), simulated_curves(simulated(), 3))
+
+    for command in ("table", "estimates"):
+        code = main([command, str(tmp_path), "--metric", "val_loss", "--metric-mode", "max"])
+        assert code == 2
+        assert capsys.readouterr().out == (
+            "Error: --metric-mode must be min for val_loss, of which that is better; got "
+            "--metric-mode max. Leave it out.\n"
+        )
