@@ -26,7 +26,9 @@ _SLICE, _MOST_THREADS = 64, 8
 KEYS = ("run_id", "attempt")
 
 #: Columns that are never null, of runs or of epochs.
-NEVER_NULL = (*KEYS, "outcome", "global_batch", "warmup_epochs", "lr_rule", "seed", "epoch")
+NEVER_NULL = (
+    *KEYS, "outcome", "global_batch", "warmup_epochs", "lr_rule", "seed", "epoch", "config_json",
+)  # fmt: skip
 
 #: Columns that hold fractions: a value outside 0 to 1 means that the file is something else.
 FRACTIONS = ("val_accuracy", "best_val_accuracy", "train_accuracy")

@@ -211,11 +211,13 @@ def test_accuracies_in_percent_are_refused(results):
 
 
 def test_rows_without_what_every_run_has_are_refused(results):
-    rewrite(one_file(results), lr_rule=None, seed=None)
+    rewrite(one_file(results), lr_rule=None, seed=None, config_json=None)
 
     loaded = read_runs(results)
 
-    assert [unread.why for unread in loaded.unread] == ["it has rows without lr_rule, seed"]
+    assert [unread.why for unread in loaded.unread] == [
+        "it has rows without lr_rule, seed, config_json"
+    ]
     assert len(loaded.frame) == 3
 
 
