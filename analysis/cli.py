@@ -25,10 +25,6 @@ from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
 
-#: Columns that locate runs in a paper's grid and tell whether its published points compare.
-_PAPER_COLUMNS = (
-    "num_train_examples", "optimizer", "base_lr", "base_batch", "bn_span", "twin_of",
-)  # fmt: skip
 _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 
 
@@ -138,8 +134,9 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures import memory
     from analysis.figures.draw import draw_all
+    from analysis.papers.validity import COLUMNS as OF_DOUBTS
 
-    runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory.COLUMNS}])
+    runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory.COLUMNS, *OF_DOUBTS}])
     others = () if options.target is None else ("step", "examples_seen")
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options), *others))
     check_target(options.target, measured.metric.unit)
@@ -153,7 +150,7 @@ def _figures(options: argparse.Namespace) -> int:
 def _paper(options: argparse.Namespace) -> int:
     from analysis.papers.draw import draw_paper
 
-    runs = read_asked_runs(options, [*COLUMNS, *_PAPER_COLUMNS])
+    runs = read_asked_runs(options)
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
     for line in draw_paper(options.name, measured, options.out, options.results[0], options.width):
         say(line)

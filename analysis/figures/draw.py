@@ -1,6 +1,7 @@
 """Every figure of a sweep, drawn and saved."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from analysis.figures import style
@@ -13,6 +14,7 @@ from analysis.figures.points import by_rule
 from analysis.figures.save import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
+from analysis.papers.validity import doubts
 from analysis.stats.target import to_target
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.metric import Measured
@@ -27,12 +29,19 @@ def draw_all(
     """
     word = style.file_word(measured.metric)
     runs = measured.runs_with_metric
-    for compared in group_comparable(runs):
+    for group in group_comparable(runs):
+        compared = with_doubts(group)
         for name, ending, drawing in _drawings(compared, measured, width, target):
             yield from save(drawing, folder, _joined(f"{word}_{name}", ending))
     for compared in group_comparable(runs, (*AXES, "base_lr")):
-        if drawing := draw_best_rates(compared, measured.metric, width=width):
+        if drawing := draw_best_rates(with_doubts(compared), measured.metric, width=width):
             yield from save(drawing, folder, _joined(f"{word}_best_rates", compared.name))
+
+
+def with_doubts(compared: ComparableRuns) -> ComparableRuns:
+    """Comparable runs that say of themselves which of their points are not to be compared."""
+    about = ". ".join(filter(None, [compared.about, doubts(compared.runs)]))
+    return replace(compared, about=about)
 
 
 def _drawings(
@@ -53,6 +62,7 @@ def _drawings(
         return
     reached = best_reached(to_target(compared.runs, measured.curves, target, metric))
     about = f"{compared.title}; of each batch and seed the best warmup and lr rule"
+    about = ". ".join(filter(None, [about, doubts(compared.runs)]))
     goal = f"{metric.word} {metric.shown(target)}"
     if drawing := draw_steps_to_target(reached, goal, about, width=width):
         yield "steps_to_target", ending, drawing

@@ -20,6 +20,9 @@ Given = Axes | Sequence[Axes] | None
 #: Characters in a line of the title and of the note, on a screen.
 _TITLE, _NOTE = 88, 128
 
+#: Lines of title and note that a figure has room for, and the height of another one [inches].
+_FEW_LINES, _LINE = 5, 0.14
+
 #: Least gap between labels of an axis [pixels].
 _APART = 4
 
@@ -143,9 +146,15 @@ class Sheet:
             note = "\n".join(textwrap.fill(text, _NOTE) for text in words if text)
             small = {"fontsize": SMALL, "color": style.GREY, "x": 0.01, "ha": "left"}
             self.figure.supxlabel(note, **small, parse_math=False)
+            self._grow(wrapped.count("\n") + note.count("\n") + 2)
         self._legend(legend)
         self._part_ticks()
         return Drawing(self.figure, frame, caption)
+
+    def _grow(self, num_lines: int) -> None:
+        """Add height for words that would leave the panels none."""
+        beyond = max(0, num_lines - _FEW_LINES) * _LINE
+        self.figure.set_figheight(self.figure.get_figheight() + beyond)
 
     def _legend(self, title: str) -> None:
         found = [axes.get_legend_handles_labels() for axes in self.panels]

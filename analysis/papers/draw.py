@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures import style
 from analysis.figures.curves import MOST_BANDS, curve_points, limit_to_end
+from analysis.figures.draw import with_doubts
 from analysis.figures.final import BATCH, CUT, DIVERGED, WARMUP
 from analysis.figures.lines import Lane, draw_curve, draw_diverged, draw_points
 from analysis.figures.points import points, reading_note, reading_note_of_curves
@@ -52,7 +53,7 @@ def draw_paper(
         yield from of_optimizers(runs, results)
         return
     paper = PAPERS[name]
-    compared = nearest_runs(runs, paper)
+    compared = with_doubts(nearest_runs(runs, paper))
     placed = place_runs(compared.runs, paper)
     has_accuracy = runs[ACCURACY.name].notna().any()
     lacking: dict[tuple[Point, ...], list[str]] = {}

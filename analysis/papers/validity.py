@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.papers.grid import ended
 from analysis.tables.configs import stored_configs
 from analysis.tables.metric import ACCURACY, Metric
+from sweeper.spec.sentences import several
 
 #: Columns whose values make two runs different arms.
 ARM = ["global_batch", "warmup_epochs", "lr_rule", "base_lr"]
@@ -25,6 +26,14 @@ ALIKE = {
     "data": "data",
     "num_train_examples": "training examples",
 }
+
+
+#: What `doubts` reads of the runs table, besides the metric.
+COLUMNS = (*ARM, *ALIKE, "optimizer", "outcome", "lr_series_hash")
+
+
+#: Reasons in a caption.
+_MOST_SAID = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,18 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
     checks = (_same_arms, _confounded, edges, _one_seed, _dead_milestones, _updates)
     found = [finding for check in checks for finding in check(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
+
+
+def doubts(runs: pd.DataFrame) -> str:
+    """Why points of comparable runs are not to be compared, for captions; empty if they are."""
+    runs = ended(runs)
+    found = [*_same_arms(runs), *_confounded(runs)]
+    said = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_SAID]]
+    if beyond := len(found) - len(said):
+        said.append(
+            f"{several(beyond, 'more reason')} not to compare: see python -m analysis claims."
+        )
+    return " ".join(said)
 
 
 def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:

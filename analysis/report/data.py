@@ -14,7 +14,7 @@ from analysis.decide.proposals import propose
 from analysis.decide.words import as_pairs
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, lines
-from analysis.papers.validity import check_validity
+from analysis.papers.validity import check_validity, doubts
 from analysis.report.estimates import estimate_all
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import stored_configs
@@ -133,7 +133,7 @@ def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[s
 
 def _group(group: ComparableRuns, metric: Metric) -> dict[str, str]:
     """What tells comparable runs from others, and how the figure of them is to be read."""
-    note = reading_note(points(group.runs, metric.name))
+    note = f"{reading_note(points(group.runs, metric.name))} {doubts(group.runs)}".strip()
     return {"title": group.title, "about": group.about, "note": note}
 
 

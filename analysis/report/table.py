@@ -11,15 +11,12 @@ import pandas as pd
 
 from analysis.figures import style
 from analysis.figures.points import POINT, points
-from analysis.papers.validity import check_validity
+from analysis.papers.validity import doubts
 from analysis.stats.shares import share_in_words
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import with_known_spans
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from sweeper.spec.identity import words
-
-#: Kinds of validity findings about the points themselves, not about estimates from them.
-_OF_POINTS = {"confounded", "same_arms"}
 
 #: A longer LaTeX table is broken over pages, which two-column layouts do not allow [rows].
 _MOST_ROWS = 45
@@ -103,7 +100,7 @@ def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTab
     cells = [[*shown], *map(list, zip(*shown.values(), strict=True))]
     about = f" ({compared.about})" if compared.about else ""
     title = f"{style.title_word(metric)} after the last epoch: {compared.title}{about}."
-    parts = [title, _reading(frame), _held_fixed(compared.runs), _doubts(compared.runs, metric)]
+    parts = [title, _reading(frame), _held_fixed(compared.runs), doubts(compared.runs)]
     return PaperTable(frame, cells, " ".join(filter(None, parts)))
 
 
@@ -165,12 +162,6 @@ def _held_fixed(runs: pd.DataFrame) -> str:
     own = {f"{group}._target_": name for group, name in shared.items()}  # said by the group
     said = [f"{key}={value}" for key, value in shared.items() if own.get(key) != value]
     return f"Held fixed: {', '.join(said)}."
-
-
-def _doubts(runs: pd.DataFrame, metric: Metric) -> str:
-    """Why points of the table may not be compared; empty if they may."""
-    found = [doubt.text for doubt in check_validity(runs, metric) if doubt.kind in _OF_POINTS]
-    return " ".join(f"Not to be compared: {text}" for text in found)
 
 
 def _in_latex(text: str) -> str:

@@ -13,6 +13,7 @@ from analysis.figures import save
 from analysis.figures.curves import curve_points
 from analysis.figures.draw import draw_all
 from analysis.figures.points import points, reading_note
+from analysis.papers.validity import doubts
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured
 
@@ -183,3 +184,42 @@ def test_a_switch_that_is_off_does_not_part_old_runs_from_new_ones(runs):
     new = with_setting(runs, label_smoothing=None, zero_init_last_norm=False, base_lr=0.1)
 
     assert len(group_comparable(pd.concat([runs, new], ignore_index=True))) == 1
+
+
+@pytest.mark.parametrize("words", [("figures",), ("paper", "mccord2021")])
+def test_every_caption_says_which_points_are_not_to_be_compared(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(save, "FORMATS", ())
+    apart = simulated_runs(
+        [7680, 30720], [0, 5, 10], 2, accuracy=lambda b, w: 0.7, noise=0.01,
+        rng=np.random.default_rng(1),
+    )  # fmt: skip
+    spans = np.where(apart["global_batch"] == 7680, 768, 384)
+    write_results(tmp_path / "r", apart.assign(bn_span=spans), simulated_curves(apart, 3))
+    target = ["--target", "0.5"] if words == ("figures",) else []
+
+    assert main([*words, str(tmp_path / "r"), "--out", str(tmp_path / "out"), *target]) == 0
+
+    captions = [path.read_text() for path in (tmp_path / "out").rglob("*.txt")]
+    assert len(captions) >= 6
+    said = "Not to be compared: Arms differ in more than the question: BatchNorm span 768 at 7,680"
+    assert all(said in caption for caption in captions)
+
+
+def test_a_figure_grows_with_its_words(runs, tmp_path, monkeypatch):
+    """Matplotlib warns where words leave the panels no height, which fails a test."""
+    monkeypatch.setattr(save, "FORMATS", ("svg",))
+    long = runs.assign(data="D" * 300, model="M" * 300, data_about="about " * 100)
+
+    paths = list(draw_all(Measured(long, simulated_curves(long, 3)), tmp_path))
+
+    assert len(paths) == 15
+
+
+def test_a_caption_gives_three_reasons_and_counts_the_rest(runs):
+    """All four arms had the rates of another rule."""
+    other = with_setting(runs, lr_rule={"name": "none"}).assign(lr_rule="none")
+
+    found = doubts(pd.concat([runs, other], ignore_index=True))
+
+    assert found.count("Not to be compared: These arms are the same") == 3
+    assert found.endswith(" 1 more reason not to compare: see python -m analysis claims.")

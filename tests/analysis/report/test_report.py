@@ -611,3 +611,13 @@ def test_a_report_of_no_runs_is_said_to_be_empty(tmp_path, capsys):
     assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
 
     assert f"no runs in {tmp_path}: the page is empty\n" in capsys.readouterr().out
+
+
+def test_the_note_of_a_figure_says_which_points_are_not_to_be_compared(tmp_path):
+    runs = some_runs()
+    spans = np.where(runs["global_batch"] == runs["global_batch"].min(), 64, 256)
+    write_results(tmp_path, runs.assign(bn_span=spans), simulated_curves(runs, 3))
+
+    (group,) = report_data([str(tmp_path)], "command")["groups"]
+
+    assert "Not to be compared: Arms differ in more than the question: BatchNorm" in group["note"]
