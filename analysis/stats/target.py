@@ -26,9 +26,11 @@ def to_target(
 
     Returns:
         The runs that finished or diverged, with `epochs_to_target`, `steps_to_target`,
-        `examples_to_target` (null: never reached) and `reached_target`.
+        `examples_to_target` (null: never reached) and `reached_target`. Of a run that finished and
+        has no curve, whose file may be damaged, this is not known: it is left out.
     """
-    ended = runs[runs["outcome"].isin(["finished", "diverged"])]
+    has_curve = runs["run_id"].isin(curves.loc[curves[metric.name].notna(), "run_id"])
+    ended = runs[(runs["outcome"] == "diverged") | (has_curve & (runs["outcome"] == "finished"))]
     names = {
         "epoch": "epochs_to_target",
         "step": "steps_to_target",

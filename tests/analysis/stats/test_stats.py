@@ -548,3 +548,17 @@ def test_training_without_warmup_as_the_best_is_no_grid_to_extend():
     (note,) = best_warmups(runs, np.random.default_rng(0)).table()["note"]
 
     assert note == "the best setting is 0, the end of its scale"
+
+
+def test_a_run_whose_curve_is_lost_has_not_missed_the_target():
+    runs = simulated_runs(
+        [256], [5], 3, accuracy=lambda b, w: 0.8, noise=0.001, rng=np.random.default_rng(0)
+    )
+    runs.loc[2, "outcome"] = "diverged"
+    curves = simulated_curves(runs, 9)
+    lost, ended_early = runs["run_id"].iloc[[1, 2]]
+    known = curves[~curves["run_id"].isin([lost, ended_early])]
+
+    found = to_target(runs, known, 0.5).set_index("run_id")["reached_target"]
+
+    assert found.to_dict() == {runs["run_id"].iloc[0]: True, ended_early: False}
