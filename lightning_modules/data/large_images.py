@@ -16,6 +16,7 @@ from lightning_modules.data.on_disk import opened
 from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.streaming import Batch, Stream, workers_for
 from lightning_modules.process.transfer import sent
+from sweeper.spec.values import Count
 
 
 class EncodedImages(Protocol):
@@ -55,9 +56,9 @@ class LargeImages:
         root: str,
         source: str,
         num_workers: int | str,
-        size: int,
-        resize: int,
-        num_classes: int,
+        size: Count,
+        resize: Count,
+        num_classes: Count,
         num_train_examples: int,
         num_val_examples: int,
     ) -> None:

@@ -17,6 +17,7 @@ from lightning_modules.data.randomness import epoch_order, example_uniforms
 from lightning_modules.data.shared import shared_array
 from lightning_modules.data.torchvision_files import torchvision_images
 from lightning_modules.process.transfer import sent
+from sweeper.spec.values import Count
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -46,8 +47,8 @@ class SmallImages:
         root: str,
         source: str,
         download: bool,
-        shape: Sequence[int],
-        num_classes: int,
+        shape: Sequence[Count],
+        num_classes: Count,
         num_train_examples: int,
         num_val_examples: int,
         padding: int,

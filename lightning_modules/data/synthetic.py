@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.process.transfer import sent
+from sweeper.spec.values import Count
 
 
 class RandomImages:
@@ -21,11 +22,11 @@ class RandomImages:
     def __init__(
         self,
         *,
-        shape: Sequence[int],
-        num_classes: int,
+        shape: Sequence[Count],
+        num_classes: Count,
         num_train_examples: int,
         num_val_examples: int,
-        distinct: int,
+        distinct: Count,
     ) -> None:
         self.input_shape = tuple(shape)
         self.num_classes = num_classes
@@ -62,7 +63,7 @@ class GaussianNoise:
     num_classes = 1
     num_val_examples = 1
 
-    def __init__(self, *, length: int, num_train_examples: int) -> None:
+    def __init__(self, *, length: Count, num_train_examples: int) -> None:
         self.input_shape = (length,)
         self.num_train_examples = num_train_examples
         self._seed, self._epoch = 0, 0

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.data.labels import check_count
+from sweeper.spec.values import Count
 
 
 class TextBytes:
@@ -26,7 +27,7 @@ class TextBytes:
     num_classes = 256
 
     def __init__(
-        self, *, name: str, root: str, length: int, num_train_examples: int, num_val_examples: int
+        self, *, name: str, root: str, length: Count, num_train_examples: int, num_val_examples: int
     ) -> None:
         del name
         if not Path(root).is_file():

@@ -53,7 +53,8 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
                 found[micro_batch] = _traced(brief(config, micro_batch), is_fake=is_fake)
             except Exception as error:  # noqa: BLE001  whatever the module does with fake tensors
                 traceback.print_exc()
-                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                raised = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+                why = f"first steps on a CPU raised {raised}, and those of the run may too"
             else:
                 break
     if not found:

@@ -4,11 +4,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sweeper.spec.values import Count
+
 
 class ByteTransformer(nn.Module):
     """A decoder-only transformer with pre-normalisation and learned positions.
 
     `input_shape` is the length of a sequence; the number of heads divides the width of embeddings.
+
+    Raises:
+        ValueError: if the number of heads does not divide the width.
 
     Source:
         Radford et al. 2019, "Language models are unsupervised multitask learners" (GPT-2).
@@ -16,8 +21,11 @@ class ByteTransformer(nn.Module):
     """
 
     def __init__(
-        self, input_shape: tuple[int], num_classes: int, *, width: int, depth: int, heads: int
+        self, input_shape: tuple[int], num_classes: int, *, width: Count, depth: Count, heads: Count
     ) -> None:
+        if width % heads:
+            msg = f"model.heads must divide model.width; got {heads=}, {width=}. Change one."
+            raise ValueError(msg)
         super().__init__()
         self.symbols = nn.Embedding(num_classes, width)
         self.positions = nn.Parameter(torch.empty(input_shape[0], width))

@@ -5,6 +5,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sweeper.spec.values import Positive
+
 
 class NoisyQuadratic(nn.Module):
     """Minimise ``sum_i h_i w_i^2 / 2`` from gradients ``h_i w_i + sqrt(c_i) z_i`` per example.
@@ -27,7 +29,7 @@ class NoisyQuadratic(nn.Module):
     noise_stds: Tensor
 
     def __init__(
-        self, input_shape: tuple[int], num_classes: int, *, decay: float, noise_scale: float
+        self, input_shape: tuple[int], num_classes: int, *, decay: float, noise_scale: Positive
     ) -> None:
         super().__init__()
         del num_classes

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
+from sweeper.spec.values import Count
+
 
 class SmallResNet(nn.Module):
     """Stages of residual blocks for small images: 6 n + 2 layers for three stages of n blocks.
@@ -25,9 +27,9 @@ class SmallResNet(nn.Module):
         num_classes: int,
         *,
         name: str,
-        blocks: int,
-        channels: Sequence[int],
-        stem_stride: int,
+        blocks: Count,
+        channels: Sequence[Count],
+        stem_stride: Count,
     ) -> None:
         super().__init__()
         del name

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sweeper.spec.values import Count
+
 
 class SmallCNN(nn.Module):
     """Strided 3x3 convolutions and two dense layers, all but the last with BatchNorm.
@@ -18,8 +20,8 @@ class SmallCNN(nn.Module):
         input_shape: tuple[int, int, int],
         num_classes: int,
         *,
-        channels: Sequence[int],
-        hidden: int,
+        channels: Sequence[Count],
+        hidden: Count,
     ) -> None:
         super().__init__()
         before, height, width = input_shape

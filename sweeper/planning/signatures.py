@@ -1,6 +1,7 @@
 """Checks settings against the signatures that receive them, read from sources: no import."""
 
 import ast
+import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -15,13 +16,18 @@ _GIVEN = {"data": (0, ()), "model": (2, ()), "optimizer": (1, ("lr",))}
 #: Annotations of our own classes' settings, as rules.
 _RULES = {
     "int": "a whole number, 0 or more",
+    "Count": "a whole number, 1 or more",
     "float": "a number",
+    "NotNegative": "a number, 0 or more",
+    "Positive": "a number above 0",
     "str": "a string",
     "bool": "true or false",
-    "Sequence[int]": "a list of whole numbers, 0 or more",
+    "Sequence[Count]": "a list of whole numbers, 1 or more",
     "Sequence[float]": "a list of numbers",
     "Mapping[str, Any]": "a group",
 }
+_LEAST_WHOLE = {"int": 0, "Count": 1}
+_LEAST = {"float": -math.inf, "NotNegative": 0, "Positive": math.ulp(0.0)}
 _MOST_HOPS = 3
 
 
@@ -59,9 +65,22 @@ def _mistakes(key: str, group: Component) -> list[str]:
         if name not in names and not settings.takes_more:
             found.append(f"{key}.{name} must be a setting of {what}; {got}. {hint}")
         elif is_ours(group.target) and not _fits(value, rule := names.get(name, "")):
-            rules = " or ".join(_RULES.get(part, part) for part in rule.split(" | "))
+            rules = ", or ".join(map(_rule, rule.split(" | ")))
             found.append(f"{key}.{name} must be {rules}; {got}.".replace("None", "null"))
     return found
+
+
+def _rule(annotation: str) -> str:
+    """What a value of an annotation must be, in words."""
+    if choices := _choices(annotation):
+        return f"one of {', '.join(choices)}"
+    return _RULES.get(annotation, annotation)
+
+
+def _choices(annotation: str) -> tuple[str, ...]:
+    """The values of a `Literal`; none of another annotation."""
+    is_literal = annotation.startswith("Literal[")
+    return ast.literal_eval(f"({annotation[8:-1]},)") if is_literal else ()
 
 
 class _Parameters:
@@ -124,15 +143,17 @@ def _statements(module: str) -> list[ast.stmt]:
 
 def _fits(value: Any, annotation: str) -> bool:
     """Whether a value fits an annotation, as far as the annotation can be interpreted."""
-    return value is None or any(_is(value, part) for part in annotation.split(" | "))
+    return any(_is(value, part) for part in annotation.split(" | "))
 
 
 def _is(value: Any, kind: str) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind == "int":
-        return is_number and isinstance(value, int) and value >= 0
-    if kind == "float":
-        return is_number
+    if choices := _choices(kind):
+        return value in choices
+    if kind in _LEAST_WHOLE:
+        return is_number and isinstance(value, int) and value >= _LEAST_WHOLE[kind]
+    if kind in _LEAST:
+        return is_number and (value > 0 or value >= _LEAST[kind])
     if kind.startswith("Sequence["):
         of = kind.removeprefix("Sequence[").removesuffix("]")
         return isinstance(value, list) and bool(value) and all(_is(item, of) for item in value)

@@ -78,7 +78,10 @@ def test_methods_and_precisions_are_traced(traced, changes):
 def test_a_model_that_fails_says_why(traced):
     trace = traced(model={"_target_": "provoked.Raising"})
 
-    assert trace.why_not == "RuntimeError: the third micro-batch is cursed"
+    assert trace.why_not == (
+        "first steps on a CPU raised RuntimeError: the third micro-batch is cursed, and those of "
+        "the run may too"
+    )
     assert trace.classes == {}
 
 

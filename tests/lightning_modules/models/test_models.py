@@ -90,7 +90,6 @@ def test_the_last_layer_may_start_as_goyals():
         ),
         ({"name": "alexnet", "stem": "small"}, r"model\.stem=small is for ResNets; got .*alexnet"),
         ({"name": "alexnet", "head_std": 0.1}, r"model\.head_std is for ResNets"),
-        ({"name": "resnet18", "stem": "tiny"}, r"must be one of auto, imagenet, small; got model"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes, message):
@@ -162,3 +161,8 @@ def test_gradients_of_the_small_network_have_the_layout_of_its_images():
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
     for one, other in zip(small.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match=r"must divide model\.width; got heads=3, width=128\."):
+        model("byte_transformer", (8,), heads=3)

@@ -56,7 +56,7 @@ def test_a_name_that_nobody_has_is_refused(config, results, changes, said):
 def test_a_name_that_may_be_there_is_not(config, results, target):
     model = {"_target_": target, "name": "vit_b_16.of_some_training"}
     if target.startswith(LIBRARY):
-        model |= {"stem": "as_is", "head_std": None, "settings": {}}
+        model |= {"stem": "auto", "head_std": None, "settings": {}}
 
     assert plan([config(model=model)], Ledger(results)).specs
 

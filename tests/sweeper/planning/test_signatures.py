@@ -1,0 +1,38 @@
+"""Settings of our models and data that none of them can have are refused by the plan."""
+
+import pytest
+
+from sweeper.planning.plan import plan
+from sweeper.store.ledger import Ledger
+
+WHOLE = "must be a whole number, 1 or more; got"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model.channels=[0]", "model.channels must be a list of whole numbers, 1 or more; got"),
+        ("model.channels=[]", "model.channels must be a list of whole numbers, 1 or more; got"),
+        ("model.channels=null", "model.channels must be a list of whole numbers, 1 or more; got"),
+        ("model.hidden=-1", f"model.hidden {WHOLE} model.hidden=-1"),
+        ("model=resnet8 model.blocks=0", f"model.blocks {WHOLE} model.blocks=0"),
+        ("model=resnet8 model.stem_stride=0", f"model.stem_stride {WHOLE} model.stem_stride=0"),
+        ("model=byte_transformer model.depth=0", f"model.depth {WHOLE} model.depth=0"),
+        ("model=resnet18 model.stem=tiny", "model.stem must be one of auto, imagenet, small; got"),
+        ("model=resnet18 model.head_std=-1", "model.head_std must be a number, 0 or more, or null;"),
+        ("model=noisy_quadratic model.noise_scale=0", "model.noise_scale must be a number above 0"),
+        ("data=synthetic data.num_classes=0", f"data.num_classes {WHOLE} data.num_classes=0"),
+    ],
+)
+def test_a_size_that_no_model_can_have_is_refused(grid, results, words, said):
+    with pytest.raises(ValueError, match="; got") as refused:
+        plan(grid(*words.split()), Ledger(results))
+
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "words", ["model=resnet18 model.head_std=0", "model.hidden=1", "data.validation_fold=0"]
+)
+def test_the_least_size_is_not(grid, results, words):
+    assert plan(grid(*words.split()), Ledger(results)).specs
