@@ -20,7 +20,7 @@ from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.refusals import check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
-from sweeper.console.planned_runs import compared, course, guarantees
+from sweeper.console.planned_runs import compared, course, guarantees, rates
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.console.table import Column, FittedTable
 from sweeper.console.text import note, say, text_console
@@ -217,7 +217,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         )
     kinds = _one_of_each_kin(planned)
     memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in kinds]
-    said = [*memory, *map(course, kinds), *map(compared, kinds)]
+    said = [*memory, *map(rates, kinds), *map(course, kinds), *map(compared, kinds)]
     for sentence in dict.fromkeys(said):
         if sentence:
             console.print(sentence)

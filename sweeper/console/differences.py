@@ -10,6 +10,12 @@ from sweeper.spec.identity import Words
 _FIRST = ("batch", "warmup", "lr_rule", "seed", "module", "model", "data", "optimizer", "base_lr")
 #: These are stated for all runs together if the runs agree in them.
 _ALWAYS_SAID = (*_FIRST, "schedule", "epochs")
+#: These are stated too where they are in use.
+_SAID_IF_ON = (
+    "perturbation", "perturbation.rho", "ema_decay", "gradient_clip", "trainer.gradient_clip_val",
+    "label_smoothing", "loss_items",
+)  # fmt: skip
+_OFF = ("none", "0")
 
 #: A key, with its value and the choices of groups that it belongs to.
 _Setting = tuple[str, tuple[str, tuple[str, ...]]]
@@ -64,14 +70,21 @@ class Differences:
         return " ".join(f"{key}={run[key][0]}" for key in self.keys if key in run)
 
     def common(self) -> str:
-        """The usual keys in which all runs agree: `warmup=5 lr_rule=linear`."""
-        differing = set(self.keys)
+        """The usual keys in which all runs agree: `warmup=5 lr_rule=linear`.
+
+        A constant schedule of a module's own optimizer is left out, since it is a factor of 1 on
+        the rates of the module's own schedulers.
+        """
+        differing, shown = set(self.keys), (*_ALWAYS_SAID, *_SAID_IF_ON)
         said = {
             key: value
             for (key, _), value in self._first.items()
-            if key in _ALWAYS_SAID and key not in differing and value != "null"
+            if key in shown and key not in differing and value != "null"
+            if key in _ALWAYS_SAID or value not in _OFF
         }
-        return " ".join(f"{key}={said[key]}" for key in _ALWAYS_SAID if key in said)
+        if (said.get("optimizer"), said.get("schedule")) == ("module", "constant"):
+            del said["schedule"]
+        return " ".join(f"{key}={said[key]}" for key in shown if key in said)
 
 
 def _place(key: str) -> int:

@@ -1,4 +1,4 @@
-"""Sentences on planned runs below the table: the metric, changes during a run, guarantees."""
+"""Sentences on planned runs below the table: rates, metric, changes during a run, guarantees."""
 
 from sweeper.spec.guarantees import missing
 from sweeper.spec.run_spec import RunSpec
@@ -13,6 +13,16 @@ def compared(spec: RunSpec) -> str:
         return ""
     better = "higher" if mode == "max" else "lower"
     return f"Runs are compared by {name} ({better} is better)."
+
+
+def rates(spec: RunSpec) -> str:
+    """What the peak rates of the table are; empty if they are learning rates."""
+    if not spec.config.keeps_own_optimizer:
+        return ""
+    return (
+        "peak lr is a factor on the rates that the optimizers and schedulers of "
+        f"{spec.config.module.name} set."
+    )
 
 
 def course(spec: RunSpec) -> str:

@@ -9,7 +9,7 @@ from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.own_project import with_facts
-from sweeper.console.planned_runs import guarantees
+from sweeper.console.planned_runs import guarantees, rates
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
 from sweeper.store.row import planned_columns
@@ -143,6 +143,7 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
     assert config["guarantees"] == held
     assert planned_columns(spec)["guarantees"] == ", ".join(held)
     assert guarantees(spec).startswith(f"Confirmed for Module: {', '.join(held)}; not confirmed: ")
+    assert "peak lr is a factor on the rates that the optimizers and sched" in rates(spec)
 
 
 def test_of_our_module_nothing_is_to_be_found_out(fill):

@@ -84,6 +84,7 @@ def test_settings_of_a_class_of_the_users_own_tell_runs_apart(config):
             module={"_target_": "mine.Net", **module},
             data={"_target_": "mine.Data", "num_train_examples": 61440},
             optimizer={"_target_": "module.configure_optimizers", "name": "module"},
+            schedule={"name": "constant"},
             base_lr=None,
             bn_span=None,
             model=None,
@@ -95,7 +96,7 @@ def test_settings_of_a_class_of_the_users_own_tell_runs_apart(config):
 
     assert found.keys == ["module.width", "module.encoder", "module.encoder.depth"]
     assert found.label(runs[1]) == "module.width=8 module.encoder=B module.encoder.depth=2"
-    assert "module=Net data=Data optimizer=module" in found.common()
+    assert "module=Net data=Data optimizer=module epochs=30" in found.common()
 
 
 def test_a_key_that_only_some_runs_have_tells_them_apart(config):
@@ -114,6 +115,17 @@ def test_what_does_not_differ_is_said_once_of_all(grid):
     assert Differences(runs).common() == (
         "warmup=5 lr_rule=linear seed=0 model=SmallCNN data=Digits optimizer=sgd base_lr=0.025 "
         "schedule=periodic_decay epochs=30"
+    )
+
+
+def test_methods_that_are_on_are_said_too(grid):
+    words = ["perturbation=sam", "ema_decay=0.99", "gradient_clip=1", "warmup=0", "lr_rule=none"]
+    runs = [run_spec(config).words for config in grid("batch=3840,7680", *words)]
+
+    assert Differences(runs).common() == (
+        "warmup=0 lr_rule=none seed=0 model=SmallCNN data=Digits optimizer=sgd base_lr=0.025 "
+        "schedule=periodic_decay epochs=30 perturbation=sam perturbation.rho=0.05 ema_decay=0.99 "
+        "gradient_clip=1"
     )
 
 
