@@ -31,6 +31,7 @@ from sweeper.spec.exit_codes import DONE, RUN_FAILED
 from sweeper.spec.guarantees import GUARANTEES, OF_LAYOUTS, missing
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
 
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
         return refuse(error)
     console = text_console()
     for sentence in left_out:
-        console.print(f"skipped: {sentence}")
+        console.print(f"skipped layout (ranks x accumulation steps) {sentence}")
     try:
         rows = [row for one in configs for row in compare(one, layouts, one.precision)]
     except ValueError as error:
@@ -169,9 +170,8 @@ def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict
     ledger.prepare()
     planned = plan([config.resolved], ledger)
     (spec,) = planned.specs
-    to_do, split = tasks(planned, ledger, retry=None, rerun=None), spec.split
-    layout = f"{split.world_size}x{split.accumulation_steps}"
-    note(f"Training an epoch in {config.precision} on layout {layout} ({which}) ...")
+    to_do = tasks(planned, ledger, retry=None, rerun=None)
+    note(f"Training an epoch in {config.precision} on layout {which}: {_in_words(spec.split)} ...")
     for event in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
         for text in event.said:
             note(text)
@@ -181,6 +181,11 @@ def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict
         msg = f"every layout must finish training; {spec.point} {row['outcome']}: {row['reason']}"
         raise ValueError(msg)
     return spec, row, ledger.run_folder(spec.run_id) / CHECKPOINT
+
+
+def _in_words(split: BatchSplit) -> str:
+    parts = f"{several(split.accumulation_steps, 'micro-batch')} of {split.micro_batch}"
+    return f"{several(split.world_size, 'rank')}, each with {parts} per step"
 
 
 def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
@@ -214,7 +219,8 @@ def _feasible(
     for layout in layouts.split(","):
         changes = _changes(config, layout)
         if changes is None:
-            left_out.append(f"{layout}: batch={config.batch} cannot be split this way.")
+            parts = " x ".join(layout.split("x"))
+            left_out.append(f"{layout}: batch={config.batch} is no multiple of {parts}.")
         elif changes not in feasible:
             try:
                 list(map(run_spec, with_facts([config.replaced(**changes).resolved], results)))
@@ -262,10 +268,11 @@ def _show(rows: Sequence[Trained], console: Console) -> None:
         )
     console.print(table, soft_wrap=False)
     console.print(
-        "value: the validation loss, or the metric of your own module. difference: the largest "
-        "over the model's tensors, relative to the tensor's largest value, compared with "
-        "the first layout after one epoch. With BatchNorm, training amplifies float32 "
-        "rounding, so no bound is guaranteed; use float64 (docs/layouts.md)."
+        "micro: examples of a micro-batch. acc: accumulation steps. value: the validation loss, or "
+        "the metric of your own module. difference: the largest over the model's tensors, "
+        "relative to the tensor's largest value, compared with the first layout after one epoch. "
+        "With BatchNorm, training amplifies float32 rounding, so no bound is guaranteed; use "
+        "float64 (docs/layouts.md)."
     )
 
 

@@ -61,10 +61,12 @@ def printable(text: str) -> str:
 
 
 def several(number: int, noun: str) -> str:
-    """A count and its noun: `1 run`, `3 runs`, `2 studies`."""
+    """A count and its noun: `1 run`, `3 runs`, `2 studies`, `4 batches`."""
     if number == 1:
         return f"1 {noun}"
-    return f"{number} {noun.removesuffix('y')}ies" if noun.endswith("y") else f"{number} {noun}s"
+    if noun.endswith("y"):
+        return f"{number} {noun.removesuffix('y')}ies"
+    return f"{number} {noun}{'e' * noun.endswith('ch')}s"
 
 
 def _sentences(

@@ -182,7 +182,9 @@ def test_an_error_of_the_comparing_process_arrives_here(tmp_path):
 def test_a_layout_that_does_not_finish_training_ends_the_command_with_its_reason(capsys):
     words = ["batch=256", "model._target_=provoked.Raising"]
 
-    assert main([*words, "data.num_train_examples=1024", "--layouts=1x1,1x2"]) == 1
+    assert main([*words, "data.num_train_examples=1024", "--layouts=1x1,1x2,3x1"]) == 1
 
-    said = capsys.readouterr().err
+    shown, said = capsys.readouterr()
+    assert "accumulation steps) 3x1: batch=256 is no multiple of 3 x 1.\n" in shown
+    assert "in 64-true on layout 1 of 2: 1 rank, each with 1 micro-batch of 256 per step ..." in said
     assert "\nThe layouts could not be compared.\nevery layout must finish training; " in said
