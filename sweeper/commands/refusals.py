@@ -73,6 +73,22 @@ def check_dashes(words: Sequence[str]) -> None:
             raise ValueError(msg)
 
 
+#: Flags of Hydra's by which its primary config is replaced.
+_OF_PRIMARY = ("--config-name", "-cn", "--config-path", "-cp")
+
+
+def check_primary(words: Iterable[str]) -> None:
+    """ValueError for another primary config than ours, which has the keys and their defaults."""
+    for word in words:
+        if word.partition("=")[0] in _OF_PRIMARY:
+            msg = (
+                f"The primary config must be sweeper's own, which has every key; got {word}. Put "
+                "your settings into FOLDER/experiment/NAME.yaml, with # @package _global_ in its "
+                "first line, and write --config-dir FOLDER +experiment=NAME."
+            )
+            raise ValueError(msg)
+
+
 def sentence(error: Exception, given: Sequence[str] = ()) -> str:
     """Hydra's message in our form: what must hold, what was given, what to do."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))

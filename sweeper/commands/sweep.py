@@ -24,6 +24,7 @@ from sweeper.commands.refusals import (
     check_config_dir,
     check_dashes,
     check_no_question,
+    check_primary,
     refuse,
 )
 from sweeper.console.live import LiveTable, live_table
@@ -83,6 +84,7 @@ def _run_hydra() -> None:
         for flag, folder in pairwise(sys.argv):
             if flag in {"--config-dir", "-cd"}:
                 check_config_dir(folder, sys.argv[1:])
+        check_primary(sys.argv[1:])
         check_dashes([word for word in sys.argv[1:] if word.startswith("-")])
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()

@@ -138,6 +138,20 @@ def test_flags_of_hydras_are_no_keys():
     check_dashes(["-m", "--multirun", "--cfg", "job", "--config-dir=x", "--resolve", "-c", "--run"])
 
 
+@pytest.mark.parametrize("flag", ["--config-name=mine", "--config-name", "-cn", "--config-path"])
+def test_another_primary_config_is_refused(flag, command, tmp_path):
+    """An empty one left no key to set, and what another one set was not read with -m."""
+    (tmp_path / "mine.yaml").touch()
+
+    done = command("--config-dir", tmp_path, flag, "mine", "module._target_=my.Net", "batch=32")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "Nothing was started.\nThe primary config must be sweeper's own, which has every key; got "
+        f"{flag}. Put your settings into FOLDER/experiment/NAME.yaml"
+    )
+
+
 def test_a_setting_that_a_recipe_has_made_impossible_can_be_taken_away(monkeypatch, capsys):
     words = ["+recipe=nado2021_nesterov", "optimizer=adam"]
     monkeypatch.setattr(sys, "argv", ["sweeper", "plan", *words])
