@@ -47,7 +47,7 @@ from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.modules.classifier import Classifier
 from lightning_modules.modules.hooks import after_hook
 from lightning_modules.modules.own_logger import OwnLogger
-from lightning_modules.modules.own_project import made, made_module
+from lightning_modules.modules.own_project import made, made_data, made_module
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
@@ -96,7 +96,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         use_deterministic_algorithms()
     check_world(spec.split.world_size)
     seed_everything(spec.config.seed)
-    data = made(spec.config.data, batch_size=spec.split.micro_batch)
+    data = made_data(spec.config.data, spec.config.module.target, batch_size=spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
     callbacks = _callbacks(spec, context, plan, position, module)

@@ -44,6 +44,12 @@ class DataModule(L.LightningDataModule):
         return [DataLoader(self.val, batch_size=8), DataLoader(self.train, batch_size=40)]
 
 
+class ShapedDataModule(DataModule):
+    """Says what our classifier asks for."""
+
+    input_shape, num_classes = (4,), 2
+
+
 class Module(L.LightningModule):
     """Two groups with rates of their own, under OneCycle by step."""
 

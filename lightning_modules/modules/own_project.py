@@ -54,6 +54,55 @@ def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
         raise ValueError(msg) from error
 
 
+def made_data(
+    component: Component | Mapping[str, Any], trained_by: str, *, batch_size: int
+) -> Any:
+    """A data set of ours, or a user's, or a user's LightningDataModule.
+
+    Args:
+        component: as for `made`.
+        trained_by: the module's `_target_`; our classifier asks for a shape and classes.
+        batch_size: passed if the target takes it [examples].
+
+    Raises:
+        ValueError: as `made`, or if it is something else.
+    """
+    _check_key(component, "data", "module", pl.LightningModule)
+    data = made(component, batch_size=batch_size)
+    kind = type(data).__name__
+    asked = ("input_shape", "num_classes") if is_ours(trained_by) else ()
+    own = () if isinstance(data, pl.LightningDataModule) else ("num_train_examples", "set_epoch")
+    if lacking := [name for name in (*asked, *own) if not hasattr(data, name)]:
+        remedy = (
+            "Name your LightningModule with module._target_=, or give the data what our classifier "
+            "asks for (docs/data.md)."
+            if asked
+            else "Write a LightningDataModule that has the data set in its loaders."
+        )
+        kind += ", a LightningDataModule" * isinstance(data, pl.LightningDataModule)
+        msg = f"data must have {lacking[0]}; got {kind}, which has none. {remedy}"
+        raise ValueError(msg)
+    return data
+
+
+def _check_key(
+    component: Component | Mapping[str, Any], key: str, other: str, of_other: type
+) -> None:
+    """Refuse a class that belongs under another key, before it is asked for its arguments.
+
+    Raises:
+        ValueError: if the target is such a class.
+    """
+    target = component.target if isinstance(component, Component) else component["_target_"]
+    found = imported(target, f"{key}._target_")
+    if isinstance(found, type) and issubclass(found, of_other):
+        msg = (
+            f"{key}._target_ must name your {key}; got {target}, a {of_other.__name__}, which is "
+            f"for {other}._target_. Are they swapped?"
+        )
+        raise ValueError(msg)
+
+
 def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
     """A user's module, with the layers of its `configure_model`.
 
@@ -62,6 +111,7 @@ def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
     Raises:
         ValueError: as `made`, or if it is no LightningModule.
     """
+    _check_key(component, "module", "data", pl.LightningDataModule)
     module = made(component)
     if not isinstance(module, pl.LightningModule):
         msg = (
@@ -124,7 +174,11 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     seed_everything(config["seed"])
     seeds: list[object] = []
     with noted_seeds(seeds):
-        data = made({k: v for k, v in config["data"].items() if k != "about"}, batch_size=1)
+        data = made_data(
+            {key: value for key, value in config["data"].items() if key != "about"},
+            config["module"]["_target_"],
+            batch_size=1,
+        )
     found: dict[str, Any] = {}
     loader: Any = None
     order: list[int] = []

@@ -66,7 +66,7 @@ def several(number: int, noun: str) -> str:
         return f"1 {noun}"
     if noun.endswith("y"):
         return f"{number} {noun.removesuffix('y')}ies"
-    return f"{number} {noun}{'e' * noun.endswith('ch')}s"
+    return f"{number} {noun}{'e' * noun.endswith('tch')}s"
 
 
 def _sentences(

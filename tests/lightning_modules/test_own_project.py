@@ -189,7 +189,42 @@ def test_what_a_plan_must_know_is_found_out():
     }  # fmt: skip
     assert not facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
-    assert facts({**project, "module": ours}) == {"num_train_examples": 96}
+    shaped = {"_target_": "strangers.ShapedDataModule"}
+    assert facts({**project, "module": ours, "data": shaped}) == {"num_train_examples": 96}
+
+
+OURS = "lightning_modules.modules.classifier.Classifier"
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "said"),
+    [
+        ("strangers.DataModule", "strangers.Module",
+         "data._target_ must name your data; got strangers.Module, a LightningModule, whi"),
+        ("strangers.Module", "strangers.Module", "data._target_ must name your data; got"),
+        ("strangers.DataModule", "strangers.DataModule",
+         "module._target_ must name your module; got strangers.DataModule, a LightningDataModule,"),
+        ("strangers.Module", "torch.nn.Identity", "data must have num_train_examples; got Identity"),
+        (OURS, "strangers.DataModule",
+         "data must have input_shape; got DataModule, a LightningDataModule, which has none. Name "
+         "your LightningModule with module._target_="),
+        (OURS, "strangers.Module", "data._target_ must name your data; got strangers.Module"),
+    ],
+)  # fmt: skip
+def test_what_is_no_module_or_no_data_is_refused_with_the_key_where_it_belongs(module, data, said):
+    project = {"module": {"_target_": module}, "data": {"_target_": data}, "seed": 0}
+
+    with pytest.raises(ValueError, match="; got") as refused:
+        facts(project)
+
+    assert str(refused.value).startswith(said)
+
+
+def test_a_run_refuses_data_that_no_plan_has_looked_at(run_words):
+    words = ["data=own", "data._target_=strangers.DataModule", "+data.num_train_examples=96"]
+
+    with pytest.raises(ValueError, match="data must have input_shape; got DataModule, a Lightning"):
+        run_words(*words, "batch=32", "bn_span=32", "warmup=0", "epochs=1")
 
 
 def test_items_that_cannot_be_counted_are_found_out_too():
