@@ -96,7 +96,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         use_deterministic_algorithms()
     check_world(spec.split.world_size)
     seed_everything(spec.config.seed)
-    data = made_data(spec.config.data, spec.config.module.target, batch_size=spec.split.micro_batch)
+    data = made_data(spec.config.data, spec.config.module.target, spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
     callbacks = _callbacks(spec, context, plan, position, module)

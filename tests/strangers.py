@@ -260,3 +260,26 @@ class Endless(Stream):
 class EndlessDataModule(StreamDataModule):
     def train_dataloader(self):
         return DataLoader(Endless(), **self.settings)
+
+
+class DigitsModule(L.LightningModule):
+    """Trains on one of our data sets, if `width` is that of its flat images."""
+
+    def __init__(self, width=64, *, is_contrastive=False, evaluates=True):
+        super().__init__()
+        self.head = nn.Linear(width, 10)
+        self.is_contrastive, self.evaluates = is_contrastive, evaluates
+
+    def training_step(self, batch):
+        logits = self.head(batch[0].flatten(1))
+        labels = torch.arange(len(logits)) if self.is_contrastive else batch[1]
+        return nn.functional.cross_entropy(
+            logits @ logits.T if self.is_contrastive else logits, labels
+        )
+
+    def validation_step(self, batch):
+        assert self.evaluates
+        self.log("val/ce", nn.functional.cross_entropy(self.head(batch[0].flatten(1)), batch[1]))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)

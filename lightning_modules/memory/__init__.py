@@ -1,1 +1,1 @@
-"""The memory that a run will take, predicted by a process of its own from fake tensors."""
+"""Short runs in processes of their own: the memory that a run takes, and what would fail it."""

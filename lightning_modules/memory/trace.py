@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
@@ -33,6 +33,7 @@ from sweeper.spec.worker_args import CHECKPOINT
 _STEPS, _STEPS_OF_POWERSGD, _ACCUMULATION_STEPS = 2, 3, 2
 _LEAST_MICRO_BATCH = 4
 _GIB = 2**30
+_Found = TypeVar("_Found")
 
 
 def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
@@ -50,7 +51,8 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
     for micro_batch in _micro_batches(config):
         for is_fake in (True, False):
             try:
-                found[micro_batch] = _traced(brief(config, micro_batch), is_fake=is_fake)
+                traced = partial(_traced, is_fake=is_fake)
+                found[micro_batch] = briefly(config, micro_batch, traced)
             except Exception as error:  # noqa: BLE001  whatever the module does with fake tensors
                 traceback.print_exc()
                 raised = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
@@ -76,7 +78,37 @@ def _micro_batches(config: RunConfig) -> list[int]:
     return [size for size in (least, 2 * least) if size <= config.data.num_train_examples]
 
 
-def brief(config: RunConfig, micro_batch: int) -> RunSpec:
+class StepsByHand(Exception):
+    """A module that takes its steps by itself was to accumulate gradients."""
+
+
+def check_accumulation(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Refuse to accumulate gradients for a module that takes its steps by itself.
+
+    Raises:
+        StepsByHand: if that was asked for.
+    """
+    if trainer.accumulate_grad_batches > 1 and not module.automatic_optimization:
+        raise StepsByHand
+
+
+def briefly(config: RunConfig, micro_batch: int, do: Callable[[RunSpec], _Found]) -> _Found:
+    """What a function finds for a run of a few steps, which accumulate gradients if they can.
+
+    Args:
+        config: of the run.
+        micro_batch: to train it in [examples].
+        do: called with the short run; it calls `check_accumulation` before it trains.
+    """
+    try:
+        return do(brief(config, micro_batch))
+    except StepsByHand:
+        return do(brief(config, micro_batch, accumulation_steps=1))
+
+
+def brief(
+    config: RunConfig, micro_batch: int, *, accumulation_steps: int = _ACCUMULATION_STEPS
+) -> RunSpec:
     """One rank's part of a run for a few steps, in micro-batches of a given size.
 
     It has all that takes memory: the data set, accumulated gradients (whether or not this run
@@ -84,7 +116,7 @@ def brief(config: RunConfig, micro_batch: int) -> RunSpec:
     whose sizes are the same, since the loss scaler reads values.
     """
     examples = config.data.num_train_examples
-    batch = micro_batch * min(_ACCUMULATION_STEPS, examples // micro_batch)
+    batch = micro_batch * min(accumulation_steps, examples // micro_batch)
     wanted = _STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS
     steps = min(wanted, examples // batch)
     resolved = config.resolved
@@ -170,6 +202,7 @@ class _TracedFit:
     def __call__(
         self, trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
     ) -> None:
+        check_accumulation(trainer, module)
         data = loaders.get("datamodule")
         if data:
             data.prepare_data()
@@ -188,7 +221,8 @@ class _TracedFit:
             self.memory = TensorMemory(module)
             again = _Batches(batch, num, self.memory.begin)
             if data:
-                data.setup, data.train_dataloader = _nothing, lambda: again
+                data.prepare_data, data.setup = _nothing, _nothing
+                data.train_dataloader = lambda: again
             trainer.limit_val_batches = 0
             callbacks: list[Callback] = vars(trainer)["callbacks"]
             callbacks.append(_Last())
@@ -244,8 +278,8 @@ def _fake(module: nn.Module) -> Any:
     return mode
 
 
-def _nothing(stage: str) -> None:
-    """Do nothing, as the data are set up already."""
+def _nothing(stage: str = "fit") -> None:
+    """Do nothing, as the data are prepared and set up already."""
 
 
 def _unconverted(module: nn.Module, *_: object, **__: object) -> nn.Module:

@@ -12,10 +12,12 @@ from hydra.utils import instantiate
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
 
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
 from lightning_modules.data.generators import noted_seeds, seed_everything
 from lightning_modules.data.item_counts import item_count
+from lightning_modules.data.items import Items
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.modules.hooks import after_hook
@@ -54,21 +56,19 @@ def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
         raise ValueError(msg) from error
 
 
-def made_data(
-    component: Component | Mapping[str, Any], trained_by: str, *, batch_size: int
-) -> Any:
+def made_data(component: Component | Mapping[str, Any], trained_by: str, micro_batch: int) -> Any:
     """A data set of ours, or a user's, or a user's LightningDataModule.
 
     Args:
         component: as for `made`.
         trained_by: the module's `_target_`; our classifier asks for a shape and classes.
-        batch_size: passed if the target takes it [examples].
+        micro_batch: passed if the target takes a batch size [examples].
 
     Raises:
         ValueError: as `made`, or if it is something else.
     """
     _check_key(component, "data", "module", pl.LightningModule)
-    data = made(component, batch_size=batch_size)
+    data = made(component, batch_size=micro_batch)
     kind = type(data).__name__
     asked = ("input_shape", "num_classes") if is_ours(trained_by) else ()
     own = () if isinstance(data, pl.LightningDataModule) else ("num_train_examples", "set_epoch")
@@ -177,7 +177,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         data = made_data(
             {key: value for key, value in config["data"].items() if key != "about"},
             config["module"]["_target_"],
-            batch_size=1,
+            1,
         )
     found: dict[str, Any] = {}
     loader: Any = None
@@ -209,6 +209,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     module = make()
     if not isinstance(data, pl.LightningDataModule):
         _check_no_loader(module, config["data"]["_target_"])
+        loader, order = DataLoader(Items(data)), list(range(EXAMPLES))
+        data = pl.LightningDataModule()
     said = findings(make, data, loader, order, weigh) if order else {}
     if found.get("is_iterable"):
         said = of_passes(loader)

@@ -50,7 +50,7 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
     known |= zip(unknown, facts_found_out([asked[key] for key in unknown], results), strict=True)
     for config in taken:
         yield (
-            _filled(config, known[_key(config)])
+            filled(config, known[_key(config)])
             if _needs_facts(config["module"], config["data"])
             else config
         )
@@ -86,7 +86,12 @@ def _needs_facts(module: Config, data: Config) -> bool:
     return not is_ours(module["_target_"]) or "num_train_examples" not in data
 
 
-def _filled(config: Config, facts: Mapping[str, Any]) -> Config:
+def filled(config: Config, facts: Mapping[str, Any]) -> Config:
+    """A config with what is known of its module and data, in place.
+
+    Raises:
+        ValueError: if they cannot be trained as the config says.
+    """
     data = config["data"]
     if "num_train_examples" not in data:
         config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}

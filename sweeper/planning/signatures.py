@@ -26,8 +26,8 @@ _RULES = {
     "Sequence[float]": "a list of numbers",
     "Mapping[str, Any]": "a group",
 }
-_LEAST_WHOLE = {"int": 0, "Count": 1}
-_LEAST = {"float": -math.inf, "NotNegative": 0, "Positive": math.ulp(0.0)}
+_WHOLE = ("int", "Count")
+_LEAST = {"int": 0, "Count": 1, "float": -math.inf, "NotNegative": 0, "Positive": math.ulp(0.0)}
 _MOST_HOPS = 3
 
 
@@ -148,14 +148,12 @@ def _fits(value: Any, annotation: str) -> bool:
 
 def _is(value: Any, kind: str) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if choices := _choices(kind):
-        return value in choices
-    if kind in _LEAST_WHOLE:
-        return is_number and isinstance(value, int) and value >= _LEAST_WHOLE[kind]
     if kind in _LEAST:
-        return is_number and (value > 0 or value >= _LEAST[kind])
+        is_kind = isinstance(value, int) or kind not in _WHOLE
+        return is_number and is_kind and value >= _LEAST[kind]
     if kind.startswith("Sequence["):
         of = kind.removeprefix("Sequence[").removesuffix("]")
         return isinstance(value, list) and bool(value) and all(_is(item, of) for item in value)
     plain = {"str": str, "bool": bool, "None": type(None), "Mapping[str, Any]": Mapping}
-    return isinstance(value, plain.get(kind, object))
+    choices = _choices(kind)
+    return value in choices if choices else isinstance(value, plain.get(kind, object))

@@ -193,6 +193,17 @@ def test_what_a_plan_must_know_is_found_out():
     assert facts({**project, "module": ours, "data": shaped}) == {"num_train_examples": 96}
 
 
+@pytest.mark.parametrize("is_contrastive", [True, False])
+def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contrastive):
+    own = ["module=own", "module._target_=strangers.DigitsModule"]
+    (config,) = grid(*own, f"+module.is_contrastive={is_contrastive}", "data=digits")
+
+    found = facts(config)["found"]
+
+    assert found["additive loss"]["holds"] is not is_contrastive
+    assert all(found[name]["holds"] for name in ("keyed items", "separate items", "keyed draws"))
+
+
 OURS = "lightning_modules.modules.classifier.Classifier"
 
 
@@ -204,7 +215,7 @@ OURS = "lightning_modules.modules.classifier.Classifier"
         ("strangers.Module", "strangers.Module", "data._target_ must name your data; got"),
         ("strangers.DataModule", "strangers.DataModule",
          "module._target_ must name your module; got strangers.DataModule, a LightningDataModule,"),
-        ("strangers.Module", "torch.nn.Identity", "data must have num_train_examples; got Identity"),
+        ("strangers.Module", "torch.nn.Identity", "data must have num_train_examples; got Id"),
         (OURS, "strangers.DataModule",
          "data must have input_shape; got DataModule, a LightningDataModule, which has none. Name "
          "your LightningModule with module._target_="),

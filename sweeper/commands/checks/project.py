@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.checks.check import Check, Severity, broken, good, warning
-from sweeper.commands.own_project import check_config, facts_found_out
+from sweeper.commands.first_steps import why_failed
+from sweeper.commands.own_project import check_config, facts_found_out, filled
 from sweeper.spec.config import is_ours
 from sweeper.spec.guarantees import FIXED_BATCHNORM
+from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
 
 def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
@@ -38,12 +40,30 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
         yield warning("data", found, "Give the data set a length and indices.")
     else:
         yield good("data", found)
+    yield _of_first_steps(config, facts)
     for name, finding in facts["found"].items():
         severity = Severity.GOOD if finding["holds"] else Severity.WARNING
         yield Check(severity, name, finding["said"], finding["do"])
     yield _of_batchnorm(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
     if not facts["is_automatic"]:
         yield good("optimization", "manual: micro_batch x ranks must equal batch")
+
+
+def _of_first_steps(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Check:
+    """Whether a few steps and an evaluation raise anything, and whether the metric is logged."""
+    try:
+        why = why_failed(filled(dict(config), facts))
+    except ValueError as error:
+        why = str(error)
+    if METRIC_NOT_LOGGED in why:
+        is_given = config["metric_mode"] is not None
+        return (broken if is_given else warning)("metric", why.removeprefix("ValueError: "), _NAME)
+    if why:
+        return broken("first steps", why, "Runs on a CPU fail as well: correct it.")
+    return good("first steps", "a few steps and an evaluation after them raise nothing")
+
+
+_NAME = "A sweep needs its name: metric=NAME metric_mode=max, or min."
 
 
 def _of_batchnorm(bn_span: int | str | None, *, has_batchnorm: bool) -> Check:

@@ -186,5 +186,7 @@ def test_a_layout_that_does_not_finish_training_ends_the_command_with_its_reason
 
     shown, said = capsys.readouterr()
     assert "accumulation steps) 3x1: batch=256 is no multiple of 3 x 1.\n" in shown
-    assert "in 64-true on layout 1 of 2: 1 rank, each with 1 micro-batch of 256 per step ..." in said
+    assert (
+        "in 64-true on layout 1 of 2: 1 rank, each with 1 micro-batch of 256 per step ..." in said
+    )
     assert "\nThe layouts could not be compared.\nevery layout must finish training; " in said

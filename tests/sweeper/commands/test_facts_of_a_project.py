@@ -1,17 +1,21 @@
 """What a plan must know of a user's project is measured once, and fills the config."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from sweeper.commands import own_project
+from sweeper.commands.checks import project
 from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
+from sweeper.commands.doctor import main
 from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.own_project import with_facts
 from sweeper.console.planned_runs import guarantees, rates
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
+from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 from sweeper.store.row import planned_columns
 
 WORDS = [
@@ -43,6 +47,7 @@ def fill(grid, tmp_path, monkeypatch):
         return list(with_facts(grid(*words), tmp_path))
 
     run.measured = measured
+    monkeypatch.setattr(project, "why_failed", lambda config: "")
     return run
 
 
@@ -168,12 +173,50 @@ def test_the_doctor_says_each_thing_and_looks_again_each_time(fill, grid, tmp_pa
 
     assert [(check.severity, check.what, check.found, check.do) for check in checks] == [
         (Severity.GOOD, "data", "96 training examples", ""),
+        (
+            Severity.GOOD,
+            "first steps",
+            "a few steps and an evaluation after them raise nothing",
+            "",
+        ),
         (Severity.GOOD, "keyed items", "yes", ""),
         (Severity.WARNING, "additive loss", "no", "Take means."),
         (Severity.WARNING, "keyed draws", "not determined", ""),
         (Severity.GOOD, "fixed batchnorm", "the model has no BatchNorm", ""),
     ]
     assert len(fill.measured) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "why", "severity", "what"),
+    [
+        (METRIC, "RuntimeError: no, in my.py, line 3", Severity.BROKEN, "first steps"),
+        (METRIC, f"ValueError: {METRIC_NOT_LOGGED}; got", Severity.BROKEN, "metric"),
+        ([], f"ValueError: {METRIC_NOT_LOGGED}; got", Severity.WARNING, "metric"),
+    ],
+)
+def test_the_doctor_says_what_fails_the_first_steps(
+    fill, grid, tmp_path, monkeypatch, words, why, severity, what
+):
+    fill(*WORDS)
+    monkeypatch.setattr(project, "why_failed", lambda config: why)
+    (config,) = grid(*WORDS, *words, f"results={tmp_path}")
+
+    _, check, *_ = project_checks(config)
+
+    assert (check.severity, check.what) == (severity, what)
+    assert check.found == why.removeprefix("ValueError: ")
+
+
+def test_the_doctor_tries_the_first_steps_in_a_process(monkeypatch, capsys, tmp_path):
+    """As a user types it, with data of ours beside a module of their own."""
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}")
+    words = ["module._target_=strangers.DigitsModule", "+module.width=100", "data=digits"]
+
+    assert main([*words, "metric=val/ce", "metric_mode=min", f"results={tmp_path}"]) == 1
+
+    said = capsys.readouterr().out
+    assert "broken  first steps: RuntimeError: mat1 and mat2 shapes cannot be multiplied" in said
 
 
 def test_the_doctor_tells_what_cannot_be_made_and_refuses_our_module(grid, tmp_path, monkeypatch):
@@ -228,7 +271,8 @@ def test_of_several_that_which_cannot_be_made_is_named(grid, tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "two.py").write_text(
-        "class Data:\n num_train_examples = 96\n def __init__(self, size=1): 1 / (size - 2)\n"
+        "class Data:\n num_train_examples, input_shape, num_classes, set_epoch = 96, (1,), 2, id\n"
+        " def __init__(self, size=1): 1 / (size - 2)\n"
     )
     words = ["data=own", "data._target_=two.Data", "batch=32", "base_batch=32"]
     with pytest.raises(ValueError, match=r"data\._target_=two\.Data: ZeroDivisionError: division"):

@@ -19,7 +19,10 @@ WHOLE = "must be a whole number, 1 or more; got"
         ("model=resnet8 model.stem_stride=0", f"model.stem_stride {WHOLE} model.stem_stride=0"),
         ("model=byte_transformer model.depth=0", f"model.depth {WHOLE} model.depth=0"),
         ("model=resnet18 model.stem=tiny", "model.stem must be one of auto, imagenet, small; got"),
-        ("model=resnet18 model.head_std=-1", "model.head_std must be a number, 0 or more, or null;"),
+        (
+            "model=resnet18 model.head_std=-1",
+            "model.head_std must be a number, 0 or more, or null;",
+        ),
         ("model=noisy_quadratic model.noise_scale=0", "model.noise_scale must be a number above 0"),
         ("data=synthetic data.num_classes=0", f"data.num_classes {WHOLE} data.num_classes=0"),
     ],

@@ -1,0 +1,77 @@
+"""The first steps of a run on a CPU, and an evaluation after them: what would fail it at once."""
+
+import sysconfig
+import tempfile
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch.distributed as dist
+
+from lightning_modules.memory.trace import briefly, check_accumulation
+from lightning_modules.process.output import redirect_output
+from lightning_modules.process.world import has_exchange
+from lightning_modules.train import RankContext, train
+from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.worker_args import CHECKPOINT
+
+_LEAST_MICRO_BATCH = 4  # [examples]
+#: Folders of code that is not the user's.
+_NOT_THE_USERS = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
+
+
+def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
+    """Write to `answer` what fails; what is printed meanwhile goes to `said`."""
+    redirect_output(said)
+    answer.write_text(why_failed(run_config(config)))
+
+
+def why_failed(config: RunConfig) -> str:
+    """The error that a few steps and an evaluation end with; empty if they raise none."""
+    if has_exchange(config.comm_hook, 1, reproducible=bool(config.reproducible)):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return briefly(config, _micro_batch(config), _failure)
+    except Exception as error:  # noqa: BLE001  whatever the user's code raises
+        traceback.print_exc()
+        return _words(error)
+
+
+def _micro_batch(config: RunConfig) -> int:
+    """A small micro-batch, or the one that a method prescribes [examples]."""
+    span = config.bn_span if isinstance(config.bn_span, int) else 1
+    return gradient_span(config) or min(
+        span * -(-_LEAST_MICRO_BATCH // span), config.data.num_train_examples
+    )
+
+
+def _failure(spec: RunSpec) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        context = RankContext(
+            rank=0,
+            folder=Path(folder),
+            checkpoint=Path(folder, CHECKPOINT),
+            on_epoch=lambda rows: None,
+            fit=_prepare,
+        )
+        record = train(spec, context)
+    return "" if record["outcome"] == "finished" else record["reason"]
+
+
+def _prepare(trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]) -> None:
+    """Evaluate one batch of each loader."""
+    del loaders
+    check_accumulation(trainer, module)
+    trainer.limit_val_batches = 1
+
+
+def _words(error: Exception) -> str:
+    """An error on one line, with the user's line that raised it."""
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f"{text}, in {own[-1].filename}, line {own[-1].lineno}" if own else text
