@@ -246,7 +246,7 @@ def _callbacks(
         curve,  # a row of all that was measured above
         shown and StepReport(plan, contract, epochs=spec.most_epochs, report=shown),
         MetricStates(contract) if config.has_own_module else None,
-        MidEpochResume(plan, contract, users),  # after past growth of the batch is restored
+        MidEpochResume(plan, contract),  # after past growth of the batch is restored
         LaunchersSigterm(),
         RunCheckpoint(  # of all that happened above; Lightning calls it last in any case
             context.checkpoint,

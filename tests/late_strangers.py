@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 import torchmetrics
+from pytorch_lightning.callbacks import Callback
 from strangers import DataModule, MaskedModule, Module, Noisy, Stream, StreamDataModule
 from torch import nn
 from torch.utils.data import DataLoader
@@ -314,3 +315,20 @@ class TurningStream(Stream):
 class TurningDataModule(StreamDataModule):
     def train_dataloader(self):
         return DataLoader(TurningStream(0, 96), **self.settings)
+
+
+class Curriculum(Callback):
+    """Sets the weight of the loss for an epoch, and keeps no state."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        pl_module.factor = 1.0 + trainer.current_epoch
+
+
+class TaughtModule(Module):
+    """Brings the callback that says how much its loss counts."""
+
+    def training_step(self, batch, batch_idx):
+        return self.factor * super().training_step(batch, batch_idx)
+
+    def configure_callbacks(self):
+        return [Curriculum()]

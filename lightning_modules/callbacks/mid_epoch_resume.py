@@ -13,6 +13,7 @@ from lightning_modules.data.generators import seed_draws
 from lightning_modules.modules.comparisons import copied, tensors_of
 from lightning_modules.modules.hooks import after_hook
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.config import is_ours
 
 
 class MidEpochResume(Callback):
@@ -20,21 +21,17 @@ class MidEpochResume(Callback):
 
     Lightning would train on the first examples of the epoch again and never on the last: its loop
     counts micro-batches, whose number depends on the layout. It would also forget what a module has
-    frozen or unfrozen since the start, and what the module, or a callback without a state, set in
-    `on_train_epoch_start`; so that hook is called again. Other callbacks save their own state of
-    the unfinished epoch.
+    frozen or unfrozen since the start, and what the module, or a callback of the user's without a
+    state, set in `on_train_epoch_start`; so that hook is called again. Other callbacks save their
+    own state of the unfinished epoch.
 
     Args:
         plan: the run's batch plan.
         contract: counts the steps of the epoch.
-        users: the user's callbacks.
     """
 
-    def __init__(
-        self, plan: RankPlan, contract: BatchContract, users: Sequence[Callback] = ()
-    ) -> None:
+    def __init__(self, plan: RankPlan, contract: BatchContract) -> None:
         self._plan, self._contract = plan, contract
-        self._users = [one for one in users if type(one).state_dict is Callback.state_dict]
         self._module: LightningModule | None = None
         self._loaded: dict[str, Any] = {}
 
@@ -68,7 +65,7 @@ class MidEpochResume(Callback):
 
     def _begin_epoch(self, trainer: Trainer, module: LightningModule) -> None:
         """Call the hooks of the epoch's start again, to redo what no checkpoint contains."""
-        hooks = [one.on_train_epoch_start for one in self._users if _acts(one, Callback)]
+        hooks = [one.on_train_epoch_start for one in _users(trainer) if _acts(one, Callback)]
         if not hooks and not _acts(module, LightningModule):
             return
         with _as_they_are(trainer, module):
@@ -90,6 +87,16 @@ class MidEpochResume(Callback):
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
         # One fewer is completed: Lightning counts the last one when it resumes.
         progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+
+
+def _users(trainer: Trainer) -> list[Callback]:
+    """The user's callbacks without a state, also those of the module's `configure_callbacks`."""
+    callbacks: Sequence[Callback] = vars(trainer)["callbacks"]
+    return [
+        one
+        for one in callbacks
+        if not is_ours(type(one).__module__) and type(one).state_dict is Callback.state_dict
+    ]
 
 
 def _acts(one: Any, kind: type[Any]) -> bool:

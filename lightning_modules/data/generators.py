@@ -3,6 +3,7 @@
 Only `seed_draws` and `seed_everything` also seed the generators of GPUs.
 """
 
+import pickle
 import random
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -135,3 +136,9 @@ def noted_seeds(noted: list[object]) -> Generator[None]:
     finally:
         for (place, name), seed_with in zip(places, before, strict=True):
             setattr(place, name, seed_with)
+
+
+def generator_states() -> list[bytes]:
+    """The states of torch's, Python's and NumPy's generators."""
+    others = pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
+    return [torch.get_rng_state().numpy().tobytes(), others]

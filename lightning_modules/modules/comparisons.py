@@ -72,8 +72,26 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
         f"{name}.{key}" if name else key: fingerprint(value, inside)
         for name, layer in module.named_modules()
         if not isinstance(layer, skipped)
-        for key, value in vars(layer).items()
+        for key, value in {**_of_class(layer), **vars(layer)}.items()
         if key not in plain and not _is_derived(layer, key, value)
+    }
+
+
+#: Packages whose classes keep no state.
+_LIBRARIES = {
+    "builtins", "lightning", "lightning_fabric", "pytorch_lightning", "torch", "torchmetrics",
+    "torchvision",
+}  # fmt: skip
+
+
+def _of_class(layer: nn.Module) -> dict[str, Any]:
+    """What the classes of a user's layer hold, such as a generator, without their methods."""
+    return {
+        key: value
+        for kind in reversed(type(layer).__mro__)
+        if kind.__module__.partition(".")[0] not in _LIBRARIES
+        for key, value in vars(kind).items()
+        if not (key.startswith("__") or callable(value) or hasattr(value, "__get__"))
     }
 
 

@@ -1,5 +1,6 @@
 """What is guaranteed for a user's module and data, tried in a few micro-batches on a CPU."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -99,7 +100,16 @@ def _additive(steps: TrialSteps) -> Finding:
     if not results:
         return _NOT_ACCUMULATED
     compared = _compared(results, _SAME_TO[steps.precision])
-    return _stirring(steps.stirred) if compared.holds and steps.stirred else compared
+    return (_of_many(steps) if compared.holds else None) or compared
+
+
+def _of_many(steps: TrialSteps) -> Finding | None:
+    """What is wrong with a micro-batch that is one of many in a step; None if nothing is."""
+    alone = steps.of("fixed")[0].loss
+    for loss in (one.loss for one in steps.of("within")):
+        if loss and alone and not math.isclose(loss, alone, rel_tol=_SAME_TO[steps.precision]):
+            return _COUNTS_PARTS
+    return _stirring(steps.stirred) if steps.stirred else None
 
 
 def _stirring(names: Sequence[str]) -> Finding:
@@ -217,6 +227,12 @@ _PARTS_DIFFER = Finding(holds=None, said="not determined: examples depend on the
 _SAME_LOSS = Finding(
     holds=True,
     said="what depends on an example's neighbours, such as offsets of bags, is not in the loss",
+)
+_COUNTS_PARTS = Finding(
+    holds=False,
+    said="the loss of a micro-batch depends on how many there are in a step, as one that is "
+    "divided by trainer.accumulate_grad_batches: each layout has another gradient",
+    do="Take the mean over examples; it is divided by their number for you.",
 )
 _DRAWS_ANYWAY = Finding(
     holds=None,

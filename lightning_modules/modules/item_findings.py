@@ -8,10 +8,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lightning_modules.data.generators import kept_generators, seed_generators
+from lightning_modules.data.generators import generator_states, kept_generators, seed_generators
 from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
-from lightning_modules.modules.trial_steps import generator_states
 from sweeper.spec.guarantees import KEYED_ITEMS, SEPARATE_ITEMS
 
 ITEMS = 3  # number that is tried

@@ -1,14 +1,11 @@
 """A few training steps of a user's module on a CPU, each from its initial weights."""
 
-import pickle
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
@@ -18,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 from torchvision.ops import StochasticDepth
 
-from lightning_modules.data.generators import seed_generators
+from lightning_modules.data.generators import generator_states, seed_generators
 from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
@@ -47,8 +44,9 @@ class Pass:
     """A training step on the examples at these places of the order.
 
     `mode`: `fixed` has the layers that the run replaces in evaluation; `plain` changes nothing, and
-    is made twice, as what each pass makes again is not lost; `middle` is within a step, which it
-    neither begins nor ends; `keyed` has keyed dropout, and BatchNorm in evaluation; `eval` has all
+    is made twice, as what each pass makes again is not lost; `within` is a `fixed` one within a
+    step, which it neither begins nor ends, and so is `middle`, which changes all that is trained
+    first; `keyed` has keyed dropout, and BatchNorm in evaluation; `eval` has all
     layers in evaluation, and is made if `fixed` ones draw.
     """
 
@@ -125,7 +123,7 @@ class TrialSteps(Callback):
         firsts = range(0, len(self._order) - size + 1, size) if is_accumulated else ()
         self._passes = [
             *(Pass(part, "fixed") for first in firsts for part in _parts(first, size)),
-            *[Pass(range(size), "middle")] * is_accumulated,
+            *(Pass(range(size), mode) for mode in ("within", "middle") if is_accumulated),
             *[Pass(range(size), "plain")] * 2,
             *(Pass(part, "keyed") for part in _parts(0, size)),
             *(Pass(part, "eval") for part in _parts(0, size) if is_accumulated),
@@ -206,15 +204,15 @@ class TrialSteps(Callback):
         if now.mode == "keyed":
             self._key(pl_module, now.places)
         is_middle = now.mode == "middle"
-        trainer.accumulate_grad_batches = _MANY if is_middle else 1
+        trainer.accumulate_grad_batches = _MANY if now.mode in ("within", "middle") else 1
         progress: Any = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
         progress.optimizer.step.total.completed = _STEP
         with torch.no_grad():
-            for name, one in tensors_of(pl_module):
+            for number, (name, one) in enumerate(tensors_of(pl_module)):
                 if name in self._kept and one.shape == self._kept[name].shape:  # tables grow
                     one.copy_(self._kept[name])
                 if is_middle and one.requires_grad:
-                    one.mul_(_FURTHER)
+                    one.mul_(_FURTHER + number / 1000)  # a copy that is trained too by another
         for layer, is_training in self._modes.items():
             layer.training = is_training and not _is_put_aside(layer, now.mode)
         if now.mode == "plain":
@@ -261,7 +259,7 @@ class TrialSteps(Callback):
         if not pl_module.automatic_optimization:
             result.drew = self._drawn_from != generator_states()
         if outputs and "loss" in outputs:
-            result.loss = float(outputs["loss"])
+            result.loss = float(outputs["loss"]) * trainer.accumulate_grad_batches
         left = {one.mode for one in self._passes[batch_idx + 1 :]}
         if left <= ({"eval"} if not any(one.drew for one in self.of("fixed")) else set()):
             raise _Done
@@ -288,12 +286,6 @@ def _parts(first: int, size: int) -> list[range]:
 
 def _is_put_aside(layer: nn.Module, mode: str) -> bool:
     """Whether a layer is in evaluation in the passes of a mode."""
-    if mode == "fixed":
+    if mode in ("fixed", "within"):
         return isinstance(layer, _KNOWN_LAYERS) or type(layer).__name__ == "DropPath"
     return mode == "eval" or (mode == "keyed" and isinstance(layer, _BATCHNORMS))
-
-
-def generator_states() -> list[bytes]:
-    """The states of torch's, Python's and NumPy's generators."""
-    others = pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
-    return [torch.get_rng_state().numpy().tobytes(), others]

@@ -194,6 +194,18 @@ def test_what_is_set_as_an_epoch_begins_holds_in_all_of_it(run_words):
         assert curve(loaded, name) == curve(record, name) == curve(whole, name)
 
 
+def test_what_a_modules_own_callback_sets_as_an_epoch_begins_is_set_again_at_a_resume(run_words):
+    words = [*IN_PROCESS, "module._target_=late_strangers.TaughtModule"]
+    whole = run_words(*words, name="whole")
+
+    for _ in range(8):
+        run_words(*words, name="stepped", one_step=True)
+    record = run_words(*words, name="stepped")
+
+    for name in METRICS:
+        assert curve(record, name) == curve(whole, name)
+
+
 def test_the_last_hook_of_a_batch_is_in_the_checkpoint(run_words):
     words = [*IN_PROCESS, "module._target_=late_strangers.TeachingModule"]
     whole = run_words(*words, name="whole")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_modules.data.generators import noted_seeds, seed_everything
@@ -272,6 +273,34 @@ class Following(Line):
             slow.data.lerp_(fast.data, 0.1)
 
 
+class Averaged(Line):
+    """The same by torch's own average, whose copy counts as trained."""
+
+    def __init__(self):
+        super().__init__()
+        average = get_ema_multi_avg_fn(0.9)
+        self.slow = AveragedModel(self.layers[0], multi_avg_fn=average, use_buffers=True)
+
+    def on_train_batch_end(self, *_):
+        self.slow.update_parameters(self.layers[0])
+
+
+class Dividing(Line):
+    """Divides its loss by the number of micro-batches, as Lightning does too."""
+
+    def training_step(self, batch):
+        return super().training_step(batch) / self.trainer.accumulate_grad_batches
+
+
+class Shared(Line):
+    """Draws from a generator that all modules of its class share."""
+
+    generator = np.random.default_rng(0)
+
+    def on_before_zero_grad(self, *_):
+        self.generator.random()
+
+
 class Stepping(Following):
     """Moved before each step."""
 
@@ -361,6 +390,9 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
             False,
             "changes slow.weight, slow.bias: each",
         ),
+        (Averaged, "additive loss", False, "with every micro-batch slow.module.weight, slow.mod"),
+        (Dividing, "additive loss", False, "depends on how many there are in a step, as one that"),
+        (Shared, "whole checkpoint", False, "generator changes in a step and is in no checkpoint"),
     ],
 )
 def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, said):
