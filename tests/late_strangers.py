@@ -1,6 +1,7 @@
 """Parts of a Lightning project that knows nothing of sweeper, with hooks of its own."""
 
 import copy
+import random
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ import torchmetrics
 from pytorch_lightning.callbacks import Callback
 from strangers import DataModule, MaskedModule, Module, Noisy, Stream, StreamDataModule
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 
 class LateModule(Module):
@@ -332,3 +333,28 @@ class TaughtModule(Module):
 
     def configure_callbacks(self):
         return [Curriculum()]
+
+
+class ByLength(Sampler):
+    """Batches of neighbours in a random order."""
+
+    def __init__(self, batch_size):
+        super().__init__()
+        self.size = batch_size
+
+    def __iter__(self):
+        firsts = range(0, 96, self.size)
+        return iter(
+            [range(first, first + self.size) for first in random.sample(firsts, len(firsts))]
+        )
+
+
+class GroupedDataModule(DataModule):
+    """Groups its examples by a number of its own, or by the batch size that it is given."""
+
+    def __init__(self, batch_size, group=None):
+        super().__init__(batch_size)
+        self.group = group or batch_size
+
+    def train_dataloader(self):
+        return DataLoader(self.train, batch_sampler=ByLength(self.group))

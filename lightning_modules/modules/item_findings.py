@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import DataLoader
 
 from lightning_modules.data.generators import generator_states, kept_generators, seed_generators
@@ -71,6 +73,11 @@ def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
     return {} if repeats else {KEYED_ITEMS: asdict(_OTHER_PASSES)}
 
 
+def of_order(order: npt.ArrayLike, other: npt.ArrayLike) -> dict[str, dict[str, Any]]:
+    """The finding for data whose order is another where they got another `batch_size`."""
+    return {} if np.array_equal(order, other) else {SEPARATE_ITEMS: asdict(_OTHER_ORDER)}
+
+
 def raised(what: str, error: Exception) -> Finding:
     """The finding for an error that the user's code raised."""
     said = f"not determined: {what} on a CPU raised {text_of(error)}"
@@ -109,6 +116,12 @@ _NOT_COMPARED = Finding(
     holds=None, said="not determined: no part of a batch has an entry for each example"
 )
 _SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
+_OTHER_ORDER = Finding(
+    holds=False,
+    said="the batch sampler gives the examples in another order with another batch_size, which is "
+    "the micro-batch",
+    do="Give it a number of its own instead of batch_size, or compare runs of one micro_batch.",
+)
 MIXED = Finding(
     holds=False,
     said="an example depends on its neighbours in the micro-batch, so on micro_batch and devices",

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytorch_lightning as pl
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
 from lightning_modules.data.generators import noted_seeds, seed_everything
@@ -21,12 +23,13 @@ from lightning_modules.data.items import Items
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.modules.hooks import after_hook
-from lightning_modules.modules.item_findings import of_passes
+from lightning_modules.modules.item_findings import of_order, of_passes
 from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten, redirect_output
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
 
+Indices = npt.NDArray[np.int64]
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -171,25 +174,15 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
             cannot be counted.
     """
-    seed_everything(config["seed"])
     seeds: list[object] = []
-    with noted_seeds(seeds):
-        data = made_data(
-            {key: value for key, value in config["data"].items() if key != "about"},
-            config["module"]["_target_"],
-            1,
-        )
+    data = _data_of(config, seeds, 1)
     found: dict[str, Any] = {}
     loader: Any = None
-    order: list[int] = []
+    order = np.arange(0)
     weigh = item_count(config["loss_items"]) if config.get("loss_items") else None
     if not isinstance(data, pl.LightningDataModule):
         found["num_train_examples"] = data.num_train_examples
     else:
-        quieten()
-        data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for one
-        data.prepare_data()
-        data.setup("fit")
         loader = data.train_dataloader()
         stated = config["data"].get("num_train_examples")
         found, order = _of_loader(loader, stated)
@@ -209,11 +202,14 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     module = make()
     if not isinstance(data, pl.LightningDataModule):
         _check_no_loader(module, config["data"]["_target_"])
-        loader, order = DataLoader(Items(data)), list(range(EXAMPLES))
+        loader, order = DataLoader(Items(data)), np.arange(EXAMPLES)
         data = pl.LightningDataModule()
-    said = findings(make, data, loader, order, weigh) if order else {}
+    said = findings(make, data, loader, order[:EXAMPLES].tolist(), weigh) if len(order) else {}
     if found.get("is_iterable"):
         said = of_passes(loader)
+    elif type(loader.batch_sampler) is not BatchSampler:
+        again = _data_of(config, [], 2).train_dataloader()
+        said |= of_order(order, OwnExamples(again, seed=0).order(0))
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,
@@ -223,14 +219,27 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], list[int]]:
-    """What is known about the training examples, and some of their indices if they have any."""
+def _data_of(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -> Any:
+    """The data, set up; what they seed as they are made is added to `seeds`."""
+    seed_everything(config["seed"])
+    described = {key: value for key, value in config["data"].items() if key != "about"}
+    with noted_seeds(seeds):
+        data = made_data(described, config["module"]["_target_"], micro_batch)
+    if isinstance(data, pl.LightningDataModule):
+        quieten()
+        data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for one
+        data.prepare_data()
+        data.setup("fit")
+    return data
+
+
+def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], Indices]:
+    """What is known about the training examples, and their order if they have indices."""
     if is_iterable(loader):
         num = examples_of(loader) if stated is None else stated
-        return {"num_train_examples": num, "is_iterable": True}, []
+        return {"num_train_examples": num, "is_iterable": True}, np.arange(0)
     examples = OwnExamples(loader, seed=0)
-    order = examples.order(0)[:EXAMPLES].tolist()
-    return {"num_train_examples": examples.num_train_examples}, order
+    return {"num_train_examples": examples.num_train_examples}, examples.order(0)
 
 
 def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None:

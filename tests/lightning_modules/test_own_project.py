@@ -204,6 +204,20 @@ def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contr
     assert all(found[name]["holds"] for name in ("keyed items", "separate items", "keyed draws"))
 
 
+@pytest.mark.parametrize(("settings", "holds"), [({}, False), ({"group": 4}, True)])
+def test_an_order_that_follows_the_micro_batch_is_found_out(settings, holds):
+    project = {
+        "module": {"_target_": "strangers.Module"},
+        "data": {"_target_": "late_strangers.GroupedDataModule", **settings},
+        "seed": 0,
+    }
+
+    found = facts(project)["found"]
+
+    assert found["separate items"]["holds"] is holds
+    assert ("in another order with another batch_size" in found["separate items"]["said"]) != holds
+
+
 OURS = "lightning_modules.modules.classifier.Classifier"
 
 
