@@ -134,7 +134,7 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
 def _figures(options: argparse.Namespace) -> int:
     from analysis.figures import memory
     from analysis.figures.draw import draw_all
-    from analysis.papers.validity import COLUMNS as OF_DOUBTS
+    from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
     runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory.COLUMNS, *OF_DOUBTS}])
     others = () if options.target is None else ("step", "examples_seen")
@@ -148,18 +148,21 @@ def _figures(options: argparse.Namespace) -> int:
 
 
 def _paper(options: argparse.Namespace) -> int:
+    from analysis.decide.missing import of_paper
     from analysis.papers.draw import draw_paper
 
     runs = read_asked_runs(options)
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
-    for line in draw_paper(options.name, measured, options.out, options.results[0], options.width):
-        say(line)
+    for path in draw_paper(options.name, measured, options.out, options.width):
+        say(f"wrote {path}")
+    for text in of_paper(options.name, measured.runs, options.results[0]):
+        say(text)
     return 0
 
 
 def _claims(options: argparse.Namespace) -> int:
     from analysis.papers.judge import judge_all, judge_paper, lines, table
-    from analysis.papers.validity import check_validity
+    from analysis.tables.validity import check_validity
 
     runs = read_asked_runs(options)
     columns = curve_columns(runs, asked_metric(options), "step", "lr", "distance_from_start")

@@ -12,11 +12,12 @@ import pandas as pd
 
 from analysis.decide.command import Config, complete
 from analysis.papers.claim import PointValues, values_of
-from analysis.papers.grid import Point, ended, runs_at
+from analysis.papers.grid import Point, runs_at
 from analysis.papers.paper import Paper, own_point
-from analysis.papers.validity import ALIKE, confounds
 from analysis.stats.contrasts import Arms
 from analysis.tables.metric import Metric
+from analysis.tables.validity import ALIKE, confounds
+from analysis.tables.which_runs import ended
 from sweeper.spec.identity import MICRO
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.store.row import planned_columns

@@ -26,14 +26,15 @@ from analysis.decide.expected import (
 from analysis.decide.proposal import Proposal, joined
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.claim import LACKING, UNDECIDED, Verdict, runs_about
-from analysis.papers.grid import Point, ended
+from analysis.papers.grid import Point
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
-from analysis.papers.validity import ARM, same_arms
 from analysis.stats.contrasts import ONE_SIDED, Contrasts
 from analysis.stats.optimum import best_warmups
 from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.validity import ARM, same_arms
+from analysis.tables.which_runs import ended
 
 #: Seeds with which a point is first judged: with two, an interval says next to nothing.
 FEWEST_SEEDS = 3

@@ -12,20 +12,20 @@ from analysis.decide.arms import Arm, config_of
 from analysis.decide.command import Config
 from analysis.decide.expected import UNKNOWN, Interval, expected_best
 from analysis.decide.proposal import Proposal, joined
-from analysis.papers.grid import ended
-from analysis.papers.validity import at_upper_edge
-from analysis.report.which_runs import (
-    at_best_warmup,
-    finished_runs,
-    of_one_rule,
-    of_one_warmup,
-    rates_of,
-)
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.optimum import best_lrs, best_warmups
 from analysis.stats.replicates import Replicates, fixed_rng
 from analysis.stats.target import to_target
 from analysis.tables.metric import ACCURACY, Measured, Metric
+from analysis.tables.validity import at_upper_edge
+from analysis.tables.which_runs import (
+    at_best_warmup,
+    ended,
+    finished_runs,
+    of_one_rule,
+    of_one_warmup,
+    rates_of,
+)
 from sweeper.spec.run_spec import stored_run_spec
 
 _FEW_DRAWS = 400

@@ -11,10 +11,10 @@ from analysis.decide.command import commands
 from analysis.decide.edges import Edge, edges, of_edges, of_target
 from analysis.decide.expected import UNKNOWN
 from analysis.decide.proposal import Proposal
-from analysis.papers.grid import ended
 from analysis.papers.judge import Judged
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured
+from analysis.tables.which_runs import ended
 from sweeper.spec.sentences import several
 
 #: Most seeds per point that are proposed, if no other number is asked for.

@@ -14,10 +14,10 @@ from analysis.figures.points import by_rule
 from analysis.figures.save import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
-from analysis.papers.validity import doubts
 from analysis.stats.target import to_target
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.metric import Measured
+from analysis.tables.validity import doubts
 
 
 def draw_all(

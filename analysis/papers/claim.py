@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.papers.grid import Point, ended, runs_at
+from analysis.papers.grid import Point, runs_at
 from analysis.stats.contrasts import (
     ONE_SIDED,
     Arms,
@@ -21,6 +21,7 @@ from analysis.stats.optimum import best_warmups, exponent_draws
 from analysis.stats.replicates import Array, percentile_interval
 from analysis.stats.shares import share_in_words, validation_size
 from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.which_runs import ended
 
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
 

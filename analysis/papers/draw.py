@@ -20,52 +20,38 @@ from analysis.papers import PAPERS, limit2020
 from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY
 from analysis.papers.grid import (
     PaperFigure,
-    Point,
-    ended,
     median_of_last_epochs,
     missing_points,
     runs_of,
 )
-from analysis.papers.missing import of_figures, of_optimizers
 from analysis.papers.paper import Paper, nearest_runs, place_runs
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Measured, Metric
+from analysis.tables.which_runs import ended
 
 _COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
 _LABEL = {"batch": BATCH, "warmup": WARMUP, "rule": "learning-rate rule"}
 
 
 def draw_paper(
-    name: str, measured: Measured, folder: Path, results: str, width: Width = "screen"
-) -> Iterator[str]:
-    """Draw every figure of a paper that the runs allow, and name what is missing.
+    name: str, measured: Measured, folder: Path, width: Width = "screen"
+) -> Iterator[Path]:
+    """Draw every figure of a paper that the runs allow; the files written.
 
     Runs without an accuracy are drawn by their metric.
-
-    Yields:
-        Lines to print: files written, points missing and the commands that run them.
     """
     runs, curves, metric = measured.runs, measured.curves, measured.metric
     if name == limit2020.NAME:
         stem = f"{style.file_word(metric)}_by_optimizer"
-        for path in save(draw_optimizers(runs, metric, width), folder / name, stem):
-            yield f"wrote {path}"
-        yield from of_optimizers(runs, results)
+        yield from save(draw_optimizers(runs, metric, width), folder / name, stem)
         return
     paper = PAPERS[name]
     compared = with_doubts(nearest_runs(runs, paper))
-    placed = place_runs(compared.runs, paper)
     has_accuracy = runs[ACCURACY.name].notna().any()
-    lacking: dict[tuple[Point, ...], list[str]] = {}
     for figure in paper.figures:
         by = figure.metric if has_accuracy or figure.metric != ACCURACY else metric
         drawn = draw_figure(paper, replace(figure, metric=by), compared, curves, width)
-        for path in save(drawn, folder / name, figure.name) if drawn else ():
-            yield f"wrote {path}"
-        lacking.setdefault((*missing_points(placed, figure),), []).append(figure.name)
-    for gaps, names in lacking.items():
-        if gaps:
-            yield of_figures(names, gaps, paper, compared.runs, results)
+        yield from save(drawn, folder / name, figure.name) if drawn else ()
 
 
 @style.look()

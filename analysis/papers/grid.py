@@ -7,6 +7,7 @@ from itertools import product
 import pandas as pd
 
 from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.which_runs import ended
 
 #: How far beyond a figure's batches a published one may lie, as a factor.
 _BEYOND = 1.1
@@ -68,11 +69,6 @@ class PaperFigure:
         between = self.along == "batch" and low <= point.batch <= high
         is_like = point.warmup in self.warmups and point.rule in self.rules
         return is_like and (between or point.batch in self.batches)
-
-
-def ended(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs that finished or diverged: the others have no result."""
-    return runs[runs["outcome"].isin(["finished", "diverged"])]
 
 
 def runs_at(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:

@@ -18,10 +18,11 @@ from analysis.papers.claim import (
     runs_about,
     settle,
 )
-from analysis.papers.grid import ended, runs_at
+from analysis.papers.grid import runs_at
 from analysis.papers.paper import nearest_runs, place_runs
-from analysis.papers.validity import ARM, at_upper_edge, confounds, same_arms
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
+from analysis.tables.validity import ARM, at_upper_edge, confounds, same_arms
+from analysis.tables.which_runs import ended
 from sweeper.spec.sentences import several
 
 _SEED = 20210801

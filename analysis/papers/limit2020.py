@@ -21,12 +21,12 @@ from analysis.papers.claim import (
     settle,
     values_of,
 )
-from analysis.papers.grid import ended
 from analysis.papers.paper import batch_on_imagenet, nearest_batch
-from analysis.papers.validity import confounds
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
+from analysis.tables.validity import confounds
+from analysis.tables.which_runs import ended
 
 NAME = EXPERIMENT = "limit2020"
 CITATION = "You et al. 2020"

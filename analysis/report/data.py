@@ -14,12 +14,12 @@ from analysis.decide.proposals import propose
 from analysis.decide.words import as_pairs
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, lines
-from analysis.papers.validity import check_validity, doubts
 from analysis.report.estimates import estimate_all
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import stored_configs
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, Metric, named_metric, with_metric
+from analysis.tables.validity import check_validity, doubts
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 

@@ -7,18 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.target import best_reached, of_whole_seeds
-from analysis.papers.grid import ended
-from analysis.papers.validity import ARM, confounds
 from analysis.report.pairs import compare_rules_in_pairs
-from analysis.report.which_runs import (
-    SAME,
-    at_best_warmup,
-    finished_runs,
-    margin_of,
-    of_one_rule,
-    of_one_warmup,
-    rates_of,
-)
 from analysis.stats.breaking import breaking_batch
 from analysis.stats.diffusion import constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
@@ -27,6 +16,17 @@ from analysis.stats.rules import compare_rules
 from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
+from analysis.tables.validity import ARM, confounds
+from analysis.tables.which_runs import (
+    SAME,
+    at_best_warmup,
+    ended,
+    finished_runs,
+    margin_of,
+    of_one_rule,
+    of_one_warmup,
+    rates_of,
+)
 from sweeper.spec.sentences import several
 
 #: Fraction by which the default target falls short of what is within reach.

@@ -6,11 +6,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from analysis.papers.validity import same_arms
 from analysis.stats.contrasts import holm
 from analysis.stats.equivalence import Comparison, compare
 from analysis.stats.shares import validation_size
 from analysis.tables.metric import Metric
+from analysis.tables.validity import same_arms
 
 #: Level of the tests of all pairs together: the chance that any is found to differ if none does.
 LEVEL = 0.05

@@ -11,11 +11,11 @@ import pandas as pd
 
 from analysis.figures import style
 from analysis.figures.points import POINT, points
-from analysis.papers.validity import doubts
 from analysis.stats.shares import share_in_words
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import with_known_spans
 from analysis.tables.metric import ACCURACY, Measured, Metric
+from analysis.tables.validity import doubts
 from sweeper.spec.identity import words
 
 #: A longer LaTeX table is broken over pages, which two-column layouts do not allow [rows].

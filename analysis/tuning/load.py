@@ -12,10 +12,10 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
-from analysis.papers.validity import ALIKE
 from analysis.stats.target import first_reached
 from analysis.tables.load import load_runs
 from analysis.tables.metric import AskedMetric, Metric
+from analysis.tables.validity import ALIKE
 from sweeper.tuning.space import Space, edge, from_json
 from sweeper.tuning.storage import JOURNAL, read_storage
 from sweeper.tuning.study import (

@@ -74,7 +74,7 @@ def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
 
 
 def of_order(order: npt.ArrayLike, other: npt.ArrayLike) -> dict[str, dict[str, Any]]:
-    """The finding for data whose order is another where they got another `batch_size`."""
+    """The finding for data that come in another order with another batch size."""
     return {} if np.array_equal(order, other) else {SEPARATE_ITEMS: asdict(_OTHER_ORDER)}
 
 
@@ -118,9 +118,9 @@ _NOT_COMPARED = Finding(
 _SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
 _OTHER_ORDER = Finding(
     holds=False,
-    said="the batch sampler gives the examples in another order with another batch_size, which is "
+    said="the batch sampler gives the examples in another order with another batch size, which is "
     "the micro-batch",
-    do="Give it a number of its own instead of batch_size, or compare runs of one micro_batch.",
+    do="Give it a number of its own instead of the run's, or compare runs of one micro_batch.",
 )
 MIXED = Finding(
     holds=False,

@@ -350,7 +350,7 @@ def test_runs_without_a_result_leave_nothing_to_propose(study, capsys):
 
     assert main(["next", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("No runs that are proposed decide:\n  None of 24 runs has a result\n")
+    assert said.startswith("Not decided by any proposed run:\n  None of 24 runs has a result\n")
 
 
 def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):

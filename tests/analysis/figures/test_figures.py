@@ -13,9 +13,9 @@ from analysis.figures import save
 from analysis.figures.curves import curve_points
 from analysis.figures.draw import draw_all
 from analysis.figures.points import points, reading_note
-from analysis.papers.validity import doubts
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured
+from analysis.tables.validity import doubts
 
 
 @pytest.fixture
@@ -201,7 +201,10 @@ def test_every_caption_says_which_points_are_not_to_be_compared(words, tmp_path,
 
     captions = [path.read_text() for path in (tmp_path / "out").rglob("*.txt")]
     assert len(captions) >= 6
-    said = "Not to be compared: Arms differ in more than the question: BatchNorm span 768 at 7,680"
+    said = (
+        "Not to be compared: Arms differ in more than the setting in question: BatchNorm span 768 "
+        "at 7,680"
+    )
     assert all(said in caption for caption in captions)
 
 

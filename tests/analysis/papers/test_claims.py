@@ -11,7 +11,7 @@ from analysis.cli import main
 from analysis.papers import goyal2017
 from analysis.papers.judge import in_words, judge_all, judge_paper, lines
 from analysis.papers.mccord2021 import BATCHES, WARMUPS
-from analysis.papers.validity import check_validity
+from analysis.tables.validity import check_validity
 
 
 def as_in_the_paper(batch: int, warmup: float) -> float:

@@ -11,7 +11,6 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.figures.curves import draw_per_epoch
 from analysis.papers.judge import judge_paper, lines
-from analysis.papers.validity import at_upper_edge
 from analysis.report.data import report_data
 from analysis.report.estimates import estimate_all
 from analysis.stats.breaking import breaking_batch
@@ -20,6 +19,7 @@ from analysis.stats.target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import ACCURACY, LOSS, AskedMetric, Metric, with_metric
+from analysis.tables.validity import at_upper_edge
 from sweeper.store.parquet import write_rows
 
 RMSE = Metric("val/rmse", "min")

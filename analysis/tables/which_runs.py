@@ -10,6 +10,11 @@ from analysis.tables.metric import Metric
 BREAKING, SAME, _SHARE = 0.005, 0.003, 0.01
 
 
+def ended(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that finished or diverged: the others have no result."""
+    return runs[runs["outcome"].isin(["finished", "diverged"])]
+
+
 def of_one_rule(runs: pd.DataFrame) -> pd.DataFrame:
     """From the largest group of comparable runs, those of its most frequent rule."""
     compared = group_comparable(runs)[0].runs

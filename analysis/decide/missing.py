@@ -8,9 +8,10 @@ import pandas as pd
 from analysis.decide.arms import config_of, paper_arms
 from analysis.decide.command import Config, commands
 from analysis.decide.presets import composed
-from analysis.papers import limit2020
-from analysis.papers.grid import Point, ended
-from analysis.papers.paper import IMAGENET_EXAMPLES, Paper, own_batch, place_runs
+from analysis.papers import PAPERS, limit2020
+from analysis.papers.grid import Point, missing_points
+from analysis.papers.paper import IMAGENET_EXAMPLES, Paper, nearest_runs, own_batch, place_runs
+from analysis.tables.which_runs import ended
 from sweeper.spec.run_spec import stored_run_spec
 
 #: Keys of the config that a recipe of an optimizers' study sets.
@@ -32,7 +33,23 @@ class _Wanted:
     has_failed: bool = False
 
 
-def of_figures(
+def of_paper(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
+    """The points that a paper's figures lack, with the commands that train them; one text each."""
+    if name == limit2020.NAME:
+        yield from _of_optimizers(runs, results)
+        return
+    paper = PAPERS[name]
+    compared = nearest_runs(runs, paper).runs
+    placed = place_runs(compared, paper)
+    lacking: dict[tuple[Point, ...], list[str]] = {}
+    for figure in paper.figures:
+        lacking.setdefault((*missing_points(placed, figure),), []).append(figure.name)
+    for gaps, names in lacking.items():
+        if gaps:
+            yield _of_figures(names, gaps, paper, compared, results)
+
+
+def _of_figures(
     names: Sequence[str], gaps: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str
 ) -> str:
     """That figures lack these points, and the commands for them, of comparable runs."""
@@ -45,7 +62,7 @@ def of_figures(
     return "\n  ".join([first, *_to_run(wanted, _seeds(runs), results)])
 
 
-def of_optimizers(runs: pd.DataFrame, results: str) -> Iterator[str]:
+def _of_optimizers(runs: pd.DataFrame, results: str) -> Iterator[str]:
     """The same for each optimizer of You et al. 2020 that lacks batches of the preset's grid."""
     shown = limit2020.by_optimizer(runs)
     first = shown.iloc[0]

@@ -8,9 +8,9 @@ from typing import cast
 
 import pandas as pd
 
-from analysis.papers.grid import ended
 from analysis.tables.configs import stored_configs
 from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.which_runs import ended
 from sweeper.spec.sentences import several
 
 #: Columns whose values make two runs different arms.

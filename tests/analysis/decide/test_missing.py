@@ -7,13 +7,8 @@ import numpy as np
 import pandas as pd
 from simulated_studies import simulated_runs
 
-from analysis.papers import PAPERS
-from analysis.papers.grid import missing_points
-from analysis.papers.missing import of_figures, of_optimizers
-from analysis.papers.paper import place_runs
+from analysis.decide.missing import of_paper
 from sweeper.commands.plan import plan_grid
-
-PAPER, GOYAL = PAPERS["mccord2021"], PAPERS["goyal2017"]
 
 
 def study(grid, *words: str, **columns) -> pd.DataFrame:
@@ -41,10 +36,10 @@ def study(grid, *words: str, **columns) -> pd.DataFrame:
 RNG = np.random.default_rng(0)
 
 
-def said(runs: pd.DataFrame, figure: str, paper=PAPER) -> list[str]:
-    (shown,) = [one for one in paper.figures if one.name == figure]
-    gaps = missing_points(place_runs(runs, paper), shown)
-    return of_figures([figure], gaps, paper, runs, "r").split("\n  ")
+def said(runs: pd.DataFrame, figure: str, paper="mccord2021") -> list[str]:
+    texts = [text.split("\n  ") for text in of_paper(paper, runs, "r")]
+    (lines,) = [lines for lines in texts if figure in lines[0].partition(" lack")[0].split(", ")]
+    return lines
 
 
 def specs(command: str) -> list:
@@ -57,7 +52,10 @@ def test_points_are_run_with_all_settings_of_the_runs_and_their_seeds(grid):
 
     first, intro, command = said(runs, "figure_6c")
 
-    assert first == ("figure_6c lacks batch 7,680 warmup 10 linear; batch 7,680 warmup 20 linear.")
+    assert first == (
+        "figure_6a, figure_6b, figure_6c lack batch 7,680 warmup 10 linear; "
+        "batch 7,680 warmup 20 linear."
+    )
     assert intro == "To run them, with the settings of these runs:"
     assert command == (
         "python -m sweeper -m bn_span=384 epochs=22 batch=7680 warmup=10,20 seed=0,1 results=r"
@@ -81,7 +79,7 @@ def test_points_that_would_be_refused_are_left_out_with_the_reason(grid):
 def test_a_batch_of_more_than_the_data_is_left_out(grid):
     runs = study(grid, "batch=8192", "warmup=5", "seed=0", "data.num_train_examples=30000")
 
-    _, refused, _, command = said(runs, "figure_1", GOYAL)
+    _, refused, _, command = said(runs, "figure_1", "goyal2017")
 
     assert "batch 65,536 warmup 5 linear (batch must not exceed the examples of an" in refused
     assert {spec.config.batch for spec in specs(command)} == {2**n for n in range(8, 15)} - {8192}
@@ -98,7 +96,7 @@ def test_where_no_point_is_possible_there_is_no_command(grid):
 def test_a_micro_batch_that_does_not_split_a_papers_batch_is_left_to_auto(grid):
     runs = study(grid, "batch=3840", "warmup=5", "seed=0", "micro_batch=768")
 
-    command = said(runs, "figure_1", GOYAL)[-1]
+    command = said(runs, "figure_1", "goyal2017")[-1]
 
     assert "micro_batch" not in command
     assert {spec.bn_span for spec in specs(command)} == {128}
@@ -127,7 +125,7 @@ def test_the_command_for_a_twin_is_in_the_twins_numbers(grid):
 def optimizers(grid, *words: str) -> list[str]:
     small = ("+experiment=limit2020_small", "+recipe=limit2020_small_nesterov")
     runs = study(grid, *small, "batch=2500,50000", "seed=0,1,2", *words)
-    return list(of_optimizers(runs, "r"))
+    return list(of_paper("limit2020", runs, "r"))
 
 
 def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers(grid):
@@ -157,7 +155,7 @@ def test_a_recipe_that_does_not_fit_the_epochs_is_no_command(grid):
 def test_no_run_on_imagenet_is_proposed_for_runs_of_other_data(grid):
     runs = study(grid, "batch=7680", "warmup=0", "seed=0")
 
-    assert list(of_optimizers(runs, "r")) == [
+    assert list(of_paper("limit2020", runs, "r")) == [
         "No commands for missing points: the paper's batches are of ImageNet, and these runs are "
         "of Digits and have no twin_of."
     ]
