@@ -620,4 +620,5 @@ def test_the_note_of_a_figure_says_which_points_are_not_to_be_compared(tmp_path)
 
     (group,) = report_data([str(tmp_path)], "command")["groups"]
 
-    assert "Not to be compared: Arms differ in more than the question: BatchNorm" in group["note"]
+    said = "Not to be compared: Arms differ in more than the setting in question: BatchNorm"
+    assert said in group["note"]

@@ -390,9 +390,14 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
             False,
             "changes slow.weight, slow.bias: each",
         ),
-        (Averaged, "additive loss", False, "with every micro-batch slow.module.weight, slow.mod"),
+        (Averaged, "additive loss", False, "every step, changes slow.module.weight, slow.mod"),
         (Dividing, "additive loss", False, "depends on how many there are in a step, as one that"),
-        (Shared, "whole checkpoint", False, "generator changes in a step and is in no checkpoint"),
+        (
+            Shared,
+            "whole checkpoint",
+            False,
+            "a step changes generator, which no checkpoint contains",
+        ),
     ],
 )
 def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, said):
