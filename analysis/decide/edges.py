@@ -144,7 +144,7 @@ def of_edges(found: Sequence[Edge]) -> Proposal:
         added += configs
         refused = refused or why
         low, high = _expected_best(edge, configs)
-        if not np.isnan(low):
+        if not np.isnan(low) and (low > 0 or np.isfinite(high)):
             bests.append(f"{low:.3g} to {high:.3g} at batch {edge.batch:,}")
     if not added:
         return replace(blank, why=refused)

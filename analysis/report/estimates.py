@@ -167,7 +167,8 @@ def _breaking(
     found = at_best_warmup(runs, metric)
     if found is None:
         question = f"At which batch does {metric.word} break?"
-        return Estimated(question, "Not decidable: two or more batches are needed.")
+        words = "Not decidable: two or more batches with a run that finished are needed."
+        return Estimated(question, words)
     at_warmup, warmup, margin, words = found
     if margin == 0:
         question = f"At which batch does {metric.word} break?"

@@ -461,3 +461,19 @@ def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
     one = asks(found, "At 7,680, training without warmup is worst")
     assert one["commands"] == []
     assert one["why"].startswith("such runs are not possible: perturbation must")
+
+
+def test_a_best_rate_that_may_be_anywhere_is_not_expected_anywhere(tmp_path, capsys):
+    """Three rules give three rates at each batch; nothing in them differs but the seeds."""
+    runs = simulated_runs(
+        (7680, 15360, 30720), (0, 5, 10, 20), 3, noise=0.004, rng=np.random.default_rng(3),
+        accuracy=lambda b, w: 0.8 - 0.01 * np.log2(b / 7680) - 0.005 * abs(np.log((w + 1) / 6)),
+        rules=("linear", "sqrt", "none"), epochs=30,
+    )  # fmt: skip
+    write_results(tmp_path, runs, simulated_curves(runs, 3))
+
+    one = asks(proposals(capsys, tmp_path), "The best rate is at the upper end of the grid")
+
+    assert one["why"].endswith(
+        "beyond the grid; where the best is then is not known, as these runs show no optimum there"
+    )

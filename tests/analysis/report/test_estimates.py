@@ -266,3 +266,11 @@ def test_runs_without_accuracies_are_told_so():
 )
 def test_an_estimate_in_words(value, low, high, words):
     assert number(Estimate(value, low, high, 5, "method")).startswith(words)
+
+
+def test_batches_at_which_no_run_finished_are_not_said_to_be_missing():
+    runs = study().assign(outcome="diverged", val_accuracy=np.nan)
+
+    found = estimated(runs, simulated_curves(runs, 3), "At which batch does accuracy break?")
+
+    assert found.words == "Not decidable: two or more batches with a run that finished are needed."
