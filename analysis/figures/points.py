@@ -94,7 +94,7 @@ def has_dots(frame: pd.DataFrame) -> bool:
 def reading_note(frame: pd.DataFrame) -> str:
     """How marks are to be read, with the number of seeds, what diverged and what is not drawn."""
     dots = "; small dots: seeds" if has_dots(frame) else ""
-    is_alike = ((frame["num_finished"] > 1) & frame["low"].isna()).any()
+    is_alike = ((frame["values"].map(len) > 1) & frame["low"].isna()).any()
     bare = ", none where all seeds measured the same" * bool(is_alike)
     bars = f"Marks: means over finished seeds ({{}} per point); bars: 95 % t intervals{bare}{dots}."
     return " ".join([_of_seeds(frame, bars), *_of_others(frame)])
@@ -110,7 +110,8 @@ def reading_note_of_curves(frame: pd.DataFrame, *, has_bands: bool) -> str:
 
 
 def _of_seeds(frame: pd.DataFrame, note: str) -> str:
-    seeds = frame.loc[frame["num_finished"] > 0, "num_finished"]
+    seeds = frame["values"].map(len)
+    seeds = seeds[seeds > 0]
     low, high = (int(seeds.min()), int(seeds.max())) if len(seeds) else (0, 0)
     if (low, high) == (1, 1):
         return "One seed per point: no interval."
@@ -127,6 +128,8 @@ def _of_others(frame: pd.DataFrame) -> Iterator[str]:
     if other := int(frame["num_other"].sum()):
         runs = several(other, "run")
         yield f"Not drawn: {runs} without a result (out of memory, timed out, failed)."
+    if bare := int(frame["num_finished"].sum() - frame["values"].map(len).sum()):
+        yield f"Not drawn: {several(bare, 'run')} that finished without this metric."
 
 
 def _diverged(row: pd.Series) -> str:

@@ -226,3 +226,14 @@ def test_a_caption_gives_three_reasons_and_counts_the_rest(runs):
 
     assert found.count("Not to be compared: These arms are the same") == 3
     assert found.endswith(" 1 more reason not to compare: see python -m analysis claims.")
+
+
+def test_runs_that_finished_without_the_metric_are_counted_and_are_no_seeds(runs):
+    runs.loc[(runs["warmup_epochs"] == 0) | (runs["seed"] == 2), "val_accuracy"] = np.nan
+
+    note = reading_note(points(runs))
+
+    assert note == (
+        "Marks: means over finished seeds (2 per point); bars: 95 % t intervals; small dots: "
+        "seeds. Not drawn: 8 runs that finished without this metric."
+    )
