@@ -11,8 +11,9 @@ from analysis.decide.command import commands
 from analysis.decide.edges import Edge, edges, of_edges, of_target
 from analysis.decide.expected import UNKNOWN
 from analysis.decide.proposal import Proposal
+from analysis.papers import limit2020
 from analysis.papers.judge import Judged
-from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.metric import Measured
 from analysis.tables.which_runs import ended
 from sweeper.spec.sentences import several
@@ -55,12 +56,19 @@ def propose(
     found += [of_edges(at_one_end) for at_one_end in by_end.values()]
     if target is not None:
         found += of_target(measured, target, prices.results)
-    return [*_ranked([_priced(proposal, prices) for proposal in found]), *_apart(measured.runs)]
+    return [
+        *_ranked([_priced(proposal, prices) for proposal in found]),
+        *_apart(measured.runs, judged),
+    ]
 
 
-def _apart(runs: pd.DataFrame) -> Iterator[Proposal]:
-    """That runs are not compared because they differ in more than what questions are about."""
-    groups = group_comparable(runs)
+def _apart(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Proposal]:
+    """That runs are not compared because they differ in more than what questions are about.
+
+    Estimates compare base rates, and claims about optimizers compare their recipes.
+    """
+    has_recipes = any(one.paper == limit2020.NAME and one.is_asked for one in judged)
+    groups = group_comparable(runs, (*AXES, *(limit2020.RECIPE if has_recipes else ("base_lr",))))
     if len(groups) < 2:
         return
     named = [f"{group.name} ({several(len(group.runs), 'run')})" for group in groups]
@@ -69,8 +77,8 @@ def _apart(runs: pd.DataFrame) -> Iterator[Proposal]:
     yield Proposal(
         question=f"Runs of {len(groups)} groups are not compared: {', '.join(named)}",
         why=(
-            "each question is about one group; what is to be compared must differ in batch, "
-            "warmup, lr rule and seed alone"
+            "each question is about one group; what is to be compared must be alike in all "
+            "settings but those in question"
         ),
     )
 

@@ -477,3 +477,9 @@ def test_a_best_rate_that_may_be_anywhere_is_not_expected_anywhere(tmp_path, cap
     assert one["why"].endswith(
         "beyond the grid; where the best is then is not known, as these runs show no optimum there"
     )
+
+
+def test_rates_that_are_compared_are_not_said_to_be_apart(study, capsys):
+    found = proposals(capsys, study(lambda b, w: 0.8 + w / 100, change=rates))
+
+    assert not any("are not compared" in one["question"] for one in found)
