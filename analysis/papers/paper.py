@@ -73,14 +73,12 @@ class Paper:
 
     def protocol_differences(self, runs: pd.DataFrame) -> list[str]:
         """How these runs were trained differently from the published points, in words."""
-        first = runs.iloc[0]
-        ours = {name: float(first[name]) for name in self.protocol if name in runs}
-        if "rate_per_example" in self.protocol:
-            ours["rate_per_example"] = float(first["base_lr"]) / float(first["base_batch"])
+        known = runs.assign(rate_per_example=runs["base_lr"] / runs["base_batch"])
         return [
-            f"{name} is {value:.4g}, there {self.protocol[name]:.4g}"
-            for name, value in ours.items()
-            if not math.isclose(value, self.protocol[name], rel_tol=1e-6)
+            f"{name} is {' and '.join(f'{value:.4g}' for value in values)}, there {there:.4g}"
+            for name, there in self.protocol.items()
+            for values in [sorted(known[name].astype(float).unique())]
+            if not all(math.isclose(value, there, rel_tol=1e-6) for value in values)
         ]
 
 

@@ -212,6 +212,7 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
     ("change", "words"),
     [
         ({"bn_span": 64}, "not drawn here: bn_span is 64, there 32."),
+        ({"bn_span": [32, 32, 32, 64]}, "not drawn here: bn_span is 32 and 64, there 32."),
         ({"base_lr": 0.2}, "not drawn here: rate_per_example is 0.00078"),
     ],
 )
