@@ -151,8 +151,9 @@ def of_edges(found: Sequence[Edge]) -> Proposal:
     values = sorted({float(config[first.key]) for config in added})
     why = f"{first.key}={','.join(f'{value:g}' for value in values)}, beyond the grid"
     if first.key != "batch":
-        inside = "; ".join(bests) or "not known, as these runs show no optimum there"
-        why += f"; expected best, if the parabola continues: {inside}"
+        expected = f"expected best, if the parabola continues: {'; '.join(bests)}"
+        unknown = "where the best will be is not known, as these runs show no optimum"
+        why += f"; {expected if bests else unknown}"
     blank = replace(blank, why=why)
     return joined([arm for edge in found for arm in edge.arms], added, blank)
 

@@ -475,7 +475,7 @@ def test_a_best_rate_that_may_be_anywhere_is_not_expected_anywhere(tmp_path, cap
     one = asks(proposals(capsys, tmp_path), "The best rate is at the upper end of the grid")
 
     assert one["why"].endswith(
-        "beyond the grid; where the best is then is not known, as these runs show no optimum there"
+        "beyond the grid; where the best will be is not known, as these runs show no optimum"
     )
 
 
