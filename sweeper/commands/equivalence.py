@@ -12,16 +12,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from sweeper.commands.own_project import with_facts
 from sweeper.commands.plan import overrides_parser, plan_grid
 from sweeper.commands.refusals import refuse
-from sweeper.console.text import note, text_console, text_table
+from sweeper.console.layouts import Trained, show
+from sweeper.console.text import note, text_console
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import plan, tasks
@@ -37,59 +35,6 @@ from sweeper.store.ledger import Ledger
 
 #: Ranks x accumulation steps.
 LAYOUTS = "1x1,1x8,2x4,4x1"
-#: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training
-#: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
-BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
-BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
-#: For a user's module, whose optimizer may amplify rounding, as Adam does for small gradients.
-BOUNDS_OF_OWN = {"64-true": 1e-9}
-
-_COLUMNS = (
-    "precision", "ranks", "micro", "acc", "steps", "lr", "value", "difference", "allowed",
-    "verdict",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """One layout after its epoch.
-
-    `difference` is the largest relative difference of any tensor from the first layout, `value` is
-    the validation loss in nats per example, or the metric of a user's module, `same_lr` is whether
-    every step's learning rate was that of the first layout.
-    """
-
-    split: BatchSplit
-    precision: str
-    difference: float
-    same_lr: bool
-    steps: int
-    value: float
-    has_batchnorm: bool
-    is_own: bool
-    is_reproducible: bool
-
-    @property
-    def allowed(self) -> float | None:
-        """The guaranteed bound on the difference; None if there is none."""
-        if self.is_reproducible:
-            return 0.0
-        bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
-        return (BOUNDS_OF_OWN if self.is_own else bounds).get(self.precision)
-
-    @property
-    def holds(self) -> bool:
-        """Whether the layout gives the same result as the first one."""
-        return self.same_lr and (self.allowed is None or self.difference <= self.allowed)
-
-    @property
-    def verdict(self) -> str:
-        """The verdict in a word, for the table."""
-        if not self.holds:
-            return "DIFFERS"
-        if self.is_reproducible:
-            return "bit-identical"
-        return "rounding" if self.allowed is None else "same"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -116,12 +61,21 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         refuse(error, "The layouts could not be compared.")
         return RUN_FAILED
-    _show(rows, console)
+    show(rows, console)
     if all(row.holds for row in rows):
         return DONE
+    if config.has_own_module and any(row.only_value_differs for row in rows):
+        console.print(_OF_VALUE)
     for reason in reasons(config):
         console.print(reason)
     return RUN_FAILED
+
+
+_OF_VALUE = (
+    "The metric differs where the weights agree: what a module computes at the end of validation "
+    "from outputs that it has kept is of one rank's examples. Log it in validation_step, or use a "
+    "torchmetric."
+)
 
 
 def reasons(config: RunConfig) -> list[str]:
@@ -150,6 +104,7 @@ def compare(
         ]
         specs, rows, checkpoints = zip(*trained, strict=True)
         differences, has_batchnorm = differences_between(checkpoints)
+        value = "metric" if config.has_own_module else "val_loss"
         for spec, row, difference in zip(specs, rows, differences, strict=True):
             yield Trained(
                 split=spec.split,
@@ -159,7 +114,8 @@ def compare(
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
                 or config.lr_rule.name == "adascale",
                 steps=row["steps"],
-                value=row["metric" if config.has_own_module else "val_loss"],
+                value=row[value],
+                first_value=rows[0][value],
                 has_batchnorm=has_batchnorm,
                 is_own=config.has_own_module,
                 is_reproducible=bool(config.reproducible),
@@ -249,31 +205,6 @@ def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
     if config.batch % parts:
         return None
     return {"devices": world_size, "micro_batch": config.batch // parts}
-
-
-def _show(rows: Sequence[Trained], console: Console) -> None:
-    table = text_table(*_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(
-            row.precision,
-            str(row.split.world_size),
-            str(row.split.micro_batch),
-            str(row.split.accumulation_steps),
-            str(row.steps),
-            "same" if row.same_lr else "DIFFERS",
-            f"{row.value:.6f}",
-            f"{row.difference:.1e}" if row.difference else "0",
-            "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
-            row.verdict,
-        )
-    console.print(table, soft_wrap=False)
-    console.print(
-        "micro: examples of a micro-batch. acc: accumulation steps. value: the validation loss, or "
-        "the metric of your own module. difference: the largest over the model's tensors, "
-        "relative to the tensor's largest value, compared with the first layout after one epoch. "
-        "With BatchNorm, training amplifies float32 rounding, so no bound is guaranteed; use "
-        "float64 (docs/layouts.md)."
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

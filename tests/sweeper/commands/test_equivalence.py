@@ -1,10 +1,13 @@
 """Hardware is not a hyperparameter: layouts end with the same weights."""
 
+import math
 import os
 
 import pytest
 
 from sweeper.commands.equivalence import compare, differences_between, main, reasons
+from sweeper.console.layouts import Trained
+from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import run_config
 from sweeper.spec.guarantees import OF_LAYOUTS
 
@@ -127,6 +130,33 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
     assert ("Not confirmed for Summed: additive loss." in said) is not is_additive
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({}, "same"),
+        ({"value": 2.51}, "value DIFFERS"),
+        ({"value": math.nan}, "value DIFFERS"),
+        ({"value": math.nan, "first_value": math.nan}, "same"),
+        ({"value": 2.5 + 1e-8}, "same"),
+        ({"value": 2.51, "difference": 0.1}, "DIFFERS"),
+        ({"value": 2.51, "precision": "32-true"}, "rounding"),
+        ({"value": 2.51, "is_reproducible": True}, "value DIFFERS"),
+    ],
+)
+def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict):
+    split = split_global_batch(32, world_size=2, micro_batch=16, bn_span=1)
+    same = {
+        "split": split, "precision": "64-true", "difference": 0.0, "same_lr": True, "steps": 3,
+        "value": 2.5, "first_value": 2.5, "has_batchnorm": False, "is_own": True,
+        "is_reproducible": False,
+    }  # fmt: skip
+
+    row = Trained(**same | changes)
+
+    assert row.verdict == verdict
+    assert row.only_value_differs == (verdict == "value DIFFERS")
 
 
 def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_hold(grid):
