@@ -1,6 +1,5 @@
 """The first steps of a run on a CPU, and an evaluation after them: what would fail it at once."""
 
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ import pytorch_lightning as pl
 import torch.distributed as dist
 
 from lightning_modules.memory.trace import briefly, check_accumulation
+from lightning_modules.modules.item_findings import text_of
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -20,8 +20,6 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.worker_args import CHECKPOINT
 
 _LEAST_MICRO_BATCH = 4  # [examples]
-#: Folders of code that is not the user's.
-_NOT_THE_USERS = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values())
 
 
 def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
@@ -38,7 +36,7 @@ def why_failed(config: RunConfig) -> str:
         return briefly(config, _micro_batch(config), _failure)
     except Exception as error:  # noqa: BLE001  whatever the user's code raises
         traceback.print_exc()
-        return _words(error)
+        return text_of(error)
 
 
 def _micro_batch(config: RunConfig) -> int:
@@ -67,11 +65,3 @@ def _prepare(trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str,
     del loaders
     check_accumulation(trainer, module)
     trainer.limit_val_batches = 1
-
-
-def _words(error: Exception) -> str:
-    """An error on one line, with the user's line that raised it."""
-    text = " ".join("".join(traceback.format_exception_only(error)).split())
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    return f"{text}, in {own[-1].filename}, line {own[-1].lineno}" if own else text

@@ -1,9 +1,11 @@
 """What holds for the items of a user's data set, tried with a few of them."""
 
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from sweeper.spec.guarantees import KEYED_ITEMS, SEPARATE_ITEMS
 
 ITEMS = 3  # number that is tried
+#: Folders of code that is not the user's.
+_OURS = (str(Path(__file__).parents[2] / name) for name in ("lightning_modules", "sweeper"))
+_NOT_THE_USERS = (*_OURS, *sysconfig.get_paths().values(), "<")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +89,12 @@ def raised(what: str, error: Exception) -> Finding:
     return Finding(holds=None, said=said, do="Training may fail too.")
 
 
-def text_of(error: Exception) -> str:
-    """The text of an error, on one line."""
-    return " ".join("".join(traceback.format_exception_only(error)).split())
+def text_of(error: BaseException) -> str:
+    """The text of an error, on one line, with the user's line that raised it."""
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f"{text.rstrip('.')}, in {own[-1].filename}, line {own[-1].lineno}" if own else text
 
 
 _KEYED = Finding(holds=True, said="an item read twice for the same epoch and index is the same")

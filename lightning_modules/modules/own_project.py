@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from lightning_modules.data.items import Items
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.modules.hooks import after_hook
-from lightning_modules.modules.item_findings import of_order, of_passes
+from lightning_modules.modules.item_findings import of_order, of_passes, text_of
 from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten, redirect_output
 from sweeper.spec.config import Component, is_ours
@@ -246,7 +248,12 @@ def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None
     """Write the facts of each config, one line each; what is printed meanwhile goes to `said`."""
     redirect_output(said)
     for config in configs:
-        line = json.dumps(facts(config))
+        try:
+            line = json.dumps(facts(config))
+        except Exception as error:  # noqa: BLE001  whatever the user's code raises
+            traceback.print_exc()
+            print(text_of(error), file=sys.stderr)  # noqa: T201  the last line is told
+            sys.exit(1)
         with answer.open("a") as file:
             file.write(f"{line}\n")
 

@@ -527,10 +527,21 @@ def test_a_module_that_raises_is_told_with_its_words():
     assert held(found) == {
         **ALL, "additive loss": None, "keyed draws": None, "whole checkpoint": None,
     }  # fmt: skip
-    assert found["additive loss"]["said"] == (
-        "not determined: a training step on a CPU raised RuntimeError: no such kernel"
+    assert found["additive loss"]["said"].startswith(
+        "not determined: a training step on a CPU raised RuntimeError: no such kernel, in "
+        f"{__file__}, line "
     )
     assert found["additive loss"]["do"] == "Training may fail too."
+
+
+def test_a_loss_that_is_no_number_is_compared_with_nothing():
+    class Nowhere(Line):
+        def training_step(self, batch):
+            return super().training_step(batch) * float("nan")
+
+    found = look(Nowhere)["additive loss"]
+
+    assert (found["holds"], found["said"][-3:]) == (None, "nan")
 
 
 def test_a_module_that_ends_its_epoch_early_is_not_found_out():
