@@ -140,7 +140,7 @@ def _of_two(whole: Result, pair: Sequence[Result], tolerance: float) -> Finding 
         return Finding(holds=None, said="not determined: training_step returned no loss")
     (loss, gradient), *parts = made
     if not math.isfinite(loss):
-        return Finding(holds=None, said=f"not found out: the loss of some examples is {loss}")
+        return Finding(holds=None, said=f"not determined: the loss of some examples is {loss}")
 
     def differ(factors: Sequence[float]) -> bool:
         of_loss = abs(_sum(factors, losses) - loss)

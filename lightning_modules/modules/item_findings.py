@@ -79,7 +79,7 @@ def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
 
 
 def of_order(order: npt.ArrayLike, other: npt.ArrayLike) -> dict[str, dict[str, Any]]:
-    """The finding for data that come in another order with another batch size."""
+    """The finding for data that come in another order in batches of another size."""
     return {} if np.array_equal(order, other) else {SEPARATE_ITEMS: asdict(_OTHER_ORDER)}
 
 
@@ -126,9 +126,9 @@ _NOT_COMPARED = Finding(
 _SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
 _OTHER_ORDER = Finding(
     holds=False,
-    said="the batch sampler gives the examples in another order with another batch size, which is "
-    "the micro-batch",
-    do="Give it a number of its own instead of the run's, or compare runs of one micro_batch.",
+    said="the batch sampler gives the examples in another order with another micro-batch, which it "
+    "was created with",
+    do="Create it with a number of its own, or compare runs of one micro_batch.",
 )
 MIXED = Finding(
     holds=False,
