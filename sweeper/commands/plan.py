@@ -33,6 +33,7 @@ from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.exit_codes import DONE
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
+from sweeper.store.damaged import consequence, find_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import MemoryCache
 from sweeper.store.row import planned_columns
@@ -82,6 +83,8 @@ def _print_plan(arguments: Sequence[str]) -> int:
     else:
         show(planned, lines, text_console())
         say(billed.words(ledger.results))
+    for path in find_damaged(ledger.results):
+        note(consequence(path))
     is_sequential = "hydra/sweeper=sequential" in options.overrides
     _say_what_is_refused(planned, ledger, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):

@@ -23,7 +23,7 @@ from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt
-from sweeper.store.damaged import find_damaged, is_merged, sound_rows
+from sweeper.store.damaged import consequence, find_damaged, sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import pending_runs
 from sweeper.store.questions import read_questions
@@ -207,8 +207,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
-        does = "says what to do" if is_merged(Path(path)) else "trains its runs again"
-        console.print(f"{path} is damaged: the next sweep {does}")
+        console.print(consequence(Path(path)))
     for asked in found["questions"]:
         console.print(f"question={asked['text']!r}: {asked['said']}")
     counts = counted(found["counts"]) or "no run has finished yet"

@@ -40,7 +40,7 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     """
     found = find_damaged(ledger.results)
     for path in found:
-        if is_merged(path):
+        if _is_merged(path):
             msg = (
                 f"A merged file must be intact; {path} is damaged. Restore a copy, or, "
                 f"to train its runs again: {_by_hand(path, ledger.results / 'damaged')}"
@@ -54,8 +54,13 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     return [f"{path} is damaged: moved to {ledger.results / 'damaged'}." for path in found]
 
 
-def is_merged(path: Path) -> bool:
-    """Whether a table file holds many runs."""
+def consequence(path: Path) -> str:
+    """What the next sweep does about a damaged file."""
+    does = "says what to do" if _is_merged(path) else "trains its runs again"
+    return f"{path} is damaged: the next sweep {does}"
+
+
+def _is_merged(path: Path) -> bool:
     return path.name.startswith(COMPACT_PREFIX)
 
 
@@ -94,7 +99,7 @@ def _is_whole(path: Path) -> bool:
 def _of_same_runs(path: Path) -> Sequence[Path]:
     """A table file, and the files of the other tables for its attempt or its merged runs."""
     stem = path.stem
-    if not is_merged(path):
+    if not _is_merged(path):
         stem = "-".join(stem.split("-")[:2])  # run id and attempt
     root = path.parents[1]
     return [other for table in ROW_FOLDERS for other in (root / table).glob(f"{stem}*.parquet")]

@@ -227,6 +227,7 @@ def test_commands_that_only_read_work_around_it(damaged, capsys, command):
         assert "1 finished, 0 running" in said.out
         assert "more" not in said.out
     if command == "plan":
+        assert "is damaged: the next sweep trains its runs again" in said.err
         assert "7 runs will take" in said.out  # of 8, as one is left that has its row
 
 
