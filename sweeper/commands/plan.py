@@ -83,8 +83,6 @@ def _print_plan(arguments: Sequence[str]) -> int:
     else:
         show(planned, lines, text_console())
         say(billed.words(ledger.results))
-    for path in find_damaged(ledger.results):
-        note(consequence(path))
     is_sequential = "hydra/sweeper=sequential" in options.overrides
     _say_what_is_refused(planned, ledger, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
@@ -112,7 +110,9 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
 
 
 def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) -> None:
-    """Say if a sweep would be refused, for its budget or for a question it would not answer."""
+    """Name damaged files, and why a sweep would be refused: its budget, or an idle question."""
+    for path in find_damaged(ledger.results):
+        note(consequence(path))
     try:
         check_no_question(question)
         account_of(planned, ledger)
