@@ -110,7 +110,7 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
 
 
 def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) -> None:
-    """Name damaged files, and why a sweep would be refused: its budget, or an idle question."""
+    """Name damaged files, and say if a sweep would be refused for its budget or its question."""
     for path in find_damaged(ledger.results):
         note(consequence(path))
     try:
