@@ -21,7 +21,7 @@ def read_asked_runs(
     if not len(runs):
         msg = (
             f"results must hold runs; got {', '.join(options.results)}, which holds none. "
-            "Run a sweep first, or name another folder."
+            "Run a sweep first, or name the folder that holds runs/."
         )
         raise ValueError(msg)
     return runs

@@ -165,7 +165,7 @@ def test_the_command_says_that_a_folder_is_empty(tmp_path, capsys):
     assert code == 2
     assert capsys.readouterr().out == (
         f"Error: results must hold runs; got {tmp_path}, which holds none. "
-        "Run a sweep first, or name another folder.\n"
+        "Run a sweep first, or name the folder that holds runs/.\n"
     )
     assert not (tmp_path / "out").exists()
 
