@@ -9,7 +9,7 @@ from typing import Any
 
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_process
 from sweeper.spec.config import Component, is_ours, run_config
-from sweeper.spec.guarantees import ADDITIVE, held
+from sweeper.spec.guarantees import OF_MICRO_BATCHES, held
 from sweeper.spec.identity import targets
 from sweeper.spec.sentences import checked, several
 from sweeper.spec.values import Settings
@@ -103,7 +103,7 @@ def filled(config: Config, facts: Mapping[str, Any]) -> Config:
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     config["guarantees"] = held(facts, bn_span=config["bn_span"])
-    if facts["found"].get(ADDITIVE, {}).get("holds") is False:
+    if any(facts["found"].get(name, {}).get("holds") is False for name in OF_MICRO_BATCHES):
         config["loss_span"] = "micro"
     if not facts["is_automatic"]:
         _check_manual(config)

@@ -176,7 +176,7 @@ class Scientific(Settings):
     epochs: Count
     seed: Index
     bn_span: InStep | Literal["micro"] | None
-    loss_span: Literal["micro"] | None = None  # filled in for a user's loss that is not a mean
+    loss_span: Literal["micro"] | None = None  # filled in where a user's micro-batch matters
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
     no_decay_on_norm_and_bias: Switch = False

@@ -23,6 +23,8 @@ GUARANTEES = {
 }
 #: Guarantees without which layouts give different results.
 OF_LAYOUTS = (ADDITIVE, KEYED_ITEMS, SEPARATE_ITEMS, KEYED_DRAWS, FIXED_BATCHNORM)
+#: Where one of these does not hold, the micro-batch is part of what is trained.
+OF_MICRO_BATCHES = (ADDITIVE, SEPARATE_ITEMS)
 
 
 def held(facts: Mapping[str, Any], *, bn_span: int | str | None) -> list[str]:

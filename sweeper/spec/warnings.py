@@ -15,7 +15,7 @@ _LISTED = 6
 #: What processes a micro-batch as one, by the key that is then `micro`.
 _TAKEN_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
-    "loss_span": "Without an additive loss (`sweeper doctor` says why), training",
+    "loss_span": "Examples affect one another (see `sweeper doctor`): training",
 }
 #: With at least this many parts per batch, variance-reduced optimizers' weights are hardly biased.
 _FEW_PARTS = 8

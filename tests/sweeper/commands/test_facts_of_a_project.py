@@ -56,17 +56,22 @@ def test_ours_on_data_that_state_their_examples_is_not_looked_at(fill, default_c
     assert fill.measured == []
 
 
-def test_a_loss_that_is_no_mean_makes_the_micro_batch_part_of_the_run(fill):
-    words = [*WORDS, *METRIC, "micro_batch=8,16"]
-    contrastive, *others = (
-        [run_spec(c) for c in fill(*words, f"+data.n={n}", found={**FOUND, "additive loss": loss})]
-        for n, loss in enumerate([{"holds": False}, {"holds": None}, {"holds": True}])
+@pytest.mark.parametrize("name", ["additive loss", "separate items"])
+def test_what_is_no_mean_or_mixed_makes_the_micro_batch_part_of_the_run(fill, name):
+    """A contrastive loss and MixUp in the collate function train otherwise on another layout."""
+    words, additive = [*WORDS, *METRIC, "micro_batch=8,16"], {"additive loss": {"holds": True}}
+    following, *others = (
+        [
+            run_spec(c)
+            for c in fill(*words, f"+data.n={n}", found={**FOUND, **additive, name: finding})
+        ]
+        for n, finding in enumerate([{"holds": False}, {"holds": None}, {"holds": True}])
     )
 
-    assert contrastive[0].run_id != contrastive[1].run_id
-    assert [spec.words["loss_span"][0] for spec in contrastive] == ["8", "16"]
-    warnings = find_warnings(contrastive, {})
-    assert "8 at batch=32; 16 at batch=32. Set micro_batch" in warnings[contrastive[0].run_id][-1]
+    assert following[0].run_id != following[1].run_id
+    assert [spec.words["loss_span"][0] for spec in following] == ["8", "16"]
+    warnings = find_warnings(following, {})
+    assert "8 at batch=32; 16 at batch=32. Set micro_batch" in warnings[following[0].run_id][-1]
     assert all(first.run_id == other.run_id for first, other in others)
 
 
