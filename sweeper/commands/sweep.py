@@ -84,8 +84,9 @@ def _run_hydra() -> None:
         for flag, folder in pairwise(sys.argv):
             if flag in {"--config-dir", "-cd"}:
                 check_config_dir(folder, sys.argv[1:])
-        check_primary(sys.argv[1:])
-        check_dashes([word for word in sys.argv[1:] if word.startswith("-")])
+        dashed = [word for word in sys.argv[1:] if word.startswith("-")]
+        check_primary(dashed)
+        check_dashes(dashed)
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
         _run_one()
     except (*NOT_COMPOSED, OSError) as error:

@@ -174,7 +174,7 @@ def test_what_each_rank_changes_by_itself_is_refused(grid, tmp_path):
 
     said = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
 
-    assert all("must have the same weights; code differ between them." in text for text in said)
+    assert all("must have the same weights; got different values of code." in text for text in said)
 
 
 @pytest.mark.slow

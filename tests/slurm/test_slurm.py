@@ -33,7 +33,7 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
 
     again = sweeps.run(*words, code=1)
 
-    assert "1 of 2 runs already have a result" in again
+    assert "1 of 2 runs already has a result" in again
     assert "Submitted" not in again
 
 

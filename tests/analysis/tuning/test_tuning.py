@@ -67,7 +67,7 @@ def store(tuned: Tuned, results) -> None:
         pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
     )  # fmt: skip
     storage, curves = open_storage(None, results), []
-    rows = tuned.trials.assign(val_loss=tuned.trials["loss"], attempt=1)
+    rows = tuned.trials.assign(val_loss=tuned.trials["loss"], attempt=1, config_json="{}")
     for name, trials in rows.groupby("study", sort=False):
         study = PointStudy(name, name.split(" "), settings, storage)
         for row in trials.to_dict("records"):

@@ -29,7 +29,13 @@ OF_OWN_MODULE = (
 ALSO = {
     "comm_hook=hierarchical": ("comm_hook.ranks_per_node=2", "devices=2", "num_nodes=3"),
     "comm_hook=post_local_sgd": ("comm_hook.workers=2", "comm_hook.start_epoch=5", "devices=2"),
-    "data=images": ("data.name=photos", "data.root=/nowhere", "+data.num_train_examples=7680"),
+    "data=images": (
+        "data.name=photos",
+        "data.root=/nowhere",
+        "data.num_classes=10",
+        "data.num_train_examples=7680",
+        "data.num_val_examples=100",
+    ),
     "data=own": OF_OWN_MODULE,
     "data=text": ("data.name=letters", "data.root=/nowhere", "+data.num_train_examples=7680"),
     "lr_rule=legw": ("warmup=1",),

@@ -188,7 +188,7 @@ def test_a_sweep_measures_its_first_run_and_shares_then(config, ledger):
 
     assert at_once[0] == 1
     assert max(at_once) == 2
-    (chosen,) = [text for text in said if "on a GPU" in text]
+    (chosen,) = [text for text in said if " per GPU, " in text]
     assert chosen.startswith("2 runs like ")
     assert chosen.endswith(
         "without MPS: one alone took 4 of 80 GiB and used the GPU 40 % of the time."
