@@ -233,7 +233,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     if said := of_code(planned.changes, planned.specs[0].config.code):
         console.print(said)
     new = sum(line["ledger"] == "new" for line in lines)
-    console.print(f"{several(len(lines), 'run')}, {new} of them new. Nothing was started.")
+    console.print(f"{several(len(lines), 'run')}, {new:,} of them new. Nothing was started.")
 
 
 def _columns(lines: Sequence[Line]) -> list[Column]:

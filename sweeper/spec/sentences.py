@@ -61,12 +61,12 @@ def printable(text: str) -> str:
 
 
 def several(number: int, noun: str) -> str:
-    """A count and its noun: `1 run`, `3 runs`, `2 studies`, `4 batches`."""
+    """A count and its noun: `1 run`, `3,000 runs`, `2 studies`, `4 batches`."""
     if number == 1:
         return f"1 {noun}"
     if noun.endswith("y"):
-        return f"{number} {noun.removesuffix('y')}ies"
-    return f"{number} {noun}{'e' * noun.endswith('tch')}s"
+        return f"{number:,} {noun.removesuffix('y')}ies"
+    return f"{number:,} {noun}{'e' * noun.endswith('tch')}s"
 
 
 def _sentences(
