@@ -148,8 +148,8 @@ def with_metric(
     if name in _OURS and asked.mode not in (None, _OURS[name].mode):
         mode = _OURS[name].mode
         msg = (
-            f"--metric-mode must be {mode} for {name}, of which that is better; got --metric-mode "
-            f"{asked.mode}. Leave it out."
+            f"--metric-mode must be {mode} for {name}; got --metric-mode {asked.mode}. Leave it "
+            "out."
         )
         raise ValueError(msg)
     if name in _OURS and (not len(runs) or runs[name].notna().all()):

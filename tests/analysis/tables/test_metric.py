@@ -264,6 +264,5 @@ def test_a_direction_that_contradicts_a_metric_of_ours_is_refused(tmp_path, caps
         code = main([command, str(tmp_path), "--metric", "val_loss", "--metric-mode", "max"])
         assert code == 2
         assert capsys.readouterr().out == (
-            "Error: --metric-mode must be min for val_loss, of which that is better; got "
-            "--metric-mode max. Leave it out.\n"
+            "Error: --metric-mode must be min for val_loss; got --metric-mode max. Leave it out.\n"
         )
