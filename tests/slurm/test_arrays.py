@@ -66,8 +66,8 @@ def test_a_thousand_and_two_runs_are_two_arrays_below_the_largest(sweeps):
         "hydra.launcher.throttle=10",
     )  # fmt: skip
 
-    assert re.findall(r"Submitted (\d+) runs? as (?:an array of )?(\d+) job", said) == [
-        ("1001", "1001"),
+    assert re.findall(r"Submitted ([\d,]+) runs? as (?:an array of )?([\d,]+) job", said) == [
+        ("1,001", "1,001"),
         ("1", "1"),
     ]
     assert len(sweeps.queue()) == 1002
