@@ -195,7 +195,7 @@ class _Sweep:
             return [task for _, task in array.tasks if task.spec.run_id in runs]
         self._tickets.note_job(array.name, job)
         self._has_begun = True
-        jobs = "1 job" if len(array.elements) == 1 else f"an array of {len(array.elements)} jobs"
+        jobs = "an array of " * (len(array.elements) > 1) + several(len(array.elements), "job")
         text = (
             f"Submitted {several(len(runs), 'run')} as {jobs}, number {job}. Ctrl-C leaves what is "
             "queued in the queue; repeat the command to attach to it."
