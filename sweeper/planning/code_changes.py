@@ -67,8 +67,11 @@ def _made_by(
         if last == 0 or (run_id in made and ended[run_id].attempt >= last):
             continue
         is_held = standing(ledger, run_id, last) is Open.HELD
+        digest = noted_code(ledger.attempt_folder(run_id, last))
+        if is_held and digest is None:  # it has only just begun
+            continue
         if is_held or (ledger.run_folder(run_id) / CHECKPOINT).exists():
-            made[run_id] = (noted_code(ledger.attempt_folder(run_id, last)), is_held)
+            made[run_id] = (digest, is_held)
     return made
 
 

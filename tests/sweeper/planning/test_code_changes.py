@@ -12,7 +12,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import own_code
 from sweeper.store.attempt import Attempt, End
-from sweeper.store.lease import release
+from sweeper.store.lease import claim, release
 
 
 @pytest.fixture
@@ -52,6 +52,16 @@ def test_unchanged_sources_stand_without_a_word(configs, ledger):
 
     assert planned.changes == {}
     assert ids(tasks(planned, ledger, retry=None, rerun=None)) == [planned.specs[1].run_id]
+
+
+@pytest.mark.usefixtures("net")
+def test_an_attempt_that_has_not_noted_its_sources_yet_has_no_others(configs, ledger):
+    """Between the claim and the note another process may plan, as where a job begins."""
+    run_id = run_spec(configs[0]).run_id
+    assert claim(ledger.attempt_folder(run_id, 1))
+    ledger.mark_active(run_id, 1)
+
+    assert plan(configs, ledger).changes == {}
 
 
 @pytest.mark.usefixtures("net")
