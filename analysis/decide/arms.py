@@ -162,7 +162,7 @@ def _of_one_span(configs: list[Config], spans: list[int]) -> list[Config]:
     """The runs with the most frequent of several BatchNorm spans that is possible for all."""
     laid_out = [_laid_out(config) for config in configs]
     spans = spans + [int(layout["bn_span"]) for layout in laid_out if layout.get("bn_span")]
-    if len({*spans}) < 2 or not all(laid_out):  # runs that are not possible are told as such
+    if len({*spans}) < 2 or not all(laid_out):  # impossible runs are refused elsewhere
         return configs
     for span, _ in Counter(spans).most_common():
         for micro_batch in ("auto", span):  # auto is refused where its limit is below the span
@@ -181,7 +181,7 @@ def _of_one_span(configs: list[Config], spans: list[int]) -> list[Config]:
 def _laid_out(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str, Any]:
     """The columns of its layout that a run would have, of those that a run like it recorded.
 
-    None if the run is not possible.
+    Empty if the run is not possible.
     """
     try:
         row = planned_columns(stored_run_spec(config))

@@ -9,15 +9,14 @@ from typing import Any
 import pytorch_lightning as pl
 import torch.distributed as dist
 
-from lightning_modules.memory.trace import briefly, check_accumulation
+from lightning_modules.memory.trace import briefly, check_accumulation, only_rank
 from lightning_modules.modules.item_findings import text_of
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
-from lightning_modules.train import RankContext, train
+from lightning_modules.train import train
 from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.worker_args import CHECKPOINT
 
 _LEAST_MICRO_BATCH = 4  # [examples]
 
@@ -49,14 +48,7 @@ def _micro_batch(config: RunConfig) -> int:
 
 def _failure(spec: RunSpec) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        context = RankContext(
-            rank=0,
-            folder=Path(folder),
-            checkpoint=Path(folder, CHECKPOINT),
-            on_epoch=lambda rows: None,
-            fit=_prepare,
-        )
-        record = train(spec, context)
+        record = train(spec, only_rank(Path(folder), _prepare))
     return "" if record["outcome"] == "finished" else record["reason"]
 
 

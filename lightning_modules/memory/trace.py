@@ -154,17 +154,22 @@ def _from_the_start(comm_hook: Mapping[str, Any]) -> dict[str, Any]:
     return {key: sooner.get(key, value) for key, value in comm_hook.items()}
 
 
+def only_rank(folder: Path, fit: Callable[..., None]) -> RankContext:
+    """The only rank of a short run, which leaves its files in this folder."""
+    return RankContext(
+        rank=0,
+        folder=folder,
+        checkpoint=folder / CHECKPOINT,
+        on_epoch=lambda rows: None,
+        fit=fit,
+    )
+
+
 def _traced(spec: RunSpec, *, is_fake: bool) -> "_TracedFit":
     """A few steps of a run, and what memory they took."""
     fit = _TracedFit(is_fake=is_fake)
     with tempfile.TemporaryDirectory() as folder:
-        context = RankContext(
-            rank=0,
-            folder=Path(folder),
-            checkpoint=Path(folder, CHECKPOINT),
-            on_epoch=lambda rows: None,
-            fit=fit,
-        )
+        context = only_rank(Path(folder), fit)
         try:
             train(spec, context)
         except _Enough:

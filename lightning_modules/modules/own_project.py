@@ -252,7 +252,7 @@ def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None
             line = json.dumps(facts(config))
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
             traceback.print_exc()
-            print(text_of(error), file=sys.stderr)  # noqa: T201  the last line is told
+            print(text_of(error), file=sys.stderr)  # noqa: T201  the last line is reported
             sys.exit(1)
         with answer.open("a") as file:
             file.write(f"{line}\n")
