@@ -53,6 +53,7 @@ check: .venv/.installed-dev ## lint, format, import directions, types
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	@git ls-files '*.py' | xargs wc -l | awk '$$1 > 400 && $$2 != "total" {print "Longer than 400 lines, perhaps two subjects: " $$2}'
 
 format: .venv/.installed-dev ## format and repair what ruff can
 	$(BIN)/ruff check --fix .
