@@ -2,7 +2,6 @@
 
 import tempfile
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,13 @@ import torch.distributed as dist
 
 from lightning_modules.memory.trace import briefly, check_accumulation, only_rank
 from lightning_modules.modules.item_findings import text_of
-from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import train
-from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec
 
 _LEAST_MICRO_BATCH = 4  # [examples]
-
-
-def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
-    """Write to `answer` what fails; what is printed meanwhile goes to `said`."""
-    redirect_output(said)
-    answer.write_text(why_failed(run_config(config)))
 
 
 def why_failed(config: RunConfig) -> str:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,9 +18,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_modules.memory.tensors import TensorMemory
 from lightning_modules.process.memory import peak_of_process_gib
-from lightning_modules.process.output import redirect_output
 from lightning_modules.train import RankContext, train
-from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.config import RunConfig
 from sweeper.spec.memory_classes import MemoryTrace
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -34,13 +32,6 @@ _STEPS, _STEPS_OF_POWERSGD, _ACCUMULATION_STEPS = 2, 3, 2
 _LEAST_MICRO_BATCH = 4
 _GIB = 2**30
 _Found = TypeVar("_Found")
-
-
-def look(config: Mapping[str, Any], answer: Path, said: Path) -> None:
-    """Write the trace of a config to `answer`; what is printed meanwhile goes to `said`."""
-    redirect_output(said)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    answer.write_text(memory_trace(run_config(config)).model_dump_json())
 
 
 def memory_trace(config: RunConfig) -> MemoryTrace:

@@ -1,11 +1,7 @@
 """A user's LightningModule and DataModule: making them, and what a plan must know about them."""
 
 import inspect
-import json
-import sys
-import traceback
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,9 +21,9 @@ from lightning_modules.data.items import Items
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.modules.hooks import after_hook
-from lightning_modules.modules.item_findings import of_order, of_passes, text_of
+from lightning_modules.modules.item_findings import of_order, of_passes
 from lightning_modules.process.one_lightning import unite
-from lightning_modules.process.output import quieten, redirect_output
+from lightning_modules.process.output import quieten
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
 
@@ -242,20 +238,6 @@ def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], Indices
         return {"num_train_examples": num, "is_iterable": True}, np.arange(0)
     examples = OwnExamples(loader, seed=0)
     return {"num_train_examples": examples.num_train_examples}, examples.order(0)
-
-
-def look(configs: Sequence[Mapping[str, Any]], answer: Path, said: Path) -> None:
-    """Write the facts of each config, one line each; what is printed meanwhile goes to `said`."""
-    redirect_output(said)
-    for config in configs:
-        try:
-            line = json.dumps(facts(config))
-        except Exception as error:  # noqa: BLE001  whatever the user's code raises
-            traceback.print_exc()
-            print(text_of(error), file=sys.stderr)  # noqa: T201  the last line is reported
-            sys.exit(1)
-        with answer.open("a") as file:
-            file.write(f"{line}\n")
 
 
 unite()  # before anything of the user's is imported

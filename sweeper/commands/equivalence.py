@@ -15,8 +15,8 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.own_project import with_facts
 from sweeper.commands.plan import overrides_parser, plan_grid
+from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import refuse
 from sweeper.console.layouts import Trained, show
 from sweeper.console.text import note, text_console
@@ -179,7 +179,7 @@ def _feasible(
             left_out.append(f"{layout}: batch={config.batch} is no multiple of {parts}.")
         elif changes not in feasible:
             try:
-                list(map(run_spec, with_facts([config.replaced(**changes).resolved], results)))
+                list(map(run_spec, add_facts([config.replaced(**changes).resolved], results)))
             except ValueError as error:
                 left_out.append(f"{layout}: {error}")
             else:

@@ -17,7 +17,7 @@ from sweeper.commands.bill import account_of, bill
 from sweeper.commands.command_parser import CommandParser
 from sweeper.commands.memory import memory_words, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
-from sweeper.commands.own_project import with_facts
+from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
 from sweeper.console.planned_runs import compared, course, guarantees, rates
@@ -144,7 +144,7 @@ def _checked(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Lin
     """The configs of a command's overrides, with facts about modules and data, and the ledger."""
     configs = configs_of(overrides, config_dir=config_dir)
     ledger = Ledger.at(configs[0].get("results") if configs else "results")
-    return list(with_facts(configs, ledger.results)), ledger
+    return list(add_facts(configs, ledger.results)), ledger
 
 
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:

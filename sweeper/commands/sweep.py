@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.bill import Predictions, account_of, with_prediction
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
-from sweeper.commands.own_project import with_facts
+from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
     check_config_dir,
@@ -145,7 +145,7 @@ def run_sweep(
     """
     check_no_question(settings.get("question"))
     ledger = Ledger.at(settings.get("results"))
-    planned = plan(with_facts(configs, ledger.results), ledger)
+    planned = plan(add_facts(configs, ledger.results), ledger)
     account = account_of(planned, ledger) if settings.get("budget") else None
     set_aside_and_report(ledger)
     ledger.prepare()

@@ -10,7 +10,7 @@ import optuna
 from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
-from sweeper.commands.own_project import with_facts
+from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import check_no_question
 from sweeper.commands.sweep import Launch, guard, take_in
 from sweeper.console.live import LiveTable, live_table
@@ -82,7 +82,7 @@ def _shown_keys(points: Sequence[Sequence[str]], settings: StudySettings) -> lis
 
 
 def _with_facts(configs_of: ConfigsOf, ledger: Ledger) -> ConfigsOf:
-    return lambda overrides: with_facts(configs_of(overrides), ledger.results)
+    return lambda overrides: add_facts(configs_of(overrides), ledger.results)
 
 
 def _studies(

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.checks.check import Check, Severity, broken, good, warning
-from sweeper.commands.first_steps import why_failed
-from sweeper.commands.own_project import check_config, facts_found_out, filled
+from sweeper.commands.project_facts import check_config, fill_config, find_facts
+from sweeper.launch.ask_process import ask_process
+from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.spec.config import is_ours
 from sweeper.spec.guarantees import FIXED_BATCHNORM
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
@@ -28,7 +29,7 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
         )
         raise ValueError(msg)
     try:
-        (facts,) = facts_found_out([dict(config)], Path(config["results"]))
+        (facts,) = find_facts([dict(config)], Path(config["results"]))
     except ValueError as error:
         yield broken(
             "module and data", str(error), "Training would fail as well: correct the error."
@@ -52,7 +53,7 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
 def _of_first_steps(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Check:
     """Whether a few steps and an evaluation raise anything, and whether the metric is logged."""
     try:
-        why = why_failed(filled(dict(config), facts))
+        why = why_failed(fill_config(dict(config), facts))
     except ValueError as error:
         why = str(error)
     if METRIC_NOT_LOGGED in why:
@@ -61,6 +62,19 @@ def _of_first_steps(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Chec
     if why:
         return broken("first steps", why, "Runs on a CPU fail as well: correct it.")
     return good("first steps", "a few steps and an evaluation after them raise nothing")
+
+
+def why_failed(config: Mapping[str, Any]) -> str:
+    """Why the first steps of a run, or the evaluation after them, fail; empty if they do not.
+
+    Args:
+        config: resolved, with what is known about the user's module and data.
+    """
+    try:
+        found = ask_process("first steps", [config], open_fork_server())
+    except ForkServerDied as error:
+        return str(error)
+    return found.values[0] if found.values else f"the process ended: {found.last_line}"
 
 
 _NAME = "A sweep needs its name: metric=NAME metric_mode=max, or min."

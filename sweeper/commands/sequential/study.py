@@ -5,7 +5,7 @@ from typing import Any
 
 from analysis.stats.anytime import Looks
 from analysis.tables.metric import metric_named
-from sweeper.commands.own_project import with_facts
+from sweeper.commands.project_facts import add_facts
 from sweeper.commands.sequential.answer import ended, remember, remembered, verdict
 from sweeper.commands.sequential.cost import check_known
 from sweeper.commands.sequential.question import LEAST_SEEDS, Asked, ask
@@ -30,7 +30,7 @@ def run_sequential(
     ledger = Ledger.at(options["results"])
     _check(options)
     set_aside_and_report(ledger)
-    planned = plan(with_facts(configs, ledger.results), ledger)
+    planned = plan(add_facts(configs, ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = metric_named(options["metric"], options["metric_mode"])
     asked = ask(options["question"], planned.points, metric)

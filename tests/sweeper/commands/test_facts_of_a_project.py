@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.commands import own_project
+from sweeper.commands import project_facts
 from sweeper.commands.checks import project
 from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.doctor import main
 from sweeper.commands.overrides import with_own_classes
-from sweeper.commands.own_project import with_facts
+from sweeper.commands.project_facts import add_facts
 from sweeper.console.planned_runs import guarantees, rates
+from sweeper.launch.ask_process import _answer
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
@@ -43,8 +44,8 @@ def fill(grid, tmp_path, monkeypatch):
             measured.append(configs)
             return [{**found, **facts} for _ in configs]
 
-        monkeypatch.setattr(own_project, "_measured", look)
-        return list(with_facts(grid(*words), tmp_path))
+        monkeypatch.setattr(project_facts, "_ask_for_facts", look)
+        return list(add_facts(grid(*words), tmp_path))
 
     run.measured = measured
     monkeypatch.setattr(project, "why_failed", lambda config: "")
@@ -89,13 +90,13 @@ def test_ranks_are_part_of_a_run_whose_loss_is_no_mean(fill):
 
 
 def test_an_installation_that_cannot_be_imported_is_said(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "lightning_modules.modules.own_project", None)
-    said = tmp_path / "said.txt"
+    monkeypatch.setitem(sys.modules, "lightning_modules.answers", None)
+    output = tmp_path / "output.txt"
 
     with pytest.raises(ImportError):
-        own_project._look(([], tmp_path / "facts.jsonl", said))
+        _answer(("facts", [], tmp_path / "answers.jsonl", output))
 
-    assert "ModuleNotFoundError: import of lightning_modules.modules.own_" in said.read_text()
+    assert "ModuleNotFoundError: import of lightning_modules.answers" in output.read_text()
 
 
 def test_a_project_is_looked_at_once_whatever_is_swept(fill):
@@ -229,7 +230,7 @@ def test_the_doctor_tells_what_cannot_be_made_and_refuses_our_module(grid, tmp_p
         msg = f"module and data must be made; got {len(configs)}"
         raise ValueError(msg)
 
-    monkeypatch.setattr(own_project, "_measured", look)
+    monkeypatch.setattr(project_facts, "_ask_for_facts", look)
     (config,) = grid(*WORDS, f"results={tmp_path}")
     (check,) = project_checks(config)
 
@@ -283,7 +284,7 @@ def test_of_several_that_which_cannot_be_made_is_named(grid, tmp_path, monkeypat
     with pytest.raises(
         ValueError, match=r"=two\.Data: ZeroDivisionError: division by zero, in .*two\.py, line 3$"
     ):
-        list(with_facts(grid(*words, "+data.size=1,2"), tmp_path))
+        list(add_facts(grid(*words, "+data.size=1,2"), tmp_path))
 
 
 def test_a_class_on_the_command_line_gets_no_settings_of_the_default():

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from sweeper.commands import own_project
-from sweeper.commands.own_project import with_facts
+from sweeper.commands import project_facts
 from sweeper.commands.plan import plan_lines, show
+from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import fitted
 from sweeper.planning.plan import plan
 from sweeper.spec.memory import CPU
@@ -56,7 +56,7 @@ def canary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     def too_slow(*_: Any) -> NoReturn:
         raise TooSlowError
 
-    monkeypatch.setattr(own_project, "_measured", make_none)
+    monkeypatch.setattr(project_facts, "_ask_for_facts", make_none)
     monkeypatch.setenv("CANARY", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     before = signal.signal(signal.SIGALRM, too_slow)
@@ -67,7 +67,7 @@ def canary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 def planned(config: Config) -> None:
     """All that `sweeper plan` does with a point; the row must be one that tables can hold."""
     ledger = Ledger.at(config["results"])
-    found = plan(with_facts([config], ledger.results), ledger, device=CPU)
+    found = plan(add_facts([config], ledger.results), ledger, device=CPU)
     rows = [{**dict.fromkeys(RUNS), **planned_row(spec)} for spec in found.specs]
     pa.Table.from_pylist(rows, schema=_SCHEMA)
     lines = plan_lines(found, {})

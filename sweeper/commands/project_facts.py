@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.launch.fork_server import ForkServerDied, open_fork_server, start_process
+from sweeper.launch.ask_process import ask_process
+from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.spec.config import Component, is_ours, run_config
 from sweeper.spec.guarantees import OF_MICRO_BATCHES, held
 from sweeper.spec.identity import targets
@@ -29,7 +29,7 @@ class _Project(Settings, extra="ignore"):
     data: Component
 
 
-def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
+def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
     """Configs with the number of examples filled in, and what follows from the user's module.
 
     Args:
@@ -39,21 +39,18 @@ def with_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[
     Raises:
         ValueError: if a value is wrong, or the module or the data cannot be created.
     """
-    taken = _counted(configs)
-    asked = {
-        _key(config): config for config in taken if _needs_facts(config["module"], config["data"])
-    }
-    for config in asked.values():
+    counted = _count_examples(configs)
+    asked = {_key(c): c for c in counted if _needs_facts(c["module"], c["data"])}
+    known: dict[str, Config] = {}
+    for key, config in asked.items():
         check_config(config)
-    known = {key: facts for key, one in asked.items() if (facts := _remembered(one, results))}
+        if facts := _stored_facts(config, results):
+            known[key] = facts
     unknown = [key for key in asked if key not in known]
-    known |= zip(unknown, facts_found_out([asked[key] for key in unknown], results), strict=True)
-    for config in taken:
-        yield (
-            filled(config, known[_key(config)])
-            if _needs_facts(config["module"], config["data"])
-            else config
-        )
+    known |= zip(unknown, find_facts([asked[key] for key in unknown], results), strict=True)
+    for config in counted:
+        needs_facts = _needs_facts(config["module"], config["data"])
+        yield fill_config(config, known[_key(config)]) if needs_facts else config
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -66,7 +63,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
 
 
-def _counted(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
+def _count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     """Configs with the null counts of our data sets filled in from disk, each counted once."""
     known: dict[str, Config] = {}
     found: list[Config] = []
@@ -86,7 +83,7 @@ def _needs_facts(module: Config, data: Config) -> bool:
     return not is_ours(module["_target_"]) or "num_train_examples" not in data
 
 
-def filled(config: Config, facts: Mapping[str, Any]) -> Config:
+def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     """A config with what is known of its module and data, in place.
 
     Raises:
@@ -163,13 +160,13 @@ def _check_manual(config: Config) -> None:
     config["micro_batch"] = share
 
 
-def facts_found_out(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]:
+def find_facts(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]:
     """Determine the facts of each config's module and data in a separate process, and store them.
 
     Raises:
         ValueError: if a module or its data cannot be created.
     """
-    found = _measured(configs) if configs else []
+    found = _ask_for_facts(configs) if configs else []
     for config, facts in zip(configs, found, strict=True):
         path = _path(config, results)
         with if_allowed():
@@ -178,7 +175,7 @@ def facts_found_out(configs: Sequence[Config], results: Path) -> list[dict[str, 
     return found
 
 
-def _remembered(config: Config, results: Path) -> dict[str, Any] | None:
+def _stored_facts(config: Config, results: Path) -> dict[str, Any] | None:
     """The stored facts for this module, data and code; None if there are none that can be read."""
     try:
         facts = json.loads(_path(config, results).read_text())
@@ -208,40 +205,19 @@ def _key(config: Config) -> str:
         raise
 
 
-def _measured(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Facts from a separate process, as this one imports no torch; runs reuse its fork server."""
+def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
+    """Facts from a process of its own, as this one imports no torch."""
     groups = [configs[0].get(group) for group in ("module", "data", "model")]
-    context = open_fork_server(list(targets(groups)))
-    with tempfile.TemporaryDirectory() as folder:
-        answer, said = Path(folder, "facts.jsonl"), Path(folder, "said.txt")
-        answer.touch()
-        said.touch()
-        try:
-            process = start_process(_look, (configs, answer, said), context)
-        except ForkServerDied as error:
-            raise ValueError(str(error)) from None
-        try:
-            process.join()
-        finally:
-            process.kill()
-        found = [json.loads(line) for line in answer.read_text().splitlines()]
-        if len(found) < len(configs):
-            failed, words = configs[len(found)], said.read_text().strip() or "no message"
-            msg = (
-                "module and data must be created to plan a run; got "
-                f"module._target_={failed['module']['_target_']}, "
-                f"data._target_={failed['data']['_target_']}: {words.splitlines()[-1]}"
-            )
-            raise ValueError(msg)
-        return found
-
-
-def _look(args: tuple[Sequence[Config], Path, Path]) -> None:
-    """The entry point of that process."""
     try:
-        from lightning_modules.modules.own_project import look  # imports torch
-    except Exception as error:
-        args[2].write_text(f"{type(error).__name__}: {error}")  # an import failed
-        raise
-
-    look(*args)
+        found = ask_process("facts", configs, open_fork_server(list(targets(groups))))
+    except ForkServerDied as error:
+        raise ValueError(str(error)) from None
+    if len(found.values) < len(configs):
+        failed = configs[len(found.values)]
+        msg = (
+            "module and data must be created to plan a run; got "
+            f"module._target_={failed['module']['_target_']}, "
+            f"data._target_={failed['data']['_target_']}: {found.last_line}"
+        )
+        raise ValueError(msg)
+    return list(found.values)

@@ -1,0 +1,78 @@
+"""Questions about a run that only its code can answer, asked in a process with torch.
+
+That process starts from the fork server, which the runs reuse. It writes a line of JSON for each
+config to one file, and all that it prints to another.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any, Literal
+
+from sweeper.launch.fork_server import start_process
+
+Question = Literal["facts", "first steps", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What such a process answered.
+
+    Attributes:
+        values: plain values, one for each config, up to the first that it failed for.
+        last_line: the last line that it printed.
+        is_timed_out: whether it was stopped because it took too long.
+    """
+
+    values: Sequence[Any]
+    last_line: str
+    is_timed_out: bool
+
+
+def ask_process(
+    question: Question,
+    configs: Sequence[Mapping[str, Any]],
+    context: ForkServerContext,
+    *,
+    longest_s: float | None = None,
+) -> Answers:
+    """Ask a question about each of these resolved configs, in a process of its own.
+
+    Args:
+        question: what to find out.
+        configs: resolved.
+        context: of the fork server.
+        longest_s: the process is stopped after this time; None never stops it [seconds].
+
+    Raises:
+        ForkServerDied: if the process cannot be started.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answers, output = Path(folder, "answers.jsonl"), Path(folder, "output.txt")
+        answers.touch()
+        output.touch()
+        process = start_process(_answer, (question, configs, answers, output), context)
+        try:
+            process.join(longest_s)
+            is_timed_out = process.exitcode is None
+        finally:
+            process.kill()
+        lines = output.read_text(errors="replace").strip().splitlines()
+        return Answers(
+            values=[json.loads(line) for line in answers.read_text().splitlines()],
+            last_line=lines[-1] if lines else "no message",
+            is_timed_out=is_timed_out,
+        )
+
+
+def _answer(args: tuple[Question, Sequence[Mapping[str, Any]], Path, Path]) -> None:
+    """The entry point of that process."""
+    try:
+        from lightning_modules.answers import answer_question  # imports torch
+    except Exception as error:
+        args[-1].write_text(f"{type(error).__name__}: {error}")  # an import failed
+        raise
+    answer_question(*args)
