@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.process.gpu_use import noted_gpu_use
+from lightning_modules.process.energy_meter import record_energy
 from lightning_modules.process.idle_work import spare_idle_work
 from lightning_modules.process.memory import keep_freed_memory
 from lightning_modules.process.output import redirect_output
@@ -72,7 +72,7 @@ def work(rank: WorkerArgs) -> None:
         spare_idle_work()
         keep_freed_memory()
         check_precision(config, has_gpu=on_gpu)
-        with noted_gpu_use(rank) if on_gpu else contextlib.nullcontext():
+        with record_energy(rank) if on_gpu else contextlib.nullcontext():
             record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either

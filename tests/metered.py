@@ -8,7 +8,7 @@ from typing import Any
 from provoked import train_until
 
 from lightning_modules import worker
-from lightning_modules.process import gpu_use
+from lightning_modules.process import energy_meter
 from sweeper.spec.worker_args import WorkerArgs
 
 #: In NVML's unit [millijoules].
@@ -30,8 +30,6 @@ class FakeNvml:
         counters: by the GPU's name [millijoules].
         users: processes on the GPU.
         mig_modes: now, and after a restart.
-        used_gib: memory that is taken [GiB].
-        percents: of the time in which it was in use.
         init_error: of the library.
         step_mj: the counter goes up by this whenever it was read [millijoules].
     """
@@ -43,8 +41,6 @@ class FakeNvml:
         self.counters: dict[str, Any] = dict.fromkeys(names, 10 * KWH)
         self.users: dict[str, Any] = {name: [7] for name in names}
         self.mig_modes: dict[str, Any] = {name: [0, 0] for name in names}
-        self.used_gib: dict[str, float] = dict.fromkeys(names, 4.0)
-        self.percents: dict[str, Any] = dict.fromkeys(names, 30)
         self.init_error: NVMLError | None = None
         self._step_mj = step_mj
 
@@ -63,12 +59,6 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:
         return [SimpleNamespace(pid=pid) for pid in _said(self.users[handle])]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(used=self.used_gib[handle] * 2**30)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        return SimpleNamespace(gpu=_said(self.percents[handle]))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> Any:
         now = _said(self.counters[handle])
@@ -90,22 +80,13 @@ def train_counted(until: int, args: WorkerArgs) -> None:
         args: of the worker.
     """
     _be_on_gpu(FakeNvml("ours", step_mj=KWH))
-    gpu_use._LOOK_EVERY_S = 3600.0  # it is read when training begins and ends
+    energy_meter._READ_EVERY_S = 3600.0  # it is read when training begins and ends
     train_until(until, args)
-
-
-def train_measured(args: WorkerArgs) -> None:
-    """First function of a worker that uses its GPU for 40 % of the time, on the CPU in fact."""
-    nvml = FakeNvml("ours")
-    nvml.percents["ours"] = 40
-    _be_on_gpu(nvml)
-    gpu_use._LOOK_EVERY_S = 0.001
-    worker.work(args)
 
 
 def _be_on_gpu(nvml: FakeNvml) -> None:
     sys.modules["pynvml"] = nvml  # type: ignore[assignment]
-    gpu_use._uuid = lambda: "ours"
+    energy_meter._gpu_uuid = lambda: "ours"
     enter = worker._enter
 
     def enter_on_gpu(*args: Any, **keys: Any) -> bool:

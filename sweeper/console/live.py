@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from sweeper.console.differences import Differences
 from sweeper.console.runs import LAYOUT_COLUMNS, RunLine, counted, duration, rate_text, runs_table
 from sweeper.console.text import text_console
-from sweeper.launch.local.interrupts import undivided
+from sweeper.launch.local.interrupts import defer_signals
 from sweeper.planning.event import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -296,5 +296,5 @@ def live_table(
         table.live = None
     else:
         yield table
-    with undivided():  # an impatient Ctrl-C must not cut the table
+    with defer_signals():  # an impatient Ctrl-C must not cut the table
         table.print_summary()

@@ -16,7 +16,7 @@ from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
-from sweeper.store.gpu_use import energy_kwh
+from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import note_code, noted_code, own_code, resumed_code

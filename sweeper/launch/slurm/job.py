@@ -176,7 +176,7 @@ class _Job:
             why_stopped=self._why_stopped,
             may_start=self._may_start,
             ranks=ranks,
-            look_first=False,  # too late to refuse: a run that cannot start gets a row
+            refuse_early=False,  # a run that cannot start gets a row
         )
 
     def _may_start(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.commands.sweep import take_in
 from sweeper.launch.local import interrupts
-from sweeper.launch.local.interrupts import interruptible
+from sweeper.launch.local.interrupts import catch_signals
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import Running, worker_failure
@@ -170,11 +170,11 @@ def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does():
     """Not one that is to survive it: nohup has the signal ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     try:
-        with interruptible(), pytest.raises(KeyboardInterrupt):
+        with catch_signals(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGHUP)
 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with interruptible():
+        with catch_signals():
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -185,10 +185,10 @@ def test_what_is_said_to_a_closed_terminal_is_lost_and_nothing_else(tmp_path):
     script = (
         "import os, signal, time\n"
         "from pathlib import Path\n"
-        "from sweeper.launch.local.interrupts import interruptible\n"
+        "from sweeper.launch.local.interrupts import catch_signals\n"
         "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
         "try:\n"
-        "    with interruptible():\n"
+        "    with catch_signals():\n"
         "        os.write(1, b'ready')\n"  # print() would write the end of the line after it
         "        while True:\n"
         "            time.sleep(0.01)\n"  # pause() would miss a signal that comes just before it
@@ -211,7 +211,7 @@ def test_signals_that_come_together_are_one(monkeypatch):
     """`timeout` and torchrun signal a sweep and then its process group."""
     now = [100.0]
     monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with interruptible():
+    with catch_signals():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
@@ -253,7 +253,7 @@ def test_signals_that_somebody_else_handles_are_left_alone():
     noted = []
     before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
     try:
-        with interruptible():
+        with catch_signals():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -59,6 +59,13 @@ def test_several_runs_share_a_gpu_where_asked(spec):
     ]  # fmt: skip
 
 
+def test_more_jobs_than_gpus_wait_for_a_gpu(spec):
+    slots = Slots(Machine(cores=1, gpus=("0",), jobs=4))
+
+    assert slots.take(spec(0)) == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert slots.take(spec(1)) is None
+
+
 def test_a_run_on_the_cpu_of_a_machine_with_gpus_takes_cores(spec):
     slots = Slots(Machine(cores=1, gpus=("0",)))
 
@@ -111,11 +118,6 @@ def test_a_machine_without_a_driver_is_a_cpu(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("driver")
-def test_with_auto_the_memory_of_a_gpu_is_that_of_one_run():
-    assert this_machine(jobs="auto", runs_per_gpu="auto").device.runs == 1
-
-
-@pytest.mark.usefixtures("driver")
 def test_gpus_that_are_hidden_are_not_there(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
@@ -127,7 +129,7 @@ def test_gpus_that_are_hidden_are_not_there(monkeypatch):
     [
         ("jobs='many'", "a whole number, 1 or more, or auto"),
         ("jobs=0", "a whole number, 1 or more, or auto"),
-        ("runs_per_gpu='two'", "a whole number, 1 or more, or auto"),
+        ("runs_per_gpu='auto'", "a whole number, 1 or more"),
     ],
 )
 def test_the_launcher_refuses_impossible_settings_before_anything_starts(results, setting, rule):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from metered import KWH, FakeNvml, NotSupported, NVMLError, train_counted
 
-from lightning_modules.process import gpu_use
+from lightning_modules.process import energy_meter
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import LocalRanks
@@ -19,7 +19,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, WorkerArgs
 from sweeper.store.attempt import Attempt, End
-from sweeper.store.gpu_use import energy_kwh, gpu_taken
+from sweeper.store.energy import energy_kwh
 from sweeper.store.ledger import Ledger
 
 FIRST, SECOND = "6f0f4f5e-0001-0001-0001-000000000001", "6f0f4f5e-0002-0002-0002-000000000002"
@@ -30,7 +30,7 @@ def nvml(monkeypatch):
     """NVML with two GPUs, of which CUDA calls its second the first."""
     fake = FakeNvml(FIRST, SECOND)
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(gpu_use, "_uuid", lambda: SECOND)
+    monkeypatch.setattr(energy_meter, "_gpu_uuid", lambda: SECOND)
     return fake
 
 
@@ -55,7 +55,7 @@ def rank(folder: Path, number: int = 0, world_size: int = 1) -> WorkerArgs:
 
 def count(nvml: FakeNvml, of: WorkerArgs, kwh: float, *, fails: bool = False) -> None:
     """Have a rank take so much."""
-    with gpu_use.noted_gpu_use(of):
+    with energy_meter.record_energy(of):
         nvml.counters[SECOND] += kwh * KWH
         nvml.counters[FIRST] += KWH
         if fails:
@@ -100,9 +100,9 @@ def test_an_earlier_part_that_was_not_counted_leaves_the_sum_unknown(nvml, attem
 
 
 def test_of_a_rank_that_is_killed_what_was_last_noted_counts(nvml, attempt, monkeypatch):
-    monkeypatch.setattr(gpu_use, "_LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(gpu_use, "_LOOKS_TO_NOTE", 1)
-    with gpu_use.noted_gpu_use(rank(attempt())):
+    monkeypatch.setattr(energy_meter, "_READ_EVERY_S", 0.001)
+    monkeypatch.setattr(energy_meter, "_READINGS_PER_NOTE", 1)
+    with energy_meter.record_energy(rank(attempt())):
         nvml.counters[SECOND] += KWH
         while energy_kwh(attempt()) != 1:
             pass
@@ -131,7 +131,7 @@ def test_a_run_that_fails_has_taken_what_it_took(nvml, attempt):
             "NVML says: Not Supported.",
         ),
         (
-            lambda _, patch: patch.setattr(gpu_use, "_uuid", lambda: "unheard-of"),
+            lambda _, patch: patch.setattr(energy_meter, "_gpu_uuid", lambda: "unheard-of"),
             "NVML says: Not Found.",
         ),
         (
@@ -154,59 +154,24 @@ def test_what_nvml_does_not_count_is_null_and_the_log_says_why(
 ):
     change(nvml, monkeypatch)
 
-    with gpu_use.noted_gpu_use(rank(attempt())):
+    with energy_meter.record_energy(rank(attempt())):
         pass
 
-    assert json.loads((attempt() / "gpu-use-0.json").read_text())["kwh"] is None
+    assert json.loads((attempt() / "energy-0.json").read_text())["kwh"] is None
     assert energy_kwh(attempt()) is None
     assert capsys.readouterr().err.count(f"Energy is not counted: {why}") == 1
 
 
 def test_a_gpu_that_was_shared_for_a_while_was_not_counted(nvml, attempt, monkeypatch):
-    monkeypatch.setattr(gpu_use, "_LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr(gpu_use, "_LOOKS_TO_NOTE", 1)
-    with gpu_use.noted_gpu_use(rank(attempt())):
+    monkeypatch.setattr(energy_meter, "_READ_EVERY_S", 0.001)
+    monkeypatch.setattr(energy_meter, "_READINGS_PER_NOTE", 1)
+    with energy_meter.record_energy(rank(attempt())):
         nvml.users[SECOND] = [7, 8]
         while energy_kwh(attempt()) is not None:
             pass
         nvml.users[SECOND] = [7]
 
     assert energy_kwh(attempt()) is None
-
-
-def looked_at(nvml: FakeNvml, of: WorkerArgs, percents: list[int]) -> None:
-    """Have a rank's GPU read when it was in use for so much of the time."""
-    meter = gpu_use._Meter(of)
-    for percent in percents:
-        nvml.percents[SECOND] = percent
-        nvml.used_gib[SECOND] = percent / 8
-        meter.look()
-    meter.note()
-
-
-def test_memory_at_its_most_and_use_are_noted_of_a_gpu_that_was_a_runs_alone(nvml, attempt):
-    looked_at(nvml, rank(attempt()), [0, *range(30, 41)])  # at the start is little
-    assert gpu_taken(attempt()) == (5.0, 0.39)
-
-    looked_at(nvml, rank(attempt()), [30] * 4)  # too short to tell
-    assert gpu_taken(attempt()) is None
-
-    nvml.users[SECOND] = [7, 8]
-    looked_at(nvml, rank(attempt()), [30] * 9)
-    assert gpu_taken(attempt()) is None
-
-
-def test_of_several_ranks_no_use_is_told(nvml, attempt):
-    looked_at(nvml, rank(attempt(), world_size=2), [30] * 9)
-
-    assert gpu_taken(attempt()) is None
-
-
-def test_energy_is_counted_where_use_is_not(nvml, attempt):
-    nvml.percents[SECOND] = NotSupported("Not Supported")
-    count(nvml, rank(attempt()), 1)
-
-    assert (energy_kwh(attempt()), gpu_taken(attempt())) == (1, None)
 
 
 def test_a_gpu_that_cannot_be_divided_is_counted(nvml, attempt):
@@ -218,11 +183,11 @@ def test_a_gpu_that_cannot_be_divided_is_counted(nvml, attempt):
 
 def test_the_name_that_torch_has_for_a_gpu_is_nvmls(monkeypatch):
     gpu = SimpleNamespace(uuid=f"{SECOND}")
-    monkeypatch.setattr(gpu_use.torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(gpu_use.torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(gpu_use.torch.cuda, "get_device_properties", {1: gpu}.get)
+    monkeypatch.setattr(energy_meter.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(energy_meter.torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(energy_meter.torch.cuda, "get_device_properties", {1: gpu}.get)
 
-    assert gpu_use._uuid() == SECOND
+    assert energy_meter._gpu_uuid() == SECOND
 
 
 def test_our_nvml_has_nvmls_names():

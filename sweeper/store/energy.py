@@ -1,0 +1,42 @@
+"""The energy of an attempt, from the notes of its ranks in the attempts' folders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sweeper.spec.worker_args import FIRST_STEP
+
+
+def energy_note(rank: int | str) -> str:
+    """The name of a rank's note in the attempt's folder."""
+    return f"energy-{rank}.json"
+
+
+def energy_kwh(attempt: Path) -> float | None:
+    """Energy of all ranks, over an attempt and those that it resumes from [kWh].
+
+    None if any part was not measured, because the sum would then not be that of the training.
+
+    Args:
+        attempt: the attempt's folder, next to those of the earlier attempts.
+    """
+    total_kwh, is_known = 0.0, False
+    for number in range(int(attempt.name), 0, -1):
+        folder = attempt.with_name(f"{number:03d}")
+        if notes := _read_notes(folder):
+            parts = [note["kwh"] for note in notes]
+            if len(notes) != notes[0]["world_size"] or None in parts:
+                return None
+            total_kwh, is_known = total_kwh + sum(parts), True
+            if not notes[0]["is_resumed"]:
+                break
+        elif (folder / FIRST_STEP).exists():  # without this file, nothing was trained
+            return None
+    return total_kwh if is_known else None
+
+
+def _read_notes(folder: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(path.read_text()) for path in sorted(folder.glob(energy_note("*")))]
+    except (OSError, ValueError):
+        return []
