@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
+from sweeper.planning.component_settings import check_settings
 from sweeper.planning.measured_noise import measured_in, with_measured_noise
 from sweeper.planning.names import check_names
 from sweeper.planning.repeats import check_repeat
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
-from sweeper.planning.signatures import check_settings
 from sweeper.spec.config import Component, RunConfig, run_config
 from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
