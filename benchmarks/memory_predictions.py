@@ -17,7 +17,7 @@ from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_device, this_machine
 from sweeper.launch.memory_trace import trace_memory
 from sweeper.planning.plan import tasks
-from sweeper.spec.memory_classes import DEVICE
+from sweeper.spec.run_memory import DEVICE
 from sweeper.store.memory_cache import MemoryCache
 
 BASE = ("warmup=0", "schedule=constant", "epochs=2", "base_lr=0.001", "bn_span=8")

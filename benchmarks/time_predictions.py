@@ -17,8 +17,8 @@ from typing import Any
 from sweeper.commands.plan import configs_of
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.config import run_config
-from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.ledger import Ledger
 from sweeper.store.row_file import RowFile

@@ -10,8 +10,8 @@ import pandas as pd
 from analysis.decide.command import Config
 from analysis.tables.configs import stored_configs
 from sweeper.planning.seconds import Speeds
-from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import checked
 from sweeper.spec.tariff import Tariff, total_kwh

@@ -12,8 +12,8 @@ from analysis.figures import style
 from analysis.figures.save import Drawing, save
 from analysis.figures.sheet import Sheet
 from analysis.figures.style import INCHES, Width
-from sweeper.spec.memory_classes import CLASSES, DEVICE
-from sweeper.store.memory_cache import TracedKind, traced_kinds
+from sweeper.spec.run_memory import CLASSES, DEVICE
+from sweeper.store.memory_cache import KindMemory, traced_kinds
 
 #: What this reads of the runs table.
 COLUMNS = (
@@ -49,7 +49,7 @@ def memory_frames(results: Sequence[str], runs: pd.DataFrame) -> Iterator[tuple[
             yield name, _frame(kind, alike)
 
 
-def _frame(kind: TracedKind, runs: pd.DataFrame) -> pd.DataFrame:
+def _frame(kind: KindMemory, runs: pd.DataFrame) -> pd.DataFrame:
     usual = int(runs.micro_batch.mode().iloc[0])
     sizes = {int(m * 2**n) for m in runs.micro_batch.unique() for n in (-2, -1, 0, 1)}
     micro = sorted(size for size in sizes if size)[-_MOST_BARS:]

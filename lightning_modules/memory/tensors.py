@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lightning_modules.layers.position import is_in_backward
-from sweeper.spec.memory_classes import (
+from sweeper.spec.run_memory import (
     ACTIVATIONS,
     CLASSES,
     GRADIENTS,

@@ -20,8 +20,8 @@ from lightning_modules.memory.tensors import TensorMemory
 from lightning_modules.process.memory import peak_of_process_gib
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig
-from sweeper.spec.memory_classes import MemoryTrace
 from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.run_memory import MemoryTrace
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import CHECKPOINT
 

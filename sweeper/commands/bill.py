@@ -18,7 +18,7 @@ from sweeper.planning.budget import (
 )
 from sweeper.planning.plan import Plan, Task
 from sweeper.planning.seconds import Seconds, Speeds
-from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.spec.tariff import Tariff, taken, total_kwh

@@ -8,7 +8,7 @@ from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.readiness import has_data
 from sweeper.launch.memory_trace import LONGEST_S, trace_memory
 from sweeper.planning.plan import Plan
-from sweeper.spec.memory_classes import DEVICE, total_gib
+from sweeper.spec.run_memory import DEVICE, total_gib
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.memory_cache import Fit, MemoryCache

@@ -4,7 +4,7 @@ from multiprocessing.context import ForkServerContext
 
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied
-from sweeper.spec.memory_classes import MemoryTrace
+from sweeper.spec.run_memory import MemoryTrace
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.memory_cache import MemoryCache
 

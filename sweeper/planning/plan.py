@@ -13,8 +13,8 @@ from sweeper.planning.names import check_names
 from sweeper.planning.repeats import check_repeat
 from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
 from sweeper.spec.config import Component, RunConfig, run_config
-from sweeper.spec.memory import Device
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.warnings import find_warnings

@@ -15,8 +15,8 @@ from sweeper.planning.exchange import exposed_s
 from sweeper.planning.time_bounds import Seen, bounds, widened
 from sweeper.spec.config import Predicted, is_ours
 from sweeper.spec.identity import Kin
-from sweeper.spec.memory import LAYOUT, WITHOUT_WORK, Device, work_part
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import LAYOUT, WITHOUT_WORK, Device, work_part
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.ledger import Ledger
 from sweeper.store.timings import Timing, read_timings

@@ -11,7 +11,7 @@ counts as missing.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -21,12 +21,10 @@ from typing import Any
 
 from sweeper.spec.batch import usable_micro_batches
 from sweeper.spec.config import RunConfig
-from sweeper.spec.groups import Groups
-from sweeper.spec.identity import Kin
-from sweeper.spec.memory import CPU, Device, memory_part, plain_part
-from sweeper.spec.memory_classes import DEVICE, MemoryTrace, total_gib
+from sweeper.spec.identity import targets
 from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import CPU, DEVICE, Device, MemoryTrace, memory_part, total_gib
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
@@ -38,6 +36,10 @@ _KEY_LENGTH = 16
 _PART_OF_LIMIT = 0.95
 #: Left free in a run's share of a GPU, for CUDA's and NCCL's own memory and for fragmentation.
 _GPU_RESERVE_GIB = 1.0
+
+
+#: Hashes the user's own sources that some targets name; None if there are none.
+_HashCode = Callable[[tuple[str, ...]], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,60 +60,72 @@ class Fit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """One kind of run: its trace, and by micro-batch its peaks and the limits that it exceeded."""
+class KindMemory:
+    """What is stored of the memory of one kind of run.
+
+    Attributes:
+        trace: of a few steps; None if there was none.
+        took: measured peaks by micro-batch [GiB].
+        over: by micro-batch, the limit that a run exceeded; None for that of its device [GiB].
+        run_ids: the runs whose peak is stored.
+        on_gpu: whether it trains on a GPU.
+    """
 
     trace: MemoryTrace | None
     took: Mapping[int, float]
     over: Mapping[int, float | None]
+    run_ids: frozenset[str]
+    on_gpu: bool
 
-    def classes(self, micro_batch: int, *, on_gpu: bool) -> dict[str, float]:
-        """The predicted memory of each class [GiB]; empty if it is not known."""
-        if self.trace is None or (found := self.trace.at(micro_batch)) is None:
+    @classmethod
+    def read(cls, folder: Path, *, on_gpu: bool) -> "KindMemory":
+        """Read the folder of a kind of run; files that are damaged count as missing."""
+        values: dict[str, dict[int, Any]] = {"took": {}, "over": {}}
+        run_ids: set[str] = set()
+        for word, key in (("took", "peak_gib"), ("over", "limit_gib")):
+            for path in folder.glob(f"*-{word}.json"):
+                content, micro_batch = read_mapping(path), path.stem.partition("-")[0]
+                value = content.get(key, "")
+                is_value = isinstance(value, float | int) or (word, value) == ("over", None)
+                if micro_batch.isdecimal() and is_value:
+                    values[word][int(micro_batch)] = value
+                    run_ids |= {str(content.get("run_id"))} if word == "took" else set()
+        return cls(trace=_read_trace(folder), run_ids=frozenset(run_ids), on_gpu=on_gpu, **values)
+
+    def classes(self, micro_batch: int) -> dict[str, float]:
+        """The predicted memory of each class [GiB]; empty if it is not known.
+
+        What runs took corrects `DEVICE`: by the median of measured minus predicted peaks.
+        """
+        if self.trace is None or (classes := self.trace.classes_at(micro_batch)) is None:
             return {}
-        trace, on_cpu = self.trace, not on_gpu
-        seen = [
-            peak - total_gib(of) - on_cpu * trace.beside(taken)
-            for taken, peak in self.took.items()
-            if (of := trace.at(taken)) is not None
+        other_gib = 0.0 if self.on_gpu else self.trace.other_gib(micro_batch)
+        errors_gib = [
+            peak_gib
+            - total_gib(self.trace.classes_at(measured) or {})
+            - (0.0 if self.on_gpu else self.trace.other_gib(measured))
+            for measured, peak_gib in self.took.items()
         ]
-        beside = on_cpu * trace.beside(micro_batch) + (median(seen) if seen else 0.0)
-        return {**found, DEVICE: max(0.0, beside)}
+        return {**classes, DEVICE: max(0.0, other_gib + (median(errors_gib or [0.0])))}
 
-    def fails(self, micro_batch: int, allowed_gib: float, *, on_gpu: bool) -> bool:
+    def fails(self, micro_batch: int, allowed_gib: float) -> bool:
         """Whether a micro-batch is known, or otherwise predicted, to need more than is allowed."""
-        for failed, limit in self.over.items():
-            if failed <= micro_batch and (limit is None or allowed_gib <= limit):
+        for failed, limit_gib in self.over.items():
+            if failed <= micro_batch and (limit_gib is None or allowed_gib <= limit_gib):
                 return True
         if micro_batch in self.took:
             return self.took[micro_batch] > allowed_gib
-        return total_gib(self.classes(micro_batch, on_gpu=on_gpu)) > allowed_gib * _PART_OF_LIMIT
+        return total_gib(self.classes(micro_batch)) > allowed_gib * _PART_OF_LIMIT
 
 
-@dataclass(frozen=True, slots=True)
-class TracedKind:
-    """A kind of run whose memory was traced.
-
-    Attributes:
-        run_ids: the runs whose measured memory is stored.
-    """
-
-    run_ids: frozenset[str]
-    _known: _Known
-    _on_gpu: bool
-
-    def classes(self, micro_batch: int) -> dict[str, float]:
-        """The predicted memory of each class [GiB]."""
-        return self._known.classes(micro_batch, on_gpu=self._on_gpu)
-
-
-def traced_kinds(results: Path) -> Iterator[TracedKind]:
+def traced_kinds(results: Path) -> Iterator[KindMemory]:
     """The kinds of run whose memory was traced, with the runs of each that were trained."""
     for path in sorted((results / "memory").glob("*/about.json")):
-        known, device = _known(path.parent), read_mapping(path).get("device")
-        if isinstance(device, Mapping) and known.trace is not None and known.trace.classes:
-            ids = {read_mapping(took).get("run_id") for took in path.parent.glob("*-took.json")}
-            yield TracedKind(frozenset(map(str, ids)), known, device.get("kind") != CPU.kind)
+        device = read_mapping(path).get("device")
+        if isinstance(device, Mapping):
+            kind = KindMemory.read(path.parent, on_gpu=device.get("kind") != CPU.kind)
+            if kind.trace is not None and kind.trace.classes:
+                yield kind
 
 
 class MemoryCache:
@@ -119,19 +133,19 @@ class MemoryCache:
 
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
-        self._keys: dict[tuple[Groups, str, str | None], str] = {}
+        self._versions = {name: version(name) for name in ("torch", "pytorch-lightning")}
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
-        known: dict[str, _Known] | None = {} if self._folder.is_dir() else None
+        has_files = self._folder.is_dir()
+        hash_code, read_kind = cache(_hash_code), cache(KindMemory.read)  # files stay for one call
         found: dict[str, Fit] = {}
-        of_kin: dict[Kin, tuple[RunSpec, Fit]] = {}
         for spec in specs:
-            if spec.kin not in of_kin:
-                of_kin[spec.kin] = spec, self._fit(spec, known)
-            first, fit = of_kin[spec.kin]
-            its = spec if fit.spec is first else fit.spec.with_seed(spec.config.seed)
-            found[spec.run_id] = replace(fit, spec=its)
+            kind = None
+            if has_files:
+                key = self.key(spec, hash_code)
+                kind = read_kind(self._folder / key, on_gpu=self._is_on_gpu(spec.config))
+            found[spec.run_id] = self._fit(spec, kind)
         return found
 
     def fit(self, spec: RunSpec) -> Fit:
@@ -140,7 +154,7 @@ class MemoryCache:
 
     def is_traced(self, spec: RunSpec) -> bool:
         """Whether the memory of this kind of run was traced."""
-        return _trace(self._folder / self.key(spec)) is not None
+        return _read_trace(self._folder / self.key(spec)) is not None
 
     def is_chosen(self, spec: RunSpec) -> bool:
         """Whether the micro-batch is chosen automatically and must fit into a known memory."""
@@ -152,18 +166,14 @@ class MemoryCache:
         if takes_micro_batches_whole(config):
             return None
         limits = [] if config.memory_limit_gib is None else [config.memory_limit_gib]
-        if self._on_gpu(config) and device.memory_gib is not None:
+        if self._is_on_gpu(config) and device.memory_gib is not None:
             limits.append(max(0.0, device.memory_gib / device.runs - _GPU_RESERVE_GIB))
         return min(limits, default=None)
 
-    def key(self, spec: RunSpec) -> str:
+    def key(self, spec: RunSpec, hash_code: _HashCode | None = None) -> str:
         """Hash of everything that the memory of a micro-batch depends on."""
-        code = code_hash(own_code(spec.kin.targets))
-        known = spec.config.groups, plain_part(spec.config), code
-        if known not in self._keys:
-            text = json.dumps(self._about(spec), sort_keys=True)
-            self._keys[known] = hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
-        return self._keys[known]
+        text = json.dumps(self._about(spec, hash_code), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
         """Store the memory trace of this kind of run."""
@@ -182,17 +192,19 @@ class MemoryCache:
 
     def record_took(self, spec: RunSpec, peak_gib: float) -> None:
         """Store the peak memory of a run [GiB]."""
-        self._record(spec, "took", {"peak_gib": peak_gib})
+        text = json.dumps({"peak_gib": peak_gib, "run_id": spec.run_id}, indent=1)
+        self._publish(spec, f"{spec.split.micro_batch}-took.json", text)
 
     def record_over(self, spec: RunSpec, *, limit_gib: float | None, why: str) -> None:
         """Store that a run exceeded this limit, or with None, the memory of its device [GiB]."""
-        self._record(spec, "over", {"limit_gib": limit_gib, "why": why})
+        content = {"limit_gib": limit_gib, "why": why, "run_id": spec.run_id}
+        self._publish(spec, f"{spec.split.micro_batch}-over.json", json.dumps(content, indent=1))
 
     def describe(self, spec: RunSpec) -> str:
         """Text that describes the memory that a run must fit into."""
         limit = spec.config.memory_limit_gib
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
-        if not self._on_gpu(spec.config):
+        if not self._is_on_gpu(spec.config):
             return stated
         device = self._device_of(spec.config)
         size = f" ({device.memory_gib:.3g} GiB)" if device.memory_gib else ""
@@ -200,25 +212,21 @@ class MemoryCache:
         gpu = f"the memory of {device.kind}{size}{shared}"
         return f"{stated} and {gpu}" if stated else gpu
 
-    def _fit(self, spec: RunSpec, known: dict[str, _Known] | None) -> Fit:
-        is_given = spec.config.micro_batch != "auto"
-        source, on_gpu = "given" if is_given else "limit", self._on_gpu(spec.config)
-        if known is None:
-            return Fit(spec=spec, source="to be traced" if self.is_chosen(spec) else source)
-        found = known[key] = known.get(key := self.key(spec)) or _known(self._folder / key)
+    def _fit(self, spec: RunSpec, kind: KindMemory | None) -> Fit:
+        source = "limit" if spec.config.micro_batch == "auto" else "given"
         if not self.is_chosen(spec):
-            return _predicted(spec, found, on_gpu=on_gpu, source=source)
-        allowed = self.allowed_gib(spec) or 0.0
-        limit = spec.config.micro_batch_limit
+            return Fit(spec=spec, source=source) if kind is None else _predict(spec, kind, source)
+        if kind is None:
+            return Fit(spec=spec, source="to be traced")
+        allowed_gib, limit = self.allowed_gib(spec) or 0.0, spec.config.micro_batch_limit
         usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
-        failing = [m for m in usable if found.fails(m, allowed, on_gpu=on_gpu)]
-        fails = min(failing, default=None)
-        chosen = max((m for m in usable if fails is None or m < fails), default=usable[0])
-        if found.trace is None:
+        fails = min((size for size in usable if kind.fails(size, allowed_gib)), default=None)
+        chosen = max((size for size in usable if fails is None or size < fails), default=usable[0])
+        if kind.trace is None:
             source = "to be traced"
-        elif found.trace.classes:
+        elif kind.trace.classes:
             source = "predicted"
-        fit = _predicted(with_micro_batch(spec, chosen), found, on_gpu=on_gpu, source=source)
+        fit = _predict(with_micro_batch(spec, chosen), kind, source)
         refusal = self._refusal(fit) if fails == usable[0] else ""
         return replace(fit, fails=fails, refusal=refusal)
 
@@ -229,13 +237,13 @@ class MemoryCache:
         is_elsewhere = config.accelerator == "gpu" and self._device == CPU
         return Device(kind="gpu") if is_elsewhere else self._device
 
-    def _on_gpu(self, config: RunConfig) -> bool:
+    def _is_on_gpu(self, config: RunConfig) -> bool:
         return self._device_of(config).kind != CPU.kind
 
-    def _about(self, spec: RunSpec) -> dict[str, Any]:
+    def _about(self, spec: RunSpec, hash_code: _HashCode | None = None) -> dict[str, Any]:
         device = self._device_of(spec.config)
-        about = {**memory_part(spec.config, device), "versions": _versions()}
-        code = code_hash(own_code(spec.kin.targets))
+        about = {**memory_part(spec.config, device), "versions": self._versions}
+        code = (hash_code or _hash_code)(tuple(targets(spec.config.resolved)))
         return {**about, "code": code} if code else about
 
     @if_allowed()
@@ -244,10 +252,6 @@ class MemoryCache:
         folder.mkdir(parents=True, exist_ok=True)
         publish_json(folder / "about.json", self._about(spec))
         publish_text(folder / name, content)
-
-    def _record(self, spec: RunSpec, word: str, content: Mapping[str, Any]) -> None:
-        name, noted = f"{spec.split.micro_batch}-{word}.json", {**content, "run_id": spec.run_id}
-        self._publish(spec, name, json.dumps(noted, indent=1))
 
     def _refusal(self, fit: Fit) -> str:
         spec, config = fit.spec, fit.spec.config
@@ -262,34 +266,20 @@ class MemoryCache:
         )
 
 
-def _predicted(spec: RunSpec, known: _Known, *, on_gpu: bool, source: str) -> Fit:
+def _predict(spec: RunSpec, kind: KindMemory, source: str) -> Fit:
     """What is known of a run with its micro-batch; its config gets the predicted memory."""
-    classes = known.classes(spec.split.micro_batch, on_gpu=on_gpu)
+    classes = kind.classes(spec.split.micro_batch)
     if classes:
         spec = spec.with_predicted_memory(total_gib(classes))
     return Fit(spec=spec, source=source, classes=classes)
 
 
-def _known(folder: Path) -> _Known:
-    found: dict[str, dict[int, Any]] = {"took": {}, "over": {}}
-    for word, key in (("took", "peak_gib"), ("over", "limit_gib")):
-        for path in folder.glob(f"*-{word}.json"):
-            content, micro_batch = read_mapping(path), path.stem.partition("-")[0]
-            value = content.get(key, "")
-            if micro_batch.isdecimal() and (
-                isinstance(value, float | int) or (word, value) == ("over", None)
-            ):
-                found[word][int(micro_batch)] = value
-    return _Known(trace=_trace(folder), took=found["took"], over=found["over"])
+def _hash_code(targets: tuple[str, ...]) -> str | None:
+    return code_hash(own_code(targets))
 
 
-def _trace(folder: Path) -> MemoryTrace | None:
+def _read_trace(folder: Path) -> MemoryTrace | None:
     try:
         return MemoryTrace.model_validate_json((folder / "trace.json").read_bytes())
     except (OSError, ValueError):
         return None
-
-
-@cache
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("torch", "pytorch-lightning")}

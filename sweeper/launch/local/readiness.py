@@ -7,8 +7,8 @@ from typing import Any
 
 from sweeper.launch.local.slots import Machine
 from sweeper.spec.config import RunConfig, is_ours
-from sweeper.spec.memory import CPU
 from sweeper.spec.method_checks import check_precision
+from sweeper.spec.run_memory import CPU
 
 _OTHER_GPUS = Path("/dev/kfd")  # AMD's, which nvidia-smi does not list
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.values import Count, Settings
 

@@ -4,8 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.figures.memory import COLUMNS, draw_memory, memory_frames
-from sweeper.spec.memory import CPU
-from sweeper.spec.memory_classes import CLASSES, DEVICE, MemoryTrace
+from sweeper.spec.run_memory import CLASSES, CPU, DEVICE, MemoryTrace
 from sweeper.spec.run_spec import run_spec, with_micro_batch
 from sweeper.store.memory_cache import MemoryCache
 

@@ -7,8 +7,7 @@ from torch import nn
 from lightning_modules.memory.tensors import TensorMemory
 from lightning_modules.memory.trace import brief, memory_trace
 from sweeper.spec.config import run_config
-from sweeper.spec.memory import CPU, memory_part
-from sweeper.spec.memory_classes import CLASSES
+from sweeper.spec.run_memory import CLASSES, CPU, memory_part
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from sweeper.commands.bill import Predictions, bill, with_prediction
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Task
 from sweeper.planning.seconds import Seconds
-from sweeper.spec.memory import CPU
+from sweeper.spec.run_memory import CPU
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.row import planned_row

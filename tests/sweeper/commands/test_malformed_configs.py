@@ -20,7 +20,7 @@ from sweeper.commands.plan import plan_lines, show
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import fitted
 from sweeper.planning.plan import plan
-from sweeper.spec.memory import CPU
+from sweeper.spec.run_memory import CPU
 from sweeper.spec.sentences import printable
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import planned_row

@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from sweeper.commands.plan import main, plan_grid, plan_lines, show
-from sweeper.spec.memory import CPU
-from sweeper.spec.memory_classes import CLASSES, MemoryTrace
+from sweeper.spec.run_memory import CLASSES, CPU, MemoryTrace
 from sweeper.store.memory_cache import MemoryCache
 
 WORDS = [

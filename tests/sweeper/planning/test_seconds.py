@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sweeper.planning.seconds import Speeds, kind_of
-from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_memory import CPU, Device
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
 from sweeper.store.timings import Timing, note_timings

@@ -3,7 +3,7 @@
 import pytest
 
 from sweeper.spec.config import run_config
-from sweeper.spec.memory import CPU, Device, memory_part
+from sweeper.spec.run_memory import CPU, Device, memory_part
 
 
 def part(config, device):

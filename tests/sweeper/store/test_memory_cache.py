@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.spec.memory import CPU, Device
-from sweeper.spec.memory_classes import CLASSES, MemoryTrace, total_gib
+from sweeper.spec.run_memory import CLASSES, CPU, Device, MemoryTrace, total_gib
 from sweeper.spec.run_spec import run_spec, with_micro_batch
 from sweeper.store.memory_cache import MemoryCache
 

@@ -7,7 +7,7 @@ import pytest
 
 from lightning_modules.modules.checkpoint_diff import relative_differences
 from sweeper.planning.plan import plan
-from sweeper.spec.memory import CPU
+from sweeper.spec.run_memory import CPU
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import MemoryCache

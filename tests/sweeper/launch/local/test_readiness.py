@@ -8,7 +8,7 @@ from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Task
 from sweeper.spec.config import run_config
-from sweeper.spec.memory import Device
+from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 

@@ -6,7 +6,7 @@ import pytest
 
 from hydra_plugins.sweeper_hydra import LocalLauncher
 from sweeper.launch.local.slots import Machine, Slots, this_machine
-from sweeper.spec.memory import CPU, Device
+from sweeper.spec.run_memory import CPU, Device
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 
