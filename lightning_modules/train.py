@@ -45,15 +45,19 @@ from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.modules.classifier import Classifier
-from lightning_modules.modules.hooks import after_hook
 from lightning_modules.modules.own_logger import OwnLogger
-from lightning_modules.modules.own_project import made, made_data, made_module
+from lightning_modules.modules.own_project import (
+    build_data,
+    build_module,
+    instantiate_component,
+)
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.memory import device_kind, peak_memory_gib
 from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_trainer, check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
+from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import RunConfig
 from sweeper.spec.gradient_noise import noise_span
 from sweeper.spec.outcomes import Outcome
@@ -96,7 +100,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         use_deterministic_algorithms()
     check_world(spec.split.world_size)
     seed_everything(spec.config.seed)
-    data = made_data(spec.config.data, spec.config.module.target, spec.split.micro_batch)
+    data = build_data(spec.config.data, spec.config.module.target, spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
     callbacks = _callbacks(spec, context, plan, position, module)
@@ -144,7 +148,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
 def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
     """The user's module or our classifier, with the run's BatchNorm spans, masks and optimizer."""
     config, is_own, has_spans = spec.config, spec.config.has_own_module, spec.has_spans
-    module = made_module(config.module) if is_own else _classifier(config, data)
+    module = build_module(config.module) if is_own else _classifier(config, data)
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
 
     def prepare() -> None:
@@ -156,16 +160,16 @@ def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) ->
 
     prepare()
     if is_own:
-        after_hook(module, "setup", prepare)  # which may make layers too
+        after_layers_exist(module, prepare)  # it may have made more
     if config.keeps_own_optimizer:
         return module
 
-    def configure_optimizers() -> Optimizer:
+    def configure_optimizers(module: pl.LightningModule) -> Optimizer:
         exempt = config.no_decay_on_norm_and_bias
         groups = parameter_groups(module, exempt_norm_and_bias=exempt)
         return config.optimizer.build(groups, lr=plan.lr(0))
 
-    module.configure_optimizers = configure_optimizers
+    run_class(module).override("configure_optimizers", configure_optimizers)
     return module
 
 
@@ -212,7 +216,7 @@ def _callbacks(
     mirror = Mirror(spec, context.folder, rank=context.rank)
     report = CurveReport(curve, [context.on_epoch, mirror.rows] if context.rank == 0 else [])
     shown = context.on_steps if context.rank == 0 else None
-    users = list(map(made, config.trainer.callbacks))
+    users = list(map(instantiate_component, config.trainer.callbacks))
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
         contract,  # a broken contract is reported before its consequences
@@ -237,7 +241,7 @@ def _callbacks(
         learning_rate(spec, plan, noise),  # may depend on the noise of the step
         measured_growth(spec, plan, noise),  # may depend on the noise of the epoch
         average,  # of the weights after the step
-        RunningStatistics(plan),  # merged before they are evaluated
+        RunningStatistics(plan, position),  # merged before they are evaluated
         evaluation,
         distance,
         logged,

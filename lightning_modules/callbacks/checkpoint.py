@@ -14,9 +14,9 @@ from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import took_step
-from lightning_modules.modules.hooks import after_hook
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
+from lightning_modules.run_class import run_class
 from sweeper.store.publish import flush_to_disk, naming
 from sweeper.store.seal import seal
 
@@ -119,8 +119,9 @@ class RunCheckpoint(Checkpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Act after the module's own hooks at the end of a batch and when a checkpoint is made."""
-        after_hook(pl_module, "on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
-        after_hook(pl_module, "on_save_checkpoint", self._leave_out)
+        added = run_class(pl_module)
+        added.after("on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
+        added.after("on_save_checkpoint", self._leave_out)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -7,7 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.modules.hooks import after_hook
+from lightning_modules.run_class import after_layers_exist
 
 
 class DistanceFromStart(Callback):
@@ -25,24 +25,25 @@ class DistanceFromStart(Callback):
     """
 
     def __init__(self) -> None:
-        self._start: list[Tensor] = []
+        self._start: dict[str, Tensor] = {}
         self.columns: dict[str, float | None] = {"distance_from_start": None}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep the weights that training starts from."""
 
         def keep() -> None:
-            self._start = [p.detach().to("cpu", copy=True) for p in pl_module.parameters()]
+            named = pl_module.named_parameters()
+            self._start = {name: p.detach().to("cpu", copy=True) for name, p in named}
 
         if trainer.is_global_zero:
-            after_hook(pl_module, "setup", keep)
+            after_layers_exist(pl_module, keep)
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the distance, summed in float64."""
         if trainer.is_global_zero:
-            pairs = zip(pl_module.parameters(), self._start, strict=True)
-            squares = math.fsum(_squared(now, start) for now, start in pairs)
+            now = dict(pl_module.named_parameters())  # a module may have gained some
+            squares = math.fsum(_squared(now[name], start) for name, start in self._start.items())
             self.columns = {"distance_from_start": math.sqrt(squares)}
 
 

@@ -1,7 +1,6 @@
 """What a module logs: averaged over all examples on all ranks, and kept for each epoch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
@@ -10,6 +9,7 @@ from torchmetrics import Metric
 
 from lightning_modules.callbacks.logged_values import LoggedValues, have_epoch_values
 from lightning_modules.rank_plan import RankPlan
+from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
 
@@ -40,11 +40,10 @@ class LoggedMetrics(Checkpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Tell `log` how many examples a value stands for."""
-        pl_module.log = self._weighed(pl_module.log, trainer)  # type: ignore[method-assign]
 
-    def _weighed(self, log: Callable[..., None], trainer: Trainer) -> Callable[..., None]:
-        @wraps(log)
-        def weighed(name: str, value: Any, *args: Any, **settings: Any) -> None:
+        def log_weighted(
+            log: Callable[..., None], name: str, value: Any, *args: Any, **settings: Any
+        ) -> None:
             if self._examples is not None:
                 settings.setdefault("batch_size", self._examples)
             if not isinstance(value, Metric):
@@ -52,7 +51,7 @@ class LoggedMetrics(Checkpoint):
                 settings["sync_dist"] = settings.get("sync_dist", False) and by_step
             log(name, value, *args, **settings)
 
-        return weighed
+        run_class(pl_module).wrap("log", log_weighted)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

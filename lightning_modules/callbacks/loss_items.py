@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from itertools import islice
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 from lightning_modules.data.item_counts import item_count
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
+from lightning_modules.run_class import run_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +80,16 @@ class LossItems(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Weight the loss that `training_step` returns."""
-        step: Any = pl_module.training_step
 
-        @wraps(step)
-        def weighed(*args: Any, **kwargs: Any) -> Any:
+        def weigh_outputs(step: Any, *args: Any, **kwargs: Any) -> Any:
             outputs = step(*args, **kwargs)
             if isinstance(outputs, Mapping):
-                return {**outputs, "loss": self._weighed(outputs["loss"], pl_module)}
-            return None if outputs is None else self._weighed(outputs, pl_module)
+                return {**outputs, "loss": self._weigh(outputs["loss"], pl_module)}
+            return None if outputs is None else self._weigh(outputs, pl_module)
 
-        pl_module.training_step = weighed  # type: ignore[method-assign]
+        run_class(pl_module).wrap("training_step", weigh_outputs)
 
-    def _weighed(self, loss: Tensor, module: LightningModule) -> Tensor:
+    def _weigh(self, loss: Tensor, module: LightningModule) -> Tensor:
         if self.share.items:
             return loss * (self.share.items / self.share.mean)
         weights = [weight for weight in module.parameters() if weight.requires_grad]

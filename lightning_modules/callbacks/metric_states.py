@@ -3,7 +3,7 @@
 # Lightning has no public names for what it keeps of logged metrics.
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_fabric.utilities import move_data_to_device
@@ -14,7 +14,7 @@ from torchmetrics import Metric, MetricTracker
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.gradients.rank_states import gather_states, own_state
-from lightning_modules.modules.hooks import after_hook
+from lightning_modules.run_class import run_class
 
 _State = dict[str, dict[str, Any]]  # by a metric's name: its state, and how often it was updated
 
@@ -40,7 +40,7 @@ class MetricStates(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Act after the module's own `on_train_start`."""
         self._trainer, self._module = trainer, pl_module
-        after_hook(pl_module, "on_train_start", self._put_back)
+        run_class(pl_module).after("on_train_start", self._put_back)
 
     def state_dict(self) -> dict[str, Any]:
         """Every rank's states, without metrics that Lightning resets before their next update."""
@@ -49,7 +49,7 @@ class MetricStates(Callback):
         logged = [loop.val_loop._results, *[loop._results] * (not self._contract.steps)]
         reset = {id(one.value) for results in logged for one in results.values()}
         states = {
-            name: {"state": metric.metric_state, "counts": _counts(metric)}
+            name: metric_state(metric)
             for name, metric in self._metrics()
             if id(metric) not in reset
         }
@@ -69,9 +69,7 @@ class MetricStates(Callback):
         for name, metric in self._metrics():
             if name in loaded:
                 metric.reset()
-                vars(metric).update(loaded[name]["counts"])
-                for key, value in loaded[name]["state"].items():
-                    setattr(metric, key, move_data_to_device(value, metric.device))
+                set_metric_state(metric, loaded[name])
 
     def _metrics(self) -> Iterator[tuple[str, Metric]]:
         assert self._module is not None, "it is trained"
@@ -79,9 +77,17 @@ class MetricStates(Callback):
         return ((name, part) for name, part in parts if isinstance(part, Metric))
 
 
-def _counts(metric: Metric) -> dict[str, int]:
-    """The number of updates, and other counters outside a metric's state, as windowed ones have."""
-    return {name: value for name, value in vars(metric).items() if type(value) is int}
+def metric_state(metric: Metric) -> dict[str, Any]:
+    """A metric's state, with its number of updates and other counters, as windowed ones have."""
+    counts = {name: value for name, value in vars(metric).items() if type(value) is int}
+    return {"state": metric.metric_state, "counts": counts}
+
+
+def set_metric_state(metric: Metric, saved: Mapping[str, Any]) -> None:
+    """Restore what `metric_state` returned."""
+    vars(metric).update(saved["counts"])
+    for key, value in saved["state"].items():
+        setattr(metric, key, move_data_to_device(value, metric.device))
 
 
 def _common(states: Sequence[_State]) -> _State:

@@ -11,8 +11,8 @@ from pytorch_lightning.callbacks import Callback
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.data.generators import seed_draws
 from lightning_modules.modules.comparisons import copied, tensors_of
-from lightning_modules.modules.hooks import after_hook
 from lightning_modules.rank_plan import RankPlan
+from lightning_modules.run_class import run_class
 from sweeper.spec.config import is_ours
 
 
@@ -38,7 +38,7 @@ class MidEpochResume(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the module, and act after its own `on_train_start`."""
         self._module = pl_module
-        after_hook(pl_module, "on_train_start", lambda: self._go_on(trainer, pl_module))
+        run_class(pl_module).after("on_train_start", lambda: self._go_on(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
         """What is frozen or in evaluation mode, and the epoch's steps, 0 between epochs [steps]."""
@@ -106,12 +106,11 @@ def _acts(one: Any, kind: type[Any]) -> bool:
 @contextmanager
 def _as_they_are(trainer: Trainer, module: LightningModule) -> Generator[None]:
     """Log nothing in the block; afterwards restore weights, buffers and rates as loaded."""
-    log, kept = module.log, copied(module)
+    kept = copied(module)
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     rates = [group["lr"] for group in groups]
-    module.log = lambda *_, **__: None  # type: ignore[method-assign]
-    yield
-    module.log = log  # type: ignore[method-assign]
+    with run_class(module).mute("log"):
+        yield
     with torch.no_grad():
         for name, one in tensors_of(module):
             if name in kept:

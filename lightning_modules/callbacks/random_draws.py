@@ -31,9 +31,11 @@ class Position(Callback):
         """Move on to this micro-batch, before its forward pass."""
         epoch = trainer.current_epoch
         split = self._plan.split(epoch)
+        step = batch_idx // split.accumulation_steps
         self._position.move(
             epoch=epoch,
-            step=batch_idx // split.accumulation_steps,
+            step=step,
+            step_start=step * split.global_batch,
             first_example=self._plan.first_example(epoch, batch_idx),
             examples=examples_in(batch, split.micro_batch),
         )

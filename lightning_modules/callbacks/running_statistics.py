@@ -7,8 +7,8 @@ from pytorch_lightning import LightningModule, Trainer
 
 from lightning_modules.callbacks.steps import AfterSteps
 from lightning_modules.gradients.rank_states import gather_states, own_state
-from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
-from lightning_modules.modules.hooks import after_hook
+from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
+from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -17,38 +17,37 @@ class RunningStatistics(AfterSteps):
 
     Args:
         plan: the run's batch plan.
+        position: shared by the layers, and by their copies.
     """
 
-    def __init__(self, plan: RankPlan) -> None:
-        self._plan = plan
-        self._layers: list[GhostBatchNorm] = []
+    def __init__(self, plan: RankPlan, position: StepPosition) -> None:
+        self._plan, self._position = plan, position
+        self._module: LightningModule | None = None
         self._loaded: list[dict[str, Any]] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the layers."""
-
-        def find() -> None:
-            self._layers = list(ghost_batchnorms(pl_module))
-
-        after_hook(pl_module, "setup", find)
+        """Remember the module."""
+        self._module = pl_module
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore a resumed epoch's terms; not sooner, as DDP copies rank 0's buffers to all."""
-        for layer, state in zip(self._layers, self._loaded, strict=False):
+        for layer, state in zip(ghost_batchnorms(pl_module), self._loaded, strict=False):
             layer.load_terms(state)
         self._loaded = []
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge the statistics of all ranks."""
         spans = self._plan.spans(trainer.current_epoch)
-        for layer in self._layers:
+        for layer in self._position.layers:  # copies, too, which the module may hold in a list
             layer.merge_ranks(spans)
 
     def state_dict(self) -> dict[str, Any]:
         """Within an epoch, each rank's statistics so far."""
-        if not any(layer.has_terms for layer in self._layers):
+        assert self._module is not None, "it is trained"
+        layers = list(ghost_batchnorms(self._module))
+        if not any(layer.has_terms for layer in layers):
             return {}
-        return {"ranks": gather_states([layer.state_of_terms() for layer in self._layers])}
+        return {"ranks": gather_states([layer.state_of_terms() for layer in layers])}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""

@@ -3,18 +3,20 @@
 import inspect
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
-from torchmetrics import Metric, MetricCollection
+from torchmetrics import Metric
 
+from lightning_modules.callbacks.metric_states import metric_state, set_metric_state
 from lightning_modules.callbacks.steps import loss_scale
 from lightning_modules.data.generators import kept_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
+from lightning_modules.run_class import run_class
 from sweeper.spec import config
 
 
@@ -90,25 +92,14 @@ def _num_arguments(module: LightningModule) -> int:
 @contextmanager
 def _unnoticed(module: LightningModule) -> Generator[None]:
     """Leave what a module logs, its metrics and the generators as they were before the block."""
-    metrics = [
-        (parent, name, child)
-        for parent in module.modules()
-        if not isinstance(parent, Metric | MetricCollection)
-        for name, child in parent.named_children()
-        if isinstance(child, Metric | MetricCollection)
-    ]
-    log = module.log
-    module.log = lambda *args, **kwargs: None  # type: ignore[method-assign]
-    for parent, name, metric in metrics:
-        setattr(parent, name, metric.clone())
+    metrics = [part for part in module.modules() if isinstance(part, Metric)]
+    states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
     devices = [module.device] if module.device.type == "cuda" else []
-    try:
-        with kept_generators(), torch.random.fork_rng(devices):
-            yield
-    finally:
-        module.log = log  # type: ignore[method-assign]
-        for parent, name, metric in metrics:
-            setattr(parent, name, metric)
+    with run_class(module).mute("log"), kept_generators(), torch.random.fork_rng(devices):
+        yield
+    for metric, state in zip(metrics, states, strict=True):
+        metric.reset()
+        set_metric_state(metric, state)
 
 
 def sam(perturbation: config.Perturbation) -> SAM | None:

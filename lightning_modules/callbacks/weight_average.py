@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from lightning_modules.callbacks.steps import took_step
-from lightning_modules.modules.hooks import after_hook
+from lightning_modules.run_class import after_layers_exist
 
 
 class WeightAverage(Callback):
@@ -34,7 +34,7 @@ class WeightAverage(Callback):
         def begin() -> None:
             self._average = [p.detach().clone() for p in pl_module.parameters()]
 
-        after_hook(pl_module, "setup", begin)
+        after_layers_exist(pl_module, begin)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move the average to the module's device, in each weight's own memory format."""

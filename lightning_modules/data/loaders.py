@@ -2,13 +2,12 @@
 
 import fcntl
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from lightning_modules.data.batches import MicroBatches, ValBatches, Windows, val_bounds
 from lightning_modules.data.counted_loaders import (
@@ -19,6 +18,7 @@ from lightning_modules.data.counted_loaders import (
 from lightning_modules.data.generators import seed_everything
 from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.rank_plan import RankPlan
+from lightning_modules.run_class import run_class
 
 
 def run_loaders(
@@ -58,39 +58,36 @@ def run_loaders(
 def with_run_loaders(
     data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
 ) -> pl.LightningDataModule:
-    """Rebuild the loaders of a user's DataModule, in place; its other hooks stay.
+    """Have a user's DataModule make the run's loaders; its other hooks stay.
 
     Args:
         data: the user's.
         plan: the run's batch plan.
         windows: as in `MicroBatches`.
     """
-    names = ("prepare_data", "setup", "train_dataloader", "val_dataloader")
-    made = {name: getattr(data, name) for name in names}
-    is_validated = is_overridden("val_dataloader", data)
+    added = run_class(data)
 
-    def prepare_data() -> None:
+    def prepare_data(own: Callable[[], None]) -> None:
         with _held(data, fcntl.LOCK_EX):
-            made["prepare_data"]()
+            own()
 
-    def setup(stage: str) -> None:
+    def setup(own: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         seed_everything(plan.seed)  # so that a random split is the same on every rank and attempt
         with _held(data, fcntl.LOCK_SH):
-            made["setup"](stage)
+            own(*args, **kwargs)
 
-    def train_dataloader() -> Any:
-        return _train_loader(made["train_dataloader"](), plan, windows)
-
-    def val_dataloader() -> Any:
-        loaders = made["val_dataloader"]()
+    def val_dataloader(own: Callable[[], Any]) -> Any:
+        loaders = own()
         if isinstance(loaders, dict):
-            return {name: _val_loader(one, plan) for name, one in loaders.items()}
+            return {name: _val_loader(loader, plan) for name, loader in loaders.items()}
         if isinstance(loaders, list | tuple):
-            return [_val_loader(one, plan) for one in loaders]
+            return [_val_loader(loader, plan) for loader in loaders]
         return _val_loader(loaders, plan)
 
-    for replaced in (prepare_data, setup, train_dataloader, *[val_dataloader] * is_validated):
-        setattr(data, replaced.__name__, replaced)
+    added.wrap("prepare_data", prepare_data)
+    added.wrap("setup", setup)
+    added.wrap("train_dataloader", lambda own: _train_loader(own(), plan, windows))
+    added.wrap("val_dataloader", val_dataloader)
     return data
 
 

@@ -1,7 +1,7 @@
 """BatchNorm over a fixed span of examples, for any micro-batch and number of ranks."""
 
-from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeGuard, get_args
 
 import torch
@@ -9,14 +9,46 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_modules.layers.position import StepPosition, is_in_backward
-from lightning_modules.layers.replace import replace_layers
+from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 from lightning_modules.process.world import num_ranks
 
 PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
-class GhostBatchNorm(nn.Module):
+@dataclass(slots=True, kw_only=True)
+class _Spans:
+    """What a run keeps for a BatchNorm layer.
+
+    Attributes:
+        span: examples that are normalised together [examples].
+        position: of the micro-batch.
+        together: ranks that share a span; None if a micro-batch holds whole spans.
+        is_tracking: whether training passes update the running statistics.
+        terms: of means, then of variances, of this rank's spans since the last merge, each decayed
+            to the span `counted`; shape (2, channels), None if there are none.
+        counted: the span of the epoch that the terms are decayed to [spans].
+        first: the epoch's span from which this layer has been used [spans].
+        counted_pass: the last pass that was counted.
+    """
+
+    span: int
+    position: StepPosition
+    together: SyncGroup | None
+    is_tracking: bool = True
+    terms: Tensor | None = None
+    counted: int = 0
+    first: int = 0
+    counted_pass: int | None = None
+    is_copy: bool = False
+
+    def for_copy(self, layer: nn.Module) -> "_Spans":
+        """For a copy, which begins with the running statistics of the epoch's start."""
+        self.position.add_layer(layer)
+        return _Spans(span=self.span, position=self.position, together=self.together, is_copy=True)
+
+
+class GhostBatchNorm(RunLayer):
     """BatchNorm whose statistics are those of `span` consecutive examples of the global batch.
 
     Known as ghost batch normalisation. Running statistics are those of one process that sees
@@ -36,56 +68,35 @@ class GhostBatchNorm(nn.Module):
         2017's per-worker BatchNorm.
     """
 
+    state: _Spans
+    weight: Tensor
+    bias: Tensor
     running_mean: Tensor
     running_var: Tensor
-    _mean_terms: Tensor
-    _var_terms: Tensor
-
-    def __init__(
-        self,
-        plain: PlainBatchNorm,
-        *,
-        span: int,
-        position: StepPosition,
-        together: SyncGroup | None = None,
-    ) -> None:
-        super().__init__()
-        assert plain.momentum is not None, "checked by fix_batchnorm_span"
-        assert plain.running_mean is not None
-        assert plain.running_var is not None
-        self.weight, self.bias = plain.weight, plain.bias
-        self.eps, self.momentum = plain.eps, plain.momentum
-        self.span, self.position, self._together = span, position, together
-        self.register_buffer("running_mean", plain.running_mean)
-        self.register_buffer("running_var", plain.running_var)
-        self.register_buffer("_mean_terms", torch.zeros_like(plain.running_mean), persistent=False)
-        self.register_buffer("_var_terms", torch.zeros_like(plain.running_var), persistent=False)
-        self._spans_counted = 0
-        self._counted_pass: int | None = None
-        self.is_tracking = True
-        # torch asks for SyncBatchNorm, to refuse it on CPUs
-        self._stands_for = type(self if isinstance(plain, nn.SyncBatchNorm) else plain)
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        """The replaced layer's class, for `isinstance`: a module may freeze its BatchNorm."""
-        return self._stands_for
+    num_batches_tracked: Tensor | None
+    momentum: float
+    eps: float
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise x, shape (n, channels, ...); in training n is a multiple of the span."""
-        if not self.training:
-            return self._normalise(x, self.running_mean, self.running_var)
-        counts = self.is_tracking and not is_in_backward()
+        normalised = self._normalise_spans(x) if self.training else self._normalise(x, None)
+        if _has_activation(self.plain_class):
+            return self.act(self.drop(normalised))  # pyright: ignore[reportCallIssue]
+        return normalised
+
+    def _normalise_spans(self, x: Tensor) -> Tensor:
+        state = self.state
+        counts = state.is_tracking and not is_in_backward()
         if counts:
             self._count(x)
-        if self._together is not None:
-            return self._normalise_together(x, self._together, counts=counts)
-        mean, var = (self._mean_terms, self._var_terms) if self.is_tracking else (None, None)
-        if mean is not None and var is not None and not counts:
-            mean, var = mean.clone(), var.clone()  # discarded; checkpointing needs the same call
-        if len(x) == self.span:
-            return self._normalise(x, mean, var)
-        return torch.cat([self._normalise(span, mean, var) for span in x.split(self.span)])
+        if state.together is not None:
+            return self._normalise_together(x, state.together, counts=counts)
+        terms = state.terms if state.is_tracking else None
+        if terms is not None and not counts:
+            terms = terms.clone()  # discarded; checkpointing needs the same call
+        if len(x) == state.span:
+            return self._normalise(x, terms)
+        return torch.cat([self._normalise(span, terms) for span in x.split(state.span)])
 
     def take_terms(self, end: int) -> Tensor:
         """Return the terms of the spans since the last call, decayed to a later span; forget them.
@@ -94,7 +105,7 @@ class GhostBatchNorm(nn.Module):
         the epoch.
         """
         self._decay_to(end)
-        terms = torch.cat([self._mean_terms, self._var_terms])
+        terms = self._terms().flatten().clone()
         self._forget_terms()
         return terms
 
@@ -104,6 +115,8 @@ class GhostBatchNorm(nn.Module):
         mean, var = terms.chunk(2)
         self.running_mean.mul_(keep).add_(mean)
         self.running_var.mul_(keep).add_(var)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked += spans
 
     def merge_ranks(self, spans_in_epoch: int) -> None:
         """Update the running statistics to the end of the epoch, equal on all ranks.
@@ -111,82 +124,96 @@ class GhostBatchNorm(nn.Module):
         Does nothing if all terms have been taken already. `spans_in_epoch` are those that all ranks
         together saw since the last merge.
         """
-        if not self._spans_counted:
+        state = self.state
+        if not state.counted:
             return
-        self._check_pass(self.position.moves)
+        self._check_pass(state.position.moves)
+        spans = spans_in_epoch - state.first
         terms = self.take_terms(spans_in_epoch)
         if num_ranks() > 1:
             dist.all_reduce(terms)
-        self.add_terms(terms, spans_in_epoch)
+        self.add_terms(terms, spans)
 
     @property
     def has_terms(self) -> bool:
         """Whether a span was seen since the last merge."""
-        return self._spans_counted > 0
+        return self.state.counted > 0
 
     def state_of_terms(self) -> dict[str, Any]:
         """This rank's terms since the last merge, and the span that they are decayed to."""
-        terms = torch.cat([self._mean_terms, self._var_terms])
-        return {"terms": terms, "spans": self._spans_counted, "keep": 1 - self.momentum}
+        keep = 1 - self.momentum
+        return {"terms": self._terms().flatten(), "spans": self.state.counted, "keep": keep}
 
     def load_terms(self, state: dict[str, Any]) -> None:
         """Restore what `state_of_terms` returned."""
-        mean, var = state["terms"].to(self._mean_terms).chunk(2)
-        self._mean_terms.copy_(mean)
-        self._var_terms.copy_(var)
-        self._spans_counted = state["spans"]
-        self._counted_pass = None
+        self._terms().copy_(state["terms"].to(self.running_mean).view(2, -1))
+        self.state.counted, self.state.counted_pass = state["spans"], None
+
+    def _terms(self) -> Tensor:
+        """The terms, on the device and in the type that the running statistics have now."""
+        mean, terms = self.running_mean, self.state.terms
+        if terms is None:
+            terms = torch.zeros_like(mean).expand(2, -1).clone()
+        elif terms.device != mean.device or terms.dtype != mean.dtype:
+            terms = terms.to(mean)
+        self.state.terms = terms
+        return terms
 
     def _count(self, x: Tensor) -> None:
         """Count a pass's spans; ValueError if its rows are not the micro-batch's examples."""
-        position = self.position
+        state, position = self.state, self.state.position
         if position.moves:  # else a loop that only sets the first example
             self._check_examples(x)
-        self._decay_to(position.first_example // self.span)
-        self._spans_counted += max(1, len(x) // self.span)
+        self._terms()
+        if state.is_copy and not state.counted:  # a copy may begin within an epoch
+            state.first = position.step_start // state.span
+        self._decay_to(position.first_example // state.span)
+        state.counted += max(1, len(x) // state.span)
 
     def _check_examples(self, x: Tensor) -> None:
-        position = self.position
-        if self.span * x.shape[2:].numel() == 1:
+        state, position = self.state, self.state.position
+        if state.span * x.shape[2:].numel() == 1:
             self._refuse("together with others; got one value per channel")
         if len(x) != position.examples:
             self._refuse(
                 f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"
             )
-        if self._counted_pass == position.moves:
+        if state.counted_pass == position.moves:
             self._refuse("once; it was called again in the same pass")
         self._check_pass(position.moves - 1)
-        self._counted_pass = position.moves
+        state.counted_pass = position.moves
 
     def _check_pass(self, last: int) -> None:
         """Refuse a layer that was left out since its first pass of the epoch."""
-        if self._spans_counted and self._counted_pass not in {None, last}:
+        if self.state.counted and self.state.counted_pass not in {None, last}:
             self._refuse("in every training pass of an epoch; it was left out of one")
 
     def _refuse(self, how: str) -> NoReturn:
         msg = (
-            f"a BatchNorm of bn_span={self.span} examples must see each example of the micro-batch "
-            f"{how} (a layer of {len(self.running_mean)} channels). Use another model, or a "
-            "normalisation without statistics of the batch (GroupNorm, LayerNorm)."
+            f"a BatchNorm of bn_span={self.state.span} examples must see each example of the "
+            f"micro-batch {how} (a layer of {len(self.running_mean)} channels). Use another model, "
+            "or a normalisation without statistics of the batch (GroupNorm, LayerNorm)."
         )
         raise ValueError(msg)
 
     def _forget_terms(self) -> None:
-        self._mean_terms.zero_()
-        self._var_terms.zero_()
-        self._spans_counted = 0
+        self._terms().zero_()
+        self.state.counted = self.state.first = 0
 
     def _normalise_together(self, x: Tensor, together: SyncGroup, *, counts: bool) -> Tensor:
         normalised, mean, var = normalise_together(x, self.weight, self.bias, self.eps, together)
         if counts:
-            for terms, statistic in ((self._mean_terms, mean), (self._var_terms, var)):
+            for terms, statistic in zip(self._terms(), (mean, var), strict=True):
                 terms.mul_(1 - self.momentum)
                 if together.is_first:  # the others have the same span
                     terms.add_(statistic, alpha=self.momentum)
         return normalised
 
-    def _normalise(self, x: Tensor, mean: Tensor | None, var: Tensor | None) -> Tensor:
+    def _normalise(self, x: Tensor, terms: Tensor | None) -> Tensor:
         # not functional.batch_norm, which checks each span's shape again
+        mean, var = (None, None) if terms is None else terms
+        if not self.training:
+            mean, var = self.running_mean, self.running_var
         use_cudnn = torch.backends.cudnn.enabled
         return torch.batch_norm(
             x, self.weight, self.bias, mean, var, self.training, self.momentum, self.eps, use_cudnn
@@ -194,49 +221,45 @@ class GhostBatchNorm(nn.Module):
 
     def _decay_to(self, span_index: int) -> None:
         """Decay this rank's terms by the spans that other ranks saw in between."""
-        if skipped := span_index - self._spans_counted:
-            keep = (1 - self.momentum) ** skipped
-            self._mean_terms.mul_(keep)
-            self._var_terms.mul_(keep)
-            self._spans_counted = span_index
+        if skipped := span_index - self.state.counted:
+            self._terms().mul_((1 - self.momentum) ** skipped)
+            self.state.counted = span_index
 
 
 def fix_batchnorm_span(
     model: nn.Module, *, span: int, position: StepPosition, together: SyncGroup | None = None
 ) -> nn.Module:
-    """Replace every BatchNorm of a model, in place where possible, by one with a fixed span.
+    """Give every BatchNorm of a model a fixed span, in place; the model is returned.
 
-    All layers share the position, which a callback moves on. For a model that is itself a
-    BatchNorm, the new layer is returned.
+    All layers share the position, which a callback moves on.
 
     Raises:
         ValueError: for a BatchNorm that is not torch's own, or keeps no running statistics.
     """
 
-    def replacement(layer: nn.Module) -> nn.Module | None:
+    def change(layer: nn.Module) -> None:
         if not _is_batchnorm(layer):
-            return None
+            return
         _check_plain(layer)
-        ghost = GhostBatchNorm(layer, span=span, position=position, together=together)
-        layer.register_forward_pre_hook(_refuse_old_layer)
-        if not _has_activation(layer):
-            return ghost
-        after = {name: layer.get_submodule(name) for name in ("drop", "act")}
-        return nn.Sequential(OrderedDict(norm=ghost, **after))
+        state = _Spans(span=span, position=position, together=together)
+        # DDP looks for SyncBatchNorm, to refuse it on CPUs
+        base = nn.BatchNorm2d if isinstance(layer, nn.SyncBatchNorm) else None
+        change_class(layer, GhostBatchNorm, state, base)
+        position.add_layer(layer)
 
-    return replace_layers(model, replacement)
+    change_layers(model, change)
+    return model
 
 
 def _is_batchnorm(layer: nn.Module) -> TypeGuard[PlainBatchNorm]:
-    if type(layer) is GhostBatchNorm:
+    if isinstance(layer, GhostBatchNorm):
         return False
     becomes = getattr(layer, "cls_to_become", None)  # of a lazy layer
     return isinstance(layer, PlainBatchNorm) or becomes in get_args(PlainBatchNorm)
 
 
-def _has_activation(layer: nn.Module) -> bool:
+def _has_activation(kind: type[nn.Module]) -> bool:
     """Whether it is one of timm's, which apply dropout and an activation after normalising."""
-    kind = type(layer)
     names = {"BatchNormAct2d", "SyncBatchNormAct"}
     return kind.__name__ in names and kind.__module__.startswith("timm.")
 
@@ -246,7 +269,7 @@ def _check_plain(layer: nn.Module) -> None:
     is_torchs = type(layer).forward in {nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward}
     if not isinstance(layer, PlainBatchNorm):
         wrong = "made with its number of channels"
-    elif not is_torchs and not _has_activation(layer):
+    elif not is_torchs and not _has_activation(type(layer)):
         wrong = "torch's own (or timm's with an activation)"
     elif layer.momentum is None or layer.running_mean is None:
         wrong = "one with a momentum and running statistics"
@@ -259,23 +282,15 @@ def _check_plain(layer: nn.Module) -> None:
     raise ValueError(msg)
 
 
-def _refuse_old_layer(layer: nn.Module, *_: object) -> NoReturn:
-    msg = (
-        "with bn_span, the model must call its BatchNorm layers by the names under which it holds "
-        f"them; it called {layer} in another way. Hold the layer in an attribute or a ModuleList."
-    )
-    raise ValueError(msg)
-
-
 def ghost_batchnorms(model: nn.Module) -> Iterator[GhostBatchNorm]:
-    """The layers of a model that `fix_batchnorm_span` made."""
+    """The layers of a model that `fix_batchnorm_span` changed."""
     return (layer for layer in model.modules() if isinstance(layer, GhostBatchNorm))
 
 
 def track_statistics(model: nn.Module, *, is_on: bool) -> None:
     """Set whether training passes update the running statistics; by default they do."""
     for layer in ghost_batchnorms(model):
-        layer.is_tracking = is_on
+        layer.state.is_tracking = is_on
     for layer in model.modules():  # of a user's module
         if _is_batchnorm(layer) and layer.running_mean is not None:
             layer.track_running_stats = is_on

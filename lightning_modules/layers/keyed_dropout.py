@@ -7,9 +7,8 @@ A user's module may also apply dropout to rows that do not divide evenly among t
 the nodes of graphs, and in validation: there torch draws, from generators seeded for the batch.
 """
 
+from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import count
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits, stream_of
 from lightning_modules.layers.position import StepPosition, is_in_backward
-from lightning_modules.layers.replace import replace_layers
+from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
 
 
 class Unit(Enum):
@@ -29,12 +28,39 @@ class Unit(Enum):
     VALUE = None
 
 
-class KeyedDropout(nn.Module):
+@dataclass(slots=True, kw_only=True)
+class _Draws:
+    """What a run keeps for a dropout layer.
+
+    Attributes:
+        unit: what is dropped as a whole.
+        floor: the value of what is dropped.
+        stream: the run's seed, the index of the layer, and a 0 more for each time it was copied,
+            so that a copy has masks of its own.
+        position: of the micro-batch.
+        is_strict: refuse activations whose rows are not those of the examples.
+        seen, calls: the last micro-batch, and how often the layer was called in it.
+    """
+
+    unit: Unit
+    floor: float
+    stream: tuple[int, ...]
+    position: StepPosition
+    is_strict: bool
+    seen: int = -1
+    calls: int = 0
+
+    def for_copy(self, layer: nn.Module) -> "_Draws":
+        """For a copy of the layer."""
+        del layer
+        return replace(self, stream=(*self.stream, 0), seen=-1, calls=0)
+
+
+class KeyedDropout(RunLayer):
     """Sets parts of the activations to a floor, by draws keyed by their examples.
 
-    The probability has a resolution of ``2 ** -32``. `stream` is the run's seed and the index of
-    the layer. Dropped values become `floor`: 0, or SELU's for alpha dropout. Rescaling keeps the
-    mean (and, with a floor, the variance) of the input.
+    The probability has a resolution of ``2 ** -32``. Dropped values become the floor: 0, or SELU's
+    for alpha dropout. Rescaling keeps the mean (and, with a floor, the variance) of the input.
 
     Source:
         Srivastava et al. 2014, JMLR 15, for values; Tompson et al. 2015, arXiv:1411.4280, for
@@ -42,62 +68,42 @@ class KeyedDropout(nn.Module):
         arXiv:1603.09382, for rows and steps (stochastic depth).
     """
 
-    def __init__(
-        self,
-        p: float,
-        *,
-        unit: Unit,
-        stream: tuple[int, int],
-        position: StepPosition,
-        floor: float = 0.0,
-        is_rescaled: bool = True,
-        stands_for: type[nn.Module] | None = None,
-        is_strict: bool = True,
-    ) -> None:
-        super().__init__()
-        self.p, self._unit, self._floor = p, unit, floor
-        self._stream, self._position = stream, position
-        self._is_rescaled, self._is_strict = is_rescaled, is_strict
-        self._stands_for = stands_for or type(self)
-        self._seen, self._calls = -1, 0
-
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
-        """The replaced layer's class, for `isinstance`: a module may look for its dropout."""
-        return self._stands_for
+    state: _Draws
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as x, whose first dimension is that of the examples; x in evaluation."""
-        if not self.training:
+        p = _probability(self)
+        if not (self.training and p):
             return x
-        drawn = x.shape[: self._unit.value]
-        kept = self._kept(x, drawn).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
-        scale = self._scale()
-        scaled = torch.where(kept, x, self._floor) * scale
-        return scaled - scale * self._floor * self.p if self._floor else scaled
+        unit, floor = self.state.unit, self.state.floor
+        drawn = x.shape[: unit.value]
+        kept = self._kept(x, drawn, p).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
+        scale = self._scale(p)
+        scaled = torch.where(kept, x, floor) * scale
+        return scaled - scale * floor * p if floor else scaled
 
-    def _scale(self) -> float:
+    def _scale(self, p: float) -> float:
         """The factor on kept values; a module may change `p` as it trains."""
-        if not self._is_rescaled or self.p >= 1:
+        if p >= 1 or not getattr(self, "scale_by_keep", True):
             return 1.0
-        spread = 1 + self.p * self._floor**2
-        return ((1 - self.p) * spread) ** (-0.5 if self._floor else -1.0)
+        floor = self.state.floor
+        return ((1 - p) * (1 + p * floor**2)) ** (-0.5 if floor else -1.0)
 
-    def _kept(self, x: Tensor, drawn: torch.Size) -> Tensor:
-        position = self._position
-        if self._unit is Unit.STEP:
+    def _kept(self, x: Tensor, drawn: torch.Size, p: float) -> Tensor:
+        state, position = self.state, self.state.position
+        if state.unit is Unit.STEP:
             owners, per_owner, first = 1, 1, position.step
-        elif not self._is_strict and (not position.examples or len(x) % position.examples):
-            return torch.rand(drawn, device=x.device) >= self.p
+        elif not state.is_strict and (not position.examples or len(x) % position.examples):
+            return torch.rand(drawn, device=x.device) >= p
         else:
             _check_examples(x, position.examples)
             owners, first = position.examples, position.first_example
             per_owner = drawn.numel() // owners
-        stream = stream_of(*self._stream, self._call(), position.epoch)
+        stream = stream_of(*state.stream, self._call(), position.epoch)
         words = (per_owner + 1) // 2  # of 64 bits, for two draws each
         bits = counter_bits(stream, first * words, owners * words, x.device)
         draws = bits.view(torch.int32).view(owners, 2 * words)[:, :per_owner]
-        return draws >= min(round(self.p * 2**32) - 2**31, 2**31 - 1)
+        return draws >= min(round(p * 2**32) - 2**31, 2**31 - 1)
 
     def _call(self) -> int:
         """How often the layer has been called in the passes over this micro-batch."""
@@ -108,43 +114,53 @@ class KeyedDropout(nn.Module):
                 "the dropout to 0 (of our classifier: in model.settings)."
             )
             raise ValueError(msg)
-        if self._seen != self._position.moves:
-            self._seen, self._calls = self._position.moves, 0
-        self._calls += 1
-        return self._calls
+        state = self.state
+        if state.seen != state.position.moves:
+            state.seen, state.calls = state.position.moves, 0
+        state.calls += 1
+        return state.calls
+
+
+def _probability(layer: nn.Module) -> float:
+    """The probability that a layer drops something; timm has another name for it."""
+    p = getattr(layer, "drop_prob" if hasattr(layer, "drop_prob") else "p")
+    return float(p or 0.0)
 
 
 def key_dropout(
     model: nn.Module, *, seed: int, position: StepPosition, is_strict: bool = True
 ) -> nn.Module:
-    """Replace every dropout layer of a model, in place where possible, by a keyed one.
+    """Have every dropout layer of a model draw by example, in place; the model is returned.
 
-    Layers that drop nothing are kept; so are kinds that are not known here, which `StrayDraws`
-    detects, and layers keyed by an earlier call, as a model may have gained layers since. All
-    layers share the position, which a callback moves on. For a model that is itself a dropout
-    layer, the new layer is returned.
+    Kinds that are not known here are left alone, and `StrayDraws` detects their draws. Layers that
+    an earlier call has changed keep their draws, as a model may have gained layers since. All
+    layers share the position, which a callback moves on.
 
     Args:
-        model: whose layers are replaced.
+        model: whose layers are changed.
         seed: the run's.
         position: of the micro-batch.
         is_strict: refuse activations whose rows are not those of the examples.
     """
-    layers = count(sum(isinstance(layer, KeyedDropout) for layer in model.modules()))
+    known = sum(isinstance(layer, KeyedDropout) for layer in model.modules())
 
-    def keyed(layer: nn.Module) -> nn.Module | None:
-        settings = _settings(layer)
-        if settings is None:
-            return None
-        return KeyedDropout(
-            **settings,
-            stream=(seed, next(layers)),
+    def change(layer: nn.Module) -> None:
+        nonlocal known
+        if (unit_of := _unit_and_floor(layer)) is None:
+            return
+        unit, floor = unit_of
+        state = _Draws(
+            unit=unit,
+            floor=floor,
+            stream=(seed, known),
             position=position,
-            stands_for=type(layer),
             is_strict=is_strict,
         )
+        change_class(layer, KeyedDropout, state)
+        known += 1
 
-    return replace_layers(model, keyed)
+    change_layers(model, change)
+    return model
 
 
 class StrayDraws:
@@ -192,16 +208,15 @@ _KINDS: dict[type[nn.Module], tuple[Unit, float]] = {
 }
 
 
-def _settings(layer: nn.Module) -> dict[str, Any] | None:
-    """Settings of a layer's keyed counterpart; None if it has none or drops nothing."""
+def _unit_and_floor(layer: nn.Module) -> tuple[Unit, float] | None:
+    """What a layer drops, and what it sets that to; None if it is no dropout layer known here."""
     kind = type(layer)  # exactly: a subclass may do something else
-    if kind in _KINDS and layer.p:
-        unit, floor = _KINDS[kind]
-        return {"p": layer.p, "unit": unit, "floor": floor}
-    if kind is StochasticDepth and layer.p:
-        return {"p": layer.p, "unit": Unit.ROW if layer.mode == "row" else Unit.STEP}
-    if kind.__name__ == "DropPath" and kind.__module__.startswith("timm.") and layer.drop_prob:
-        return {"p": layer.drop_prob, "unit": Unit.ROW, "is_rescaled": layer.scale_by_keep}
+    if kind in _KINDS:
+        return _KINDS[kind]
+    if kind is StochasticDepth:
+        return (Unit.ROW if layer.mode == "row" else Unit.STEP), 0.0
+    if kind.__name__ == "DropPath" and kind.__module__.startswith("timm."):
+        return Unit.ROW, 0.0
     return None
 
 

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_modules.memory.tensors import TensorMemory
 from lightning_modules.process.memory import peak_of_process_gib
+from lightning_modules.run_class import run_class
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
@@ -200,6 +201,7 @@ class _TracedFit:
     ) -> None:
         check_accumulation(trainer, module)
         data = loaders.get("datamodule")
+        module.configure_model()
         if data:
             data.prepare_data()
             data.setup("fit")
@@ -217,8 +219,9 @@ class _TracedFit:
             self.memory = TensorMemory(module)
             again = _Batches(batch, num, self.memory.begin)
             if data:
-                data.prepare_data, data.setup = _nothing, _nothing
-                data.train_dataloader = lambda: again
+                for name in ("prepare_data", "setup"):
+                    run_class(data).wrap(name, lambda own, *args, **kwargs: None)
+                run_class(data).wrap("train_dataloader", lambda own: again)
             trainer.limit_val_batches = 0
             callbacks: list[Callback] = vars(trainer)["callbacks"]
             callbacks.append(_Last())
@@ -260,7 +263,7 @@ class _Answers(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _fake(module: nn.Module) -> Any:
+def _fake(module: pl.LightningModule) -> Any:
     """Make a module's tensors fake, in place; later conversions of it change nothing."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # here, to spare runs its memory
 
@@ -270,16 +273,8 @@ def _fake(module: nn.Module) -> Any:
             for name, tensor in list(named(recurse=False, remove_duplicate=False)):
                 setattr(layer, name, mode.from_tensor(tensor))
     for conversion in ("to", "double", "cpu"):
-        setattr(module, conversion, partial(_unconverted, module))
+        run_class(module).wrap(conversion, lambda own, *args, **kwargs: module)
     return mode
-
-
-def _nothing(stage: str = "fit") -> None:
-    """Do nothing, as the data are prepared and set up already."""
-
-
-def _unconverted(module: nn.Module, *_: object, **__: object) -> nn.Module:
-    return module
 
 
 def _mapped(function: Callable[[Tensor], Tensor], batch: Any) -> Any:

@@ -88,7 +88,7 @@ def _of_class(layer: nn.Module) -> dict[str, Any]:
     """What the classes of a user's layer hold, such as a generator, without their methods."""
     return {
         key: value
-        for kind in reversed(type(layer).__mro__)
+        for kind in reversed(getattr(layer, "users_class", type(layer)).__mro__)
         if kind.__module__.partition(".")[0] not in _LIBRARIES
         for key, value in vars(kind).items()
         if not (key.startswith("__") or callable(value) or hasattr(value, "__get__"))

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from lightning_modules.modules.item_findings import ITEMS, Finding, of_items, raised, text_of
 from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
+from lightning_modules.run_class import run_class
 from sweeper.spec.guarantees import (
     ADDITIVE,
     KEYED_DRAWS,
@@ -43,7 +44,8 @@ def findings(
         weigh: counts what the loss of a batch is a mean over; None for its examples.
     """
     quieten()
-    data.prepare_data, data.setup = lambda: None, lambda stage: None  # type: ignore[method-assign]
+    for name in ("prepare_data", "setup"):
+        run_class(data).wrap(name, lambda own, *args, **kwargs: None)
     found = of_items(loader, order[:ITEMS])
     found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _SAME_TO:  # a module that makes float32 tensors fails with 64-true

@@ -1,7 +1,7 @@
 """A user's LightningModule and DataModule: making them, and what a plan must know about them."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,10 @@ from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.items import Items
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
-from lightning_modules.modules.hooks import after_hook
 from lightning_modules.modules.item_findings import of_order, of_passes
 from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten
+from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
 
@@ -31,7 +31,7 @@ Indices = npt.NDArray[np.int64]
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
+def instantiate_component(component: Component | Mapping[str, Any], **more: Any) -> Any:
     """The object that a config group describes, with the objects nested in it.
 
     Args:
@@ -57,19 +57,19 @@ def made(component: Component | Mapping[str, Any], **more: Any) -> Any:
         raise ValueError(msg) from error
 
 
-def made_data(component: Component | Mapping[str, Any], trained_by: str, micro_batch: int) -> Any:
+def build_data(component: Component | Mapping[str, Any], trained_by: str, micro_batch: int) -> Any:
     """A data set of ours, or a user's, or a user's LightningDataModule.
 
     Args:
-        component: as for `made`.
+        component: as for `instantiate_component`.
         trained_by: the module's `_target_`; our classifier asks for a shape and classes.
         micro_batch: passed if the target takes a batch size [examples].
 
     Raises:
-        ValueError: as `made`, or if it is something else.
+        ValueError: as `instantiate_component`, or if it is something else.
     """
     _check_key(component, "data", "module", pl.LightningModule)
-    data = made(component, batch_size=micro_batch)
+    data = instantiate_component(component, batch_size=micro_batch)
     kind = type(data).__name__
     asked = ("input_shape", "num_classes") if is_ours(trained_by) else ()
     own = () if isinstance(data, pl.LightningDataModule) else ("num_train_examples", "set_epoch")
@@ -104,25 +104,30 @@ def _check_key(
         raise ValueError(msg)
 
 
-def made_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
-    """A user's module, with the layers of its `configure_model`.
-
-    Lightning would call that later, when our layers can no longer replace some of them.
+def build_module(component: Component | Mapping[str, Any]) -> pl.LightningModule:
+    """A user's module, whose `configure_model` acts once.
 
     Raises:
-        ValueError: as `made`, or if it is no LightningModule.
+        ValueError: as `instantiate_component`, or if it is no LightningModule.
     """
     _check_key(component, "module", "data", pl.LightningDataModule)
-    module = made(component)
+    module = instantiate_component(component)
     if not isinstance(module, pl.LightningModule):
         msg = (
             f"module._target_ must make a LightningModule; got a {type(module).__name__}. A plain "
             "network is a model of our classifier: write model._target_=."
         )
         raise ValueError(msg)
-    module.configure_model()
-    module.configure_model = lambda: None  # type: ignore[method-assign]
-    after_hook(module, "setup", lambda: _check_sizes(module))
+    has_layers = False
+
+    def configure_once(own: Callable[[], None]) -> None:
+        nonlocal has_layers
+        if not has_layers:
+            has_layers = True
+            own()
+
+    run_class(module).wrap("configure_model", configure_once)
+    after_layers_exist(module, lambda: _check_sizes(module))
     return module
 
 
@@ -194,7 +199,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     def make() -> pl.LightningModule:
         seed_everything(config["seed"])
         with noted_seeds(seeds):
-            latest[:] = [made_module(config["module"])]
+            latest[:] = [build_module(config["module"])]
         return latest[0]
 
     module = make()
@@ -222,7 +227,7 @@ def _data_of(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -
     seed_everything(config["seed"])
     described = {key: value for key, value in config["data"].items() if key != "about"}
     with noted_seeds(seeds):
-        data = made_data(described, config["module"]["_target_"], micro_batch)
+        data = build_data(described, config["module"]["_target_"], micro_batch)
     if isinstance(data, pl.LightningDataModule):
         quieten()
         data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for one

@@ -22,6 +22,7 @@ from lightning_modules.layers.position import StepPosition
 from lightning_modules.modules.comparisons import attributes, copied, stirred, tensors_of
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.trial_batches import WINDOW, Once, TrialBatches
+from lightning_modules.run_class import run_class
 
 _EPOCHS = 10  # epochs that schedulers see
 _MANY = 1000  # micro-batches of a step whose end is not reached
@@ -128,20 +129,20 @@ class TrialSteps(Callback):
             *(Pass(part, "keyed") for part in _parts(0, size)),
             *(Pass(part, "eval") for part in _parts(0, size) if is_accumulated),
         ]
-        kinds = {*map(type, module.modules())}
+        kinds = {getattr(part, "users_class", type(part)) for part in module.modules()}
         hooks = [
             (name, getattr(kind, name, own)) for kind in kinds for name, own in _SAVING.items()
         ]
         self.saved_by = next((name for name, hook in hooks if hook is not _SAVING[name]), "")
-        data.train_dataloader = lambda: TrialBatches(self._loader, self._batches)  # type: ignore[method-assign]
-        log = module.log
+        batches = TrialBatches(self._loader, self._batches)
+        run_class(data).wrap("train_dataloader", lambda own: batches)
 
-        def log_in_training(*given: Any, **named: Any) -> None:
+        def log_in_training(log: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             """Its settings may depend on `training`, but Lightning refuses settings that change."""
             if module.training:
-                log(*given, **named)
+                log(*args, **kwargs)
 
-        module.log = log_in_training  # type: ignore[method-assign]
+        run_class(module).wrap("log", log_in_training)
         with TemporaryDirectory() as folder:
             try:
                 self._trainer(folder).fit(module, datamodule=data)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 
-from lightning_modules.modules.own_project import made
+from lightning_modules.modules.own_project import instantiate_component
 from lightning_modules.process.output import quieten
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")
@@ -85,8 +85,10 @@ def test_a_project_is_trained_by_its_own_trainer(project, tmp_path):
     )
 
     trainer.fit(
-        made({"_target_": f"{project}.{module}"}),
-        made({"_target_": f"{project}.{data}", "batch_size": num_train // 3, **settings}),
+        instantiate_component({"_target_": f"{project}.{module}"}),
+        instantiate_component(
+            {"_target_": f"{project}.{data}", "batch_size": num_train // 3, **settings}
+        ),
     )
 
     assert metric in trainer.callback_metrics

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lightning_modules.modules.own_project import facts, made_module
+from lightning_modules.modules.own_project import build_module, facts
 from sweeper.spec.run_spec import run_spec
 
 WORDS = [
@@ -100,8 +100,8 @@ def test_the_rule_multiplies_the_rate_of_each_group_and_is_taken_back(run_words,
     def trained(name, *words):
         modules = []
         monkeypatch.setattr(
-            "lightning_modules.train.made_module",
-            lambda component: modules.append(made_module(component)) or modules[-1],
+            "lightning_modules.train.build_module",
+            lambda component: modules.append(build_module(component)) or modules[-1],
         )
         record = run_words(*IN_PROCESS, *words, name=name)
         seen[name] = modules[0].seen

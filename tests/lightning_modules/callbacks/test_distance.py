@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pytorch_lightning import LightningModule
 from torch import nn
 
 from lightning_modules.callbacks.distance import DistanceFromStart
@@ -16,13 +17,13 @@ class OtherRank:
 
 
 def distance_after(change, trainer=FirstRank):
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    model.setup = lambda stage: None
+    model = LightningModule()
+    model.layers = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     distance = DistanceFromStart()
     distance.setup(trainer, model, "fit")
     model.setup("fit")
     with torch.no_grad():
-        change(model)
+        change(model.layers)
     distance.on_train_epoch_end(trainer, model)
     return distance.columns["distance_from_start"]
 

@@ -19,7 +19,7 @@ def normed(line, plan):
         module.layers = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1)).double()
         module.layers = fix_batchnorm_span(module.layers, span=2, position=position)
         (layer,) = ghost_batchnorms(module)
-        return module, layer, [Position(plan(), position), RunningStatistics(plan())]
+        return module, layer, [Position(plan(), position), RunningStatistics(plan(), position)]
 
     return make
 

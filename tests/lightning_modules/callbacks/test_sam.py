@@ -45,7 +45,7 @@ def test_the_second_pass_leaves_the_running_statistics_alone(fit, line):
     fit(module, [SAM(rho=0.5)], [(inputs,)], accumulate=1)
 
     (layer,) = ghost_batchnorms(module)
-    assert layer.is_tracking
+    assert layer.state.is_tracking
     assert layer.state_of_terms()["spans"] == 2  # not four
 
 

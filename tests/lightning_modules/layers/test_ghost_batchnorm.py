@@ -9,7 +9,6 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from lightning_modules.layers.ghost_batchnorm import (
-    GhostBatchNorm,
     fix_batchnorm_span,
     ghost_batchnorms,
 )
@@ -158,7 +157,7 @@ class _Calls(nn.Module):
 
     def __init__(self, forward):
         super().__init__()
-        self.norm, self.again, self.hidden = nn.BatchNorm2d(1), None, []
+        self.norm, self.again = nn.BatchNorm2d(1), None
         self.how = forward
 
     def forward(self, x):
@@ -175,20 +174,19 @@ class _Calls(nn.Module):
         (lambda net, x: net.norm(net.norm(x)), "once; it was called again in the same pass"),
         (lambda net, x: net.norm(net.again(x)), "once; it was called again in the same pass"),
         (
-            lambda net, x: x if net.norm.position.moves == 2 else net.norm(x),
+            lambda net, x: x if net.norm.state.position.moves == 2 else net.norm(x),
             "in every training pass of an epoch; it was left out of one",
         ),
         (
-            lambda net, x: x if net.norm.position.moves > 2 else net.norm(x),
+            lambda net, x: x if net.norm.state.position.moves > 2 else net.norm(x),
             "in every training pass of an epoch; it was left out of one",
         ),
-        (lambda net, x: net.hidden[0](x), "must call its BatchNorm layers by the names"),
     ],
-    ids=["folded", "twice", "two names", "left out", "left out at the end", "hidden"],
+    ids=["folded", "twice", "two names", "left out", "left out at the end"],
 )
 def test_statistics_that_would_be_of_something_else_are_refused(how, sentence):
     net, position = _Calls(how).double(), StepPosition()
-    net.again, net.hidden = net.norm, [net.norm]
+    net.again = net.norm
     fix_batchnorm_span(net, span=4, position=position)
 
     with pytest.raises(ValueError, match=sentence):  # noqa: PT012
@@ -199,8 +197,8 @@ def test_statistics_that_would_be_of_something_else_are_refused(how, sentence):
 
 
 def test_a_span_of_one_value_for_each_channel_is_refused():
-    layer = GhostBatchNorm(nn.BatchNorm1d(3), span=1, position=StepPosition())
-    layer.position.move(epoch=0, step=0, first_example=0, examples=4)
+    layer = fix_batchnorm_span(nn.BatchNorm1d(3), span=1, position=StepPosition())
+    layer.state.position.move(epoch=0, step=0, first_example=0, examples=4)
 
     with pytest.raises(ValueError, match="together with others; got one value per channel"):
         layer(torch.randn(4, 3))
@@ -235,3 +233,20 @@ def test_a_subclass_that_normalises_as_torch_does_is_converted():
     model = fix_batchnorm_span(nn.Sequential(_Named(4)), span=4, position=StepPosition())
 
     assert len(list(ghost_batchnorms(model))) == 1
+
+
+def test_a_trained_model_is_loaded_by_the_plain_one():
+    """timm's layers hold an activation too."""
+    timm = pytest.importorskip("timm")
+    plain, position = timm.create_model("efficientnet_b0", num_classes=3), StepPosition()
+    ours = fix_batchnorm_span(copy.deepcopy(plain), span=2, position=position)
+    position.move(epoch=0, step=0, first_example=0, examples=4)
+    ours(torch.randn(4, 3, 32, 32))
+    for layer in ghost_batchnorms(ours):
+        layer.merge_ranks(2)
+
+    plain.load_state_dict(ours.state_dict(), strict=True)
+
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(plain.eval()(x), ours.eval()(x), rtol=0, atol=0)
+    assert int(plain.bn1.num_batches_tracked) == 2

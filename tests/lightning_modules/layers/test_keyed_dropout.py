@@ -12,7 +12,7 @@ from torchvision.models import VisionTransformer, get_model
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits
-from lightning_modules.layers.keyed_dropout import StrayDraws, key_dropout
+from lightning_modules.layers.keyed_dropout import KeyedDropout, StrayDraws, key_dropout
 from lightning_modules.layers.position import StepPosition
 
 CPU = torch.device("cpu")
@@ -159,7 +159,7 @@ def test_models_of_the_libraries_draw_in_keyed_layers_alone(position, keyed, mak
     position.move(epoch=0, step=0, first_example=0, examples=2)
     images = torch.randn(2, 3, 32, 32)
     model = keyed(make())
-    dropped = [layer for layer in model.modules() if type(layer).__name__ == "KeyedDropout"]
+    dropped = [layer for layer in model.modules() if isinstance(layer, KeyedDropout)]
 
     draws = StrayDraws(CPU)
     model(images)

@@ -1,0 +1,76 @@
+"""Layers of a model that take part in a run: true subclasses of the layers that they were."""
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from torch import nn
+
+
+class RunLayer(nn.Module):
+    """A layer whose class was changed to a subclass of it, so that a run decides how it works.
+
+    The layer stays the same object, with its name, parameters, hooks and mode. A deep copy is such
+    a layer too, and shares with the original what is the run's. What is serialised is the plain
+    layer: `pickle` and `torch.save` find none of our classes in it.
+
+    Attributes:
+        plain_class: what the layer was.
+        state: what the run keeps for this layer; it has a method `for_copy`.
+    """
+
+    plain_class: ClassVar[type[nn.Module]]
+    state: Any
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copied = self._new_copy()
+        memo[id(self)] = copied
+        plain = {name: value for name, value in vars(self).items() if name != "state"}
+        copied.__dict__.update(copy.deepcopy(plain, memo))
+        return copied
+
+    def __copy__(self) -> Self:
+        copied = self._new_copy()
+        state = copied.state
+        copied.__dict__.update(vars(self), state=state)
+        return copied
+
+    def _new_copy(self) -> Self:
+        copied = object.__new__(type(self))
+        copied.__dict__["state"] = self.state.for_copy(copied)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Serialise the plain layer."""
+        del protocol
+        plain = {name: value for name, value in vars(self).items() if name != "state"}
+        return object.__new__, (self.plain_class,), plain
+
+
+def change_class(
+    layer: nn.Module, mixin: type[RunLayer], state: Any, base: type[nn.Module] | None = None
+) -> None:
+    """Make a layer one of the run's, in place.
+
+    Args:
+        layer: of torch's or a library's class.
+        mixin: what a run's layer of this kind does.
+        state: what the run keeps for the layer.
+        base: the class to derive from, if not the layer's own.
+    """
+    plain = type(layer)
+    object.__setattr__(layer, "__class__", _subclass(mixin, plain, base or plain))
+    layer.__dict__["state"] = state
+
+
+@cache
+def _subclass(mixin: type[RunLayer], plain: type[nn.Module], base: type[nn.Module]) -> type:
+    name = f"{mixin.__name__}_{plain.__name__}"
+    return type(name, (mixin, base), {"plain_class": plain, "__module__": mixin.__module__})
+
+
+def change_layers(model: nn.Module, change: Callable[[nn.Module], None]) -> None:
+    """Call a function for each layer of a model once, whatever names it has."""
+    for layer in list(model.modules()):
+        change(layer)
