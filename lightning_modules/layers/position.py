@@ -1,7 +1,7 @@
 """The position of a micro-batch in the run, for layers that must not depend on the layout."""
 
 import weakref
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,10 +27,6 @@ class StepPosition:
         self.epoch = self.step = self.step_start = self.first_example = 0
         self.examples = self.moves = self._joined = 0
         self._layers = weakref.WeakValueDictionary[int, nn.Module]()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """There is one position in a run."""
-        return self
 
     def move(
         self, *, epoch: int, step: int, first_example: int, examples: int, step_start: int = 0
