@@ -54,7 +54,7 @@ def fit(times: dict[int, float], ranks: int) -> Hardware:
     """The steps of a ring over so many processes, from its times."""
     steps = 2 * (ranks - 1)
     return Hardware(
-        compute_capability=70, link="pci", node_gb_per_s=1, network_gb_per_s=1, bucket_mib=25,
+        link="pci", node_gb_per_s=1, network_gb_per_s=1, bucket_mib=25,
         hop_us=[[size / ranks, 1e6 * time / steps] for size, time in times.items()],
     )  # fmt: skip
 

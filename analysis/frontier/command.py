@@ -1,7 +1,6 @@
 """What `python -m analysis frontier` does with its options."""
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isfinite
@@ -11,20 +10,22 @@ from pydantic import TypeAdapter, ValidationError
 
 from analysis.figures.save import save
 from analysis.figures.target import best_reached
-from analysis.frontier.cluster import Cluster, presets, read_cluster
+from analysis.frontier.answer import batch_table, describe_setup, describe_tradeoff
 from analysis.frontier.figure import draw_frontier
+from analysis.frontier.machines import (
+    Cluster,
+    measured_speeds,
+    parse_speeds,
+    preset_names,
+    read_cluster,
+)
 from analysis.frontier.model import Work
-from analysis.frontier.published import compared
-from analysis.frontier.speed import Speeds, evaluation_share, given_speeds, measured_speeds
-from analysis.frontier.tradeoff import closed_form, steps_to_target, tradeoff
-from analysis.frontier.words import as_json, in_words, set_up
+from analysis.frontier.tradeoff import find_tradeoff, fit_closed_form, steps_to_target
 from analysis.stats.target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target
 from sweeper.spec.sentences import several
 from sweeper.spec.values import Money
-
-_BYTES = {"64-true": 8}
 
 
 def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Iterator[str]:
@@ -37,41 +38,36 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     Raises:
         ValueError: for options that cannot be followed.
     """
-    if options.published:
-        yield compared().to_string(index=False, float_format="{:.3g}".format)
-        return
-    cluster = _cluster(options)
+    cluster = _read_cluster(options)
     if options.steps is None:
-        reached, runs, about = _of_runs(options, read)
+        reached, runs, about = _read_steps(options, read)
     else:
-        reached, runs, about = given_steps(options.steps), pd.DataFrame(), "steps as given"
+        reached, runs, about = parse_steps(options.steps), pd.DataFrame(), "steps as given"
     work = _work(options, runs)
     steps = steps_to_target(reached)
-    found = tradeoff(steps, work, cluster, options.devices)
-    form = closed_form(reached, work)
-    if options.json:
-        yield json.dumps(as_json(found, form, work, cluster))
-        return
-    said = [*set_up(work, cluster)]
+    found = find_tradeoff(steps, work, cluster, options.devices)
+    form = fit_closed_form(reached, work)
+    setup = describe_setup(work, cluster)
     yield f"{about[0].upper()}{about[1:]}."
-    yield from said
+    yield from setup
     yield from steps.notes
     if lost := sorted({*steps.means} - {*found.best["global_batch"]}):
         named = ", ".join(f"{batch:,}" for batch in lost)
         yield f"Left out, as not divisible into micro-batches of known speed: batch {named}."
-    yield from in_words(found, form, cluster)
-    drawing = draw_frontier(found, form, f"{about}; {said[0]}", width=options.width)
+    yield batch_table(found.best, cluster, form).to_string(index=False)
+    yield from describe_tradeoff(found, form, cluster)
+    drawing = draw_frontier(found, form, f"{about}; {setup[0]}", width=options.width)
     for path in save(drawing, options.out, f"frontier-{cluster.name}"):
         yield f"wrote {path}"
 
 
-def _cluster(options: argparse.Namespace) -> Cluster:
+def _read_cluster(options: argparse.Namespace) -> Cluster:
     if not options.cluster:
         msg = (
             "--cluster must name a description of the machines that are to be compared on: their "
-            f"nodes and the speed of their links; got none. Ours are {', '.join(presets())}, and "
-            "docs/frontier.md says how to describe your own. Write, for example, "
-            "--cluster summit --target 0.9."
+            "nodes and the speed of their links; got none. Ours are "
+            f"{', '.join(preset_names())}, and docs/frontier.md says how to describe your own. "
+            "Write, for example, --cluster summit --target 0.9."
         )
         raise ValueError(msg)
     cluster = read_cluster(options.cluster, options.config_dir)
@@ -84,7 +80,7 @@ def _cluster(options: argparse.Namespace) -> Cluster:
         raise ValueError(msg) from error
 
 
-def given_steps(text: str) -> pd.DataFrame:
+def parse_steps(text: str) -> pd.DataFrame:
     """Steps such as `3200:14014,20480:3128`, as a frame like that of `to_target`.
 
     Raises:
@@ -97,13 +93,12 @@ def given_steps(text: str) -> pd.DataFrame:
     except ValueError as error:
         msg = f"--steps must be BATCH:STEPS,...; got --steps {text}."
         raise ValueError(msg) from error
-    batches, steps = zip(*pairs, strict=True)
-    frame = pd.DataFrame({"global_batch": batches, "steps_to_target": steps, "seed": 0})
+    frame = pd.DataFrame(pairs, columns=["global_batch", "steps_to_target"])
     examples = frame["global_batch"] * frame["steps_to_target"]
-    return frame.assign(examples_to_target=examples, reached_target=True)
+    return frame.assign(seed=0, examples_to_target=examples, reached_target=True)
 
 
-def _of_runs(
+def _read_steps(
     options: argparse.Namespace, read: Callable[[], Measured]
 ) -> tuple[pd.DataFrame, pd.DataFrame, str]:
     """Steps of the largest set of comparable runs, those runs, and a description."""
@@ -125,7 +120,12 @@ def _of_runs(
 
 
 def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
-    parameters, num_bytes = options.parameters, options.gradient_bytes
+    """What is trained, from the options, else from the runs; without runs, with defaults.
+
+    Raises:
+        ValueError: for what neither says.
+    """
+    parameters = options.parameters
     if parameters is None:
         if runs.empty:
             msg = "--parameters must be given with --steps: the number in the model; got none."
@@ -135,30 +135,25 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
             msg = "--parameters must be given, as no run recorded the number; got none."
             raise ValueError(msg)
         parameters = int(known.iloc[0])
-    if num_bytes is None:
-        num_bytes = 4 if runs.empty else _BYTES.get(str(runs["precision"].iloc[0]), 4)
-    share = options.evaluation_share
-    if share is None:
-        share = 0.0 if runs.empty else evaluation_share(runs)
-    elif not 0 <= share < 1:
-        msg = f"--evaluation-share must be from 0 to below 1; got --evaluation-share {share:g}."
-        raise ValueError(msg)
-    return Work(
-        num_bytes=float(parameters) * num_bytes,
-        evaluation_share=share,
-        speeds=_speeds(options, runs),
-        algorithm=options.exchange,
-    )
-
-
-def _speeds(options: argparse.Namespace, runs: pd.DataFrame) -> Speeds:
-    if options.examples_per_s is not None:
-        return given_speeds(options.examples_per_s)
-    speeds = None if runs.empty else measured_speeds(runs)
+    is_double = not runs.empty and runs["precision"].iloc[0] == "64-true"
+    num_bytes = options.gradient_bytes or (8 if is_double else 4)
+    measured, share = (None, 0.0) if runs.empty else measured_speeds(runs)
+    if options.evaluation_share is not None:
+        share = options.evaluation_share
+        if not 0 <= share < 1:
+            msg = f"--evaluation-share must be from 0 to below 1; got --evaluation-share {share:g}."
+            raise ValueError(msg)
+    given = options.examples_per_s
+    speeds = measured if given is None else parse_speeds(given)
     if speeds is None:
         msg = (
             "the speed of a device must be known: from runs that finished in one attempt; got "
             "none. Give --examples-per-s, such as 16:290,128:367 by micro-batch."
         )
         raise ValueError(msg)
-    return speeds
+    return Work(
+        num_bytes=float(parameters) * num_bytes,
+        evaluation_share=share,
+        speeds=speeds,
+        algorithm=options.exchange,
+    )

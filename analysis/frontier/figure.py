@@ -6,8 +6,7 @@ from analysis.figures import style
 from analysis.figures.save import Drawing
 from analysis.figures.sheet import Given, Sheet
 from analysis.figures.style import Width
-from analysis.frontier.closed_form import ClosedForm
-from analysis.frontier.tradeoff import Tradeoff
+from analysis.frontier.tradeoff import ClosedForm, Tradeoff
 
 #: Units of time by their length [seconds].
 _UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0}

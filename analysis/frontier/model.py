@@ -1,13 +1,11 @@
 """Time and device-hours to a target, for a batch on a number of devices. Pure."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.frontier.cluster import Cluster
-from analysis.frontier.speed import Speeds
-from sweeper.planning.exchange import BACKWARD_SHARE, Algorithm
+from analysis.frontier.machines import Cluster, Speeds
+from sweeper.planning.exchange import BACKWARD_SHARE, Algorithm, exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +51,18 @@ class Step:
         return self.compute_s + self.exposed_s + self.evaluation_s
 
 
-def step(batch: int, devices: int, work: Work, cluster: Cluster) -> Step | None:
+def step_time(batch: int, devices: int, work: Work, cluster: Cluster) -> Step | None:
     """A step of a batch on some devices; None if they cannot share it, or no speed is known."""
     per_device, rest = divmod(batch, devices)
-    micro_batch = None if rest or not per_device else work.speeds.fit(per_device)
+    micro_batch = None if rest or not per_device else work.speeds.largest_fit(per_device)
     if micro_batch is None:
         return None
-    alone_s = work.speeds.micro_s(micro_batch)
-    is_full = cluster.in_node(devices) == cluster.per_node
-    slower_us = (cluster.hardware.host_us_per_example or 0.0) if is_full else 0.0
-    micro_s = alone_s + micro_batch * slower_us / 1e6
-    exchanged = cluster.exchange(work.num_bytes, devices, BACKWARD_SHARE * micro_s, work.algorithm)
+    places, hardware = cluster.places(devices), cluster.hardware
+    is_full = places.per_node == cluster.per_node
+    slower_us = (hardware.host_us_per_example or 0.0) if is_full else 0.0
+    micro_s = work.speeds.micro_s(micro_batch) + micro_batch * slower_us / 1e6
+    backward_s = BACKWARD_SHARE * micro_s
+    exchanged = exchange(work.num_bytes, backward_s, places, hardware, work.algorithm)
     compute_s = per_device // micro_batch * micro_s
     return Step(
         micro_batch=micro_batch,
@@ -75,18 +74,6 @@ def step(batch: int, devices: int, work: Work, cluster: Cluster) -> Step | None:
     )
 
 
-def steps_on(batch: int, work: Work, cluster: Cluster) -> Iterator[tuple[int, Step]]:
-    """A step on each number of devices that can share the batch.
-
-    They are on one node, or use equally many, more than half, of each node's devices.
-    """
-    for devices in range(1, batch // work.speeds.smallest + 1):
-        if devices > cluster.per_node and 2 * cluster.in_node(devices) <= cluster.per_node:
-            continue
-        if batch % devices == 0 and (one := step(batch, devices, work, cluster)):
-            yield devices, one
-
-
 def points(
     steps: dict[int, float], work: Work, cluster: Cluster, devices: int | None = None
 ) -> pd.DataFrame:
@@ -96,34 +83,37 @@ def points(
         steps: to the target, by batch.
         work: what is trained.
         cluster: where.
-        devices: None for each number that can share a batch.
+        devices: None for each number that can share a batch on one node, or with equally many,
+            more than half, of each node's devices.
 
     Returns:
-        A row each: `global_batch`, `devices`, the columns of `Step`, `steps`, `time_s`,
-        `device_hours`, `exchange_share` (exposed, of the time), `evaluation_share`.
+        A row each: `global_batch`, `devices`, `micro_batch`, `accumulation_steps`, `steps`,
+        `step_s`, `exchange_s`, `exposed_s`, `time_s`, `device_hours`, `exchange_share` (exposed,
+        of the time), `evaluation_share`.
     """
     rows: list[dict[str, float]] = []
     for batch, num_steps in steps.items():
-        found = steps_on(batch, work, cluster)
-        if devices is not None:
-            one = step(batch, devices, work, cluster)
-            found = [(devices, one)] if one else []
-        for number, one in found:
-            time_s = num_steps * one.total_s
+        numbers = range(1, batch // work.speeds.smallest + 1) if devices is None else [devices]
+        for number in numbers:
+            step = None if batch % number else step_time(batch, number, work, cluster)
+            is_sparse = 2 * cluster.places(number).per_node <= cluster.per_node < number
+            if step is None or (is_sparse and devices is None):
+                continue
+            time_s = num_steps * step.total_s
             rows.append(
                 {
                     "global_batch": batch,
                     "devices": number,
-                    "micro_batch": one.micro_batch,
-                    "accumulation_steps": one.accumulation_steps,
+                    "micro_batch": step.micro_batch,
+                    "accumulation_steps": step.accumulation_steps,
                     "steps": num_steps,
-                    "step_s": one.total_s,
-                    "exchange_s": one.exchange_s,
-                    "exposed_s": one.exposed_s,
+                    "step_s": step.total_s,
+                    "exchange_s": step.exchange_s,
+                    "exposed_s": step.exposed_s,
                     "time_s": time_s,
                     "device_hours": time_s * number / 3600,
-                    "exchange_share": one.exposed_s / one.total_s,
-                    "evaluation_share": one.evaluation_s / one.total_s,
+                    "exchange_share": step.exposed_s / step.total_s,
+                    "evaluation_share": step.evaluation_s / step.total_s,
                 }
             )
     return pd.DataFrame(rows)

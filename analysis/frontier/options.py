@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from analysis.frontier.cluster import presets
+from analysis.frontier.machines import preset_names
 from sweeper.console.text import whole_number
 from sweeper.planning.exchange import Algorithm
 
@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="NAME",
         help="the machines to compare batches on, which need not be there: a file of conf/cluster "
-        f"that describes their nodes and links ({', '.join(presets())}), or one of your own",
+        f"that describes their nodes and links ({', '.join(preset_names())}), or one of your own",
     )  # fmt: skip
     parser.add_argument(
         "--config-dir", type=Path, action="append", default=[], metavar="DIR",
@@ -57,7 +57,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--exchange", choices=get_args(Algorithm), help="default: the faster of ring and tree"
     )
     parser.add_argument("--price", help="of a device-hour, such as EUR:2.50; default: the preset's")
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts; draw nothing")
-    parser.add_argument(
-        "--published", action="store_true", help="compare the model with published numbers instead"
-    )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.frontier.closed_form import ClosedForm
-from analysis.frontier.cluster import Cluster
+from analysis.frontier.machines import Cluster
 from analysis.frontier.model import Work, points
 from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
 from analysis.stats.target import FEWEST_EPOCHS, critical_batch
@@ -37,44 +36,34 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     Raises:
         ValueError: if no batch reached the target in all of its runs.
     """
-    missed = sorted(
-        int(b) for b in reached.loc[~reached["reached_target"], "global_batch"].unique()
-    )
-    usable = reached[~reached["global_batch"].isin(missed)].assign(outcome="finished")
+    is_missed = ~reached.groupby("global_batch")["reached_target"].transform("all")
+    missed = ", ".join(f"{b:,}" for b in sorted(reached["global_batch"][is_missed].unique()))
+    usable = reached[~is_missed].assign(outcome="finished")
     if usable.empty:
         msg = (
-            "every run of a batch must reach the target; got no such batch among "
-            f"{', '.join(f'{batch:,}' for batch in missed)}. Choose a lower --target, or train "
-            "longer."
+            f"every run of a batch must reach the target; got no such batch among {missed}. "
+            "Choose a lower --target, or train longer."
         )
         raise ValueError(msg)
     cells = Replicates.of(usable, ["global_batch"], "steps_to_target")
     batches = [int(b) for b in cells.points["global_batch"]]
-    draws: dict[int, Array] = {}
-    if not cells.no_interval:
-        rng, each = fixed_rng(), zip(batches, cells.values, strict=True)
-        draws = {batch: _drawn(values, rng) for batch, values in each}
-    named = ", ".join(f"{batch:,}" for batch in missed)
-    note = f"Left out, as not every run reached the target: batch {named}." if missed else ""
-    means = dict(zip(batches, map(float, cells.means), strict=True))
-    return Steps(means, draws, tuple(filter(None, [note, _soon(usable)])))
+    rng = fixed_rng()
+    draws = {} if cells.no_interval else {
+        batch: _draw_means(values, rng) for batch, values in zip(batches, cells.values, strict=True)
+    }  # fmt: skip
+    notes = [f"Left out, as not every run reached the target: batch {missed}."] if missed else []
+    if "epochs_to_target" in usable:
+        epochs = usable.groupby("global_batch")["epochs_to_target"].mean()
+        if soon := ", ".join(f"{batch:,}" for batch in epochs.index[epochs < FEWEST_EPOCHS]):
+            notes.append(
+                f"Reached in fewer than {FEWEST_EPOCHS} epochs at batch {soon}: where in an epoch "
+                "is not known, so these times may be up to an epoch too long, and their intervals "
+                "are too narrow."
+            )
+    return Steps(dict(zip(batches, map(float, cells.means), strict=True)), draws, tuple(notes))
 
 
-def _soon(reached: pd.DataFrame) -> str:
-    """A note on batches that take few epochs to the target: times may be off by part of one."""
-    if "epochs_to_target" not in reached:
-        return ""
-    epochs = reached.groupby("global_batch")["epochs_to_target"].mean()
-    if (soon := epochs[epochs < FEWEST_EPOCHS]).empty:
-        return ""
-    named = ", ".join(f"{batch:,}" for batch in soon.index)
-    return (
-        f"Reached in fewer than {FEWEST_EPOCHS} epochs at batch {named}: where in an epoch is not "
-        "known, so these times may be up to an epoch too long, and their intervals are too narrow."
-    )
-
-
-def _drawn(steps: Array, rng: np.random.Generator) -> Array:
+def _draw_means(steps: Array, rng: np.random.Generator) -> Array:
     """Draws of a batch's mean whose central 95 % are Student's interval, in logarithms.
 
     Each batch's interval comes from the spread of its own seeds, which few seeds tell poorly; the
@@ -86,22 +75,55 @@ def _drawn(steps: Array, rng: np.random.Generator) -> Array:
     return mean * np.exp(np.clip(away, -_FARTHEST, _FARTHEST))
 
 
-def closed_form(reached: pd.DataFrame, work: Work) -> ClosedForm | str:
-    """The closed form at the largest micro-batch, or why there is none."""
+@dataclass(frozen=True, slots=True)
+class ClosedForm:
+    """Time without exchange and evaluations, on devices that are always full.
+
+    ``steps = fewest_steps + fewest_examples / batch`` on ``devices = batch / micro_batch``, of
+    which each trains `rate` examples per second.
+
+    Attributes:
+        fewest_steps: limit for large batches [steps].
+        fewest_examples: limit for small batches [examples].
+        micro_batch: examples per device per step.
+        rate: of one device [examples/s].
+    """
+
+    fewest_steps: float
+    fewest_examples: float
+    micro_batch: float
+    rate: float
+
+    @property
+    def critical_batch(self) -> float:
+        """The batch at which device-hours are twice their minimum [examples]."""
+        return self.fewest_examples / self.fewest_steps
+
+    def time_s(self, devices: float) -> float:
+        """``(fewest_steps * micro_batch + fewest_examples / devices) / rate`` [seconds]."""
+        return (self.fewest_steps * self.micro_batch + self.fewest_examples / devices) / self.rate
+
+    def device_hours(self, devices: float) -> float:
+        """``devices * time``; doubles exactly at the critical batch."""
+        return devices * self.time_s(devices) / 3600
+
+    @property
+    def knee(self) -> float:
+        """Devices at which 1 % less time costs 1 % more device-hours, at the critical batch."""
+        return self.critical_batch / self.micro_batch
+
+
+def fit_closed_form(reached: pd.DataFrame, work: Work) -> ClosedForm | str:
+    """The closed form at the largest micro-batch of known speed, or why there is none."""
     try:
         fit = critical_batch(reached, fixed_rng(), draws=100)
     except ValueError as error:
         return f"No closed form: {error}"
     if np.isnan(fit.critical_batch.value):
         return f"No closed form: {fit.critical_batch.note}."
-    return form_of(fit.fewest_steps, fit.fewest_examples, work)
-
-
-def form_of(fewest_steps: float, fewest_examples: float, work: Work) -> ClosedForm:
-    """The closed form of a hyperbola, at the largest micro-batch of known speed."""
     micro_batch = max(1, *work.speeds.times)
     rate = micro_batch / work.speeds.micro_s(micro_batch)
-    return ClosedForm(fewest_steps, fewest_examples, micro_batch, rate)
+    return ClosedForm(fit.fewest_steps, fit.fewest_examples, micro_batch, rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +153,9 @@ class Tradeoff:
     hours_share: tuple[float, float, float]
 
 
-def tradeoff(steps: Steps, work: Work, cluster: Cluster, devices: int | None = None) -> Tradeoff:
+def find_tradeoff(
+    steps: Steps, work: Work, cluster: Cluster, devices: int | None = None
+) -> Tradeoff:
     """Compare all batches on all numbers of devices; `devices` limits the table to one.
 
     Raises:
@@ -140,7 +164,7 @@ def tradeoff(steps: Steps, work: Work, cluster: Cluster, devices: int | None = N
     everything = points(steps.means, work, cluster)
     asked = everything if devices is None else points(steps.means, work, cluster, devices)
     if asked.empty:
-        raise ValueError(_too_many(steps, work, devices))
+        raise ValueError(_refuse_devices(steps, work, devices))
     if devices is not None and devices not in set(everything["devices"]):
         everything = pd.concat([everything, asked], ignore_index=True)
     cheapest = everything.iloc[everything["device_hours"].argmin()]
@@ -148,12 +172,22 @@ def tradeoff(steps: Steps, work: Work, cluster: Cluster, devices: int | None = N
     everything["examples_ratio"] = examples / (cheapest["steps"] * cheapest["global_batch"])
     ratio = everything["device_hours"] / cheapest["device_hours"]
     everything["machine_ratio"] = ratio / everything["examples_ratio"]
-    everything = _with_intervals(everything, steps)
+    for place, end in enumerate(("low", "high")):  # both are in proportion to the steps
+        ends = {b: percentile_interval(d)[place] / steps.means[b] for b, d in steps.draws.items()}
+        share = everything["global_batch"].map(ends)
+        everything[f"time_{end}_s"] = everything["time_s"] * share
+        everything[f"device_hours_{end}"] = everything["device_hours"] * share
     shown = everything if devices is None else everything[everything["devices"] == devices]
     fastest = shown.groupby("global_batch")["time_s"].idxmin()
-    frontier = _frontier(everything)
-    knee = frontier.iloc[_products(frontier).argmin()]
-    doubled = _doubled(everything, knee)
+    ordered = everything.sort_values(["device_hours", "time_s"])
+    is_beaten = ordered["time_s"] >= ordered["time_s"].cummin().shift(fill_value=np.inf)
+    frontier = ordered[~is_beaten]
+    knee = frontier.iloc[(frontier["time_s"] * frontier["device_hours"]).argmin()]
+    within = everything[everything["devices"] <= 2 * knee["devices"]]
+    fastest_within = within.iloc[within["time_s"].argmin()]
+    faster = everything[everything["time_s"] < knee["time_s"]]
+    cheapest_faster = None if faster.empty else faster.iloc[faster["device_hours"].argmin()]
+    doubled = fastest_within if fastest_within["time_s"] < knee["time_s"] else cheapest_faster
     return Tradeoff(
         everything=everything,
         best=everything.loc[fastest].reset_index(drop=True),
@@ -161,18 +195,17 @@ def tradeoff(steps: Steps, work: Work, cluster: Cluster, devices: int | None = N
         knee=knee,
         knee_share=_knee_share(everything, steps, knee),
         doubled=doubled,
-        time_share=_share(steps, knee, doubled, "time_s"),
-        hours_share=_share(steps, knee, doubled, "device_hours"),
+        time_share=_share_of_knee(steps, knee, doubled, "time_s"),
+        hours_share=_share_of_knee(steps, knee, doubled, "device_hours"),
     )
 
 
-def _too_many(steps: Steps, work: Work, devices: int | None) -> str:
+def _refuse_devices(steps: Steps, work: Work, devices: int | None) -> str:
     smallest, largest = work.speeds.smallest, max(steps.means)
     if devices is None:
         return (
             "a batch must be a multiple of a micro-batch of known speed; got none such for "
-            f"{work.speeds.in_words}. Give --examples-per-s at micro-batches that divide the "
-            "batches."
+            f"{work.speeds}. Give --examples-per-s at micro-batches that divide the batches."
         )
     return (
         "--devices must share a batch in micro-batches of known speed, which are "
@@ -181,48 +214,17 @@ def _too_many(steps: Steps, work: Work, devices: int | None) -> str:
     )
 
 
-def _with_intervals(rows: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """Time and device-hours are in proportion to the steps, and so are their intervals."""
-    ends = {b: percentile_interval(drawn) for b, drawn in steps.draws.items()}
-    for end, place in (("low", 0), ("high", 1)):
-        share = rows["global_batch"].map(
-            {b: pair[place] / steps.means[b] for b, pair in ends.items()}
-        )
-        rows[f"time_{end}_s"] = rows["time_s"] * share
-        rows[f"device_hours_{end}"] = rows["device_hours"] * share
-    return rows
-
-
-def _frontier(rows: pd.DataFrame) -> pd.DataFrame:
-    ordered = rows.sort_values(["device_hours", "time_s"])
-    return ordered[ordered["time_s"] < ordered["time_s"].cummin().shift(fill_value=np.inf)]
-
-
-def _products(rows: pd.DataFrame) -> pd.Series:
-    return rows["time_s"] * rows["device_hours"]
-
-
 def _knee_share(rows: pd.DataFrame, steps: Steps, knee: pd.Series) -> float:
-    """The product scales with the steps squared, so the least one of each batch is enough."""
+    """The product scales with the steps squared, so the least product of each batch is enough."""
     if not steps.draws:
         return np.nan
-    least = _products(rows).groupby(rows["global_batch"]).min()
-    drawn = np.stack(
-        [least[b] * (steps.draws[int(str(b))] / steps.means[int(str(b))]) ** 2 for b in least.index]
-    )
-    return float((least.index.to_numpy()[drawn.argmin(axis=0)] == knee["global_batch"]).mean())
+    least = (rows["time_s"] * rows["device_hours"]).groupby(rows["global_batch"]).min()
+    batches = [int(str(batch)) for batch in least.index]
+    drawn = [least[b] * (steps.draws[b] / steps.means[b]) ** 2 for b in batches]
+    return float((np.array(batches)[np.argmin(drawn, axis=0)] == knee["global_batch"]).mean())
 
 
-def _doubled(rows: pd.DataFrame, knee: pd.Series) -> pd.Series | None:
-    within = rows[rows["devices"] <= 2 * knee["devices"]]
-    fastest = within.iloc[within["time_s"].argmin()]
-    if fastest["time_s"] < knee["time_s"]:
-        return fastest
-    faster = rows[rows["time_s"] < knee["time_s"]]
-    return None if faster.empty else faster.iloc[faster["device_hours"].argmin()]
-
-
-def _share(
+def _share_of_knee(
     steps: Steps, knee: pd.Series, doubled: pd.Series | None, column: str
 ) -> tuple[float, float, float]:
     if doubled is None:

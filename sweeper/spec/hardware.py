@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from sweeper.spec.values import Count, Positive, Rule, Settings
+from sweeper.spec.values import Positive, Rule, Settings
 
 
 def _ascending(pairs: list[list[float]]) -> list[list[float]]:
@@ -25,18 +25,16 @@ class Hardware(Settings):
     """The links of a cluster whose nodes have `devices` devices each.
 
     Attributes:
-        compute_capability: of its GPUs, such as 70 (V100), 80 (A100), 90 (H100).
         link: what connects the devices of a node.
         node_gb_per_s: bus bandwidth of an all-reduce within a node [GB/s].
         network_gb_per_s: bandwidth of the network, summed over all rails of a node [GB/s].
         bucket_mib: gradients are exchanged in buckets of this size; DDP's default is 25 [MiB].
-        hop_us: measured time of one step of a ring, instead of NCCL's constants: two or more pairs
+        hop_us: measured time of one step of a ring, instead of the model's: two or more pairs
             of bytes passed on and the time it takes, in ascending order of bytes [bytes, us].
         host_us_per_example: extra time per example when all devices of a node are in use, since
             they share input, power and cooling [us].
     """
 
-    compute_capability: Count
     link: Literal["nvlink", "pci"]
     node_gb_per_s: Positive
     network_gb_per_s: Positive

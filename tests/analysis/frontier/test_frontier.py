@@ -4,15 +4,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.frontier.cluster import Cluster
-from analysis.frontier.command import given_steps
-from analysis.frontier.model import Work, points, step
-from analysis.frontier.speed import Speeds, evaluation_share, given_speeds, measured_speeds
-from analysis.frontier.tradeoff import Steps, closed_form, form_of, steps_to_target, tradeoff
+from analysis.frontier.command import parse_steps
+from analysis.frontier.machines import Cluster, Speeds, measured_speeds, parse_speeds
+from analysis.frontier.model import Work, points, step_time
+from analysis.frontier.tradeoff import (
+    ClosedForm,
+    Steps,
+    find_tradeoff,
+    fit_closed_form,
+    steps_to_target,
+)
 from sweeper.spec.hardware import Hardware
 
 FAST = Hardware(
-    compute_capability=70, link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=25,
+    link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=25,
     hop_us=[[1, 1e-12], [2, 1e-12]],
 )  # fmt: skip
 SLOW = FAST.model_copy(update={"hop_us": [[1, 0.01], [1e8, 1e6]], "bucket_mib": 1e6})
@@ -34,9 +39,9 @@ def hyperbola() -> Steps:
 
 def test_without_exchange_the_model_is_the_closed_form_and_its_knee_the_critical_batch():
     ours = work({100: 0.5})
-    form = form_of(FEWEST_STEPS, FEWEST_EXAMPLES, ours)
+    form = ClosedForm(FEWEST_STEPS, FEWEST_EXAMPLES, micro_batch=100, rate=200)
 
-    found = tradeoff(hyperbola(), ours, cluster())
+    found = find_tradeoff(hyperbola(), ours, cluster())
 
     for row in found.best.itertuples():
         assert row.devices == row.global_batch // 100
@@ -51,7 +56,7 @@ def test_without_exchange_the_model_is_the_closed_form_and_its_knee_the_critical
 def test_the_closed_form_is_fitted_to_steps_that_follow_it():
     steps = ",".join(f"{b}:{s:.6f}" for b, s in hyperbola().means.items())
 
-    form = closed_form(given_steps(steps), work({100: 0.5}))
+    form = fit_closed_form(parse_steps(steps), work({100: 0.5}))
 
     assert not isinstance(form, str)
     assert form.fewest_steps == pytest.approx(FEWEST_STEPS)
@@ -59,7 +64,7 @@ def test_the_closed_form_is_fitted_to_steps_that_follow_it():
 
 
 def test_from_the_knee_the_next_doubling_buys_what_the_two_rows_say():
-    found = tradeoff(hyperbola(), work({100: 0.5}), cluster())
+    found = find_tradeoff(hyperbola(), work({100: 0.5}), cluster())
 
     assert found.doubled is not None
     assert found.doubled["devices"] == 64
@@ -69,7 +74,7 @@ def test_from_the_knee_the_next_doubling_buys_what_the_two_rows_say():
 
 
 def test_nothing_on_the_frontier_is_beaten_in_both():
-    found = tradeoff(hyperbola(), work({50: 0.3, 100: 0.5}), cluster(SLOW))
+    found = find_tradeoff(hyperbola(), work({50: 0.3, 100: 0.5}), cluster(SLOW))
     everything = found.everything
 
     for row in found.frontier.itertuples():
@@ -78,31 +83,31 @@ def test_nothing_on_the_frontier_is_beaten_in_both():
 
 
 def test_a_step_has_one_exchange_however_many_micro_batches_are_accumulated():
-    one = step(200, 2, work({100: 0.5}), cluster(SLOW))
-    four = step(800, 2, work({100: 0.5}), cluster(SLOW))
+    single = step_time(200, 2, work({100: 0.5}), cluster(SLOW))
+    four = step_time(800, 2, work({100: 0.5}), cluster(SLOW))
 
-    assert one
+    assert single
     assert four
     assert four.accumulation_steps == 4
-    assert four.exposed_s == one.exposed_s == pytest.approx(1.0)  # 1e8 bytes at 0.1 GB/s
+    assert four.exposed_s == single.exposed_s == pytest.approx(1.0)  # 1e8 bytes at 0.1 GB/s
     assert four.total_s == pytest.approx(4 * 0.5 + 1.0)
 
 
 def test_evaluations_are_shared_by_the_devices():
-    one = step(800, 1, work({100: 0.5}, share=0.1), cluster())
-    eight = step(800, 8, work({100: 0.5}, share=0.1), cluster())
+    alone = step_time(800, 1, work({100: 0.5}, share=0.1), cluster())
+    eight = step_time(800, 8, work({100: 0.5}, share=0.1), cluster())
 
-    assert one
+    assert alone
     assert eight
-    assert one.evaluation_s == pytest.approx(0.4)
+    assert alone.evaluation_s == pytest.approx(0.4)
     assert eight.evaluation_s == pytest.approx(0.05)
 
 
 def test_a_full_node_is_slower_by_what_its_devices_share():
     shared = FAST.model_copy(update={"host_us_per_example": 1000.0})
 
-    alone = step(300, 3, work({100: 0.5}), cluster(shared, per_node=4))
-    full = step(400, 4, work({100: 0.5}), cluster(shared, per_node=4))
+    alone = step_time(300, 3, work({100: 0.5}), cluster(shared, per_node=4))
+    full = step_time(400, 4, work({100: 0.5}), cluster(shared, per_node=4))
 
     assert alone
     assert full
@@ -128,7 +133,7 @@ def test_intervals_are_those_of_the_seeds_steps():
     runs = pd.DataFrame(rows, columns=["global_batch", "seed", "steps_to_target"])
     steps = steps_to_target(runs.assign(reached_target=True))
 
-    best = tradeoff(steps, work({100: 0.5}), cluster()).best
+    best = find_tradeoff(steps, work({100: 0.5}), cluster()).best
 
     assert (best["time_low_s"] < best["time_s"]).all()
     assert (best["time_high_s"] < 1.03 * best["time_s"]).all()
@@ -194,19 +199,19 @@ def test_speeds_are_medians_of_runs_in_one_attempt_on_the_fewest_ranks():
         }
     )  # fmt: skip
 
-    found = measured_speeds(runs)
+    found, evaluation_share = measured_speeds(runs)
 
     assert found
     assert found.times == {50: pytest.approx(1.1)}
     assert found.source == "measured on cpu"
-    assert evaluation_share(runs) == pytest.approx(0.1)
+    assert evaluation_share == pytest.approx(0.1)
 
 
 def test_between_two_known_micro_batches_the_time_is_on_their_line_and_below_them_unknown():
-    speeds = given_speeds("16:160,128:320")
+    speeds = parse_speeds("16:160,128:320")
 
     assert speeds.micro_s(72) == pytest.approx(0.25)
-    assert speeds.fit(256) == 128
-    assert speeds.fit(131) is None  # a prime has no divisor between 16 and 128
-    assert speeds.fit(8) is None
-    assert given_speeds("200").micro_s(7) == pytest.approx(0.035)
+    assert speeds.largest_fit(256) == 128
+    assert speeds.largest_fit(131) is None  # a prime has no divisor between 16 and 128
+    assert speeds.largest_fit(8) is None
+    assert parse_speeds("200").micro_s(7) == pytest.approx(0.035)

@@ -84,7 +84,7 @@ def test_energy_is_predicted_from_what_runs_alike_took_and_from_nothing_else(spe
 
 
 LINKS = {
-    "compute_capability": 70, "link": "pci", "node_gb_per_s": 1.0, "network_gb_per_s": 1.0,
+    "link": "pci", "node_gb_per_s": 1.0, "network_gb_per_s": 1.0,
     "bucket_mib": 25,
 }  # fmt: skip
 
