@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_modules.memory.first_steps import why_failed
+from lightning_modules.memory.short_run import why_failed
 from lightning_modules.memory.trace import memory_trace
 from lightning_modules.modules.item_findings import text_of
 from lightning_modules.modules.own_project import facts

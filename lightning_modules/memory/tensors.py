@@ -48,7 +48,7 @@ class TensorMemory(TorchDispatchMode):
         self._living: dict[int, tuple[str, int]] = {}  # class and bytes, by id of a storage
         self._module, self._was_in_backward = module, False
         self._is_first_step = True
-        self._see([*module.parameters(), *module.buffers()], PARAMETERS)
+        self._add([*module.parameters(), *module.buffers()], PARAMETERS)
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_post_hook(self._after_step)
@@ -60,7 +60,7 @@ class TensorMemory(TorchDispatchMode):
 
     def begin(self) -> None:
         """Training begins: what is alive by now, other than parameters, will outlive it."""
-        self._move_all({ACTIVATIONS, TEMPORARIES})
+        self._keep({ACTIVATIONS, TEMPORARIES})
 
     def __torch_dispatch__(
         self,
@@ -71,20 +71,20 @@ class TensorMemory(TorchDispatchMode):
     ) -> Any:
         in_backward = is_in_backward()
         if self._was_in_backward and not in_backward:
-            self._note_gradients()
+            self._find_gradients()
         self._was_in_backward = in_backward
-        made = func(*args, **(kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
         is_activation = torch.is_grad_enabled() and not in_backward
-        self._see(tree_leaves(made), ACTIVATIONS if is_activation else TEMPORARIES)
-        return made
+        self._add(tree_leaves(outputs), ACTIVATIONS if is_activation else TEMPORARIES)
+        return outputs
 
     def _after_step(self, *_: Any) -> None:
-        self._move_all({TEMPORARIES})
+        self._keep({TEMPORARIES})
         if self._is_first_step:
             self._is_first_step = False
-            self._note_peak()
+            self._record_peak()
 
-    def _see(self, tensors: Iterable[Any], kind: str) -> None:
+    def _add(self, tensors: Iterable[Any], kind: str) -> None:
         for tensor in tensors:
             if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
                 storage = tensor.untyped_storage()
@@ -93,9 +93,9 @@ class TensorMemory(TorchDispatchMode):
                     self._now[kind] += storage.nbytes()
                     weakref.finalize(storage, self._drop, id(storage))
                     if sum(self._now.values()) >= sum(self.peak.values()):
-                        self._note_peak()
+                        self._record_peak()
 
-    def _note_peak(self) -> None:
+    def _record_peak(self) -> None:
         self.peak = dict(self._now)
         passing = {ACTIVATIONS, TEMPORARIES}
         self.sizes = Counter(size for kind, size in self._living.values() if kind in passing)
@@ -110,12 +110,13 @@ class TensorMemory(TorchDispatchMode):
         self._now[before] -= size
         self._now[kind] += size
 
-    def _move_all(self, kinds: set[str]) -> None:
+    def _keep(self, kinds: set[str]) -> None:
+        """What is alive of these classes outlives a step: it is optimizer state."""
         for storage, (kind, _) in list(self._living.items()):
             if kind in kinds:
                 self._move(storage, OPTIMIZER_STATE)
 
-    def _note_gradients(self) -> None:
+    def _find_gradients(self) -> None:
         for parameter in self._module.parameters():
             if parameter.grad is not None and parameter.grad.layout == torch.strided:
                 storage = id(parameter.grad.untyped_storage())

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from lightning_modules.memory.short_run import short_spec
 from lightning_modules.memory.tensors import TensorMemory
-from lightning_modules.memory.trace import brief, memory_trace
+from lightning_modules.memory.trace import memory_trace
 from sweeper.spec.config import run_config
 from sweeper.spec.run_memory import CLASSES, CPU, memory_part
 
@@ -97,7 +98,7 @@ def test_a_model_that_fails_says_why(traced):
 
 def test_it_accumulates_and_takes_two_steps(config):
     """At the second micro-batch gradients are there, at the second step momentum is."""
-    spec = brief(run_config(config(batch=30720, devices=4)), 256)
+    spec = short_spec(run_config(config(batch=30720, devices=4)), 256)
 
     assert (spec.split.micro_batch, spec.split.accumulation_steps) == (256, 2)
     assert spec.split.world_size == spec.config.devices == 1
@@ -112,4 +113,4 @@ def test_it_is_of_the_same_kind_as_the_run(config, changes):
     """All that the memory depends on is as in the run."""
     run = run_config(config(**changes))
 
-    assert memory_part(brief(run, 256).config, CPU) == memory_part(run, CPU)
+    assert memory_part(short_spec(run, 256).config, CPU) == memory_part(run, CPU)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_modules.memory.first_steps import why_failed
+from lightning_modules.memory.short_run import why_failed
 from sweeper.commands.project_facts import fill_config
 from sweeper.spec.config import run_config
 
