@@ -132,16 +132,16 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from analysis.figures import memory
+    from analysis.figures import memory_by_class
     from analysis.figures.draw import draw_all
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
-    runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory.COLUMNS, *OF_DOUBTS}])
+    runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory_by_class.COLUMNS, *OF_DOUBTS}])
     others = () if options.target is None else ("step", "examples_seen")
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options), *others))
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
-    of_memory = memory.draw_all_memory(options.results, runs, options.out, options.width)
+    of_memory = memory_by_class.draw_all_memory(options.results, runs, options.out, options.width)
     for path in chain(drawn, of_memory):
         say(f"wrote {path}")
     return 0

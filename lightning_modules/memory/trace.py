@@ -124,9 +124,13 @@ class _TracedFit:
             self.memory = TensorMemory(module)
             repeated = _RepeatedBatch(batch, num, self.memory.begin)
             if data:
+
+                def give_repeated(_: Any) -> _RepeatedBatch:
+                    return repeated
+
                 for name in ("prepare_data", "setup"):
-                    run_class(data).wrap(name, lambda own, *args, **kwargs: None)
-                run_class(data).wrap("train_dataloader", lambda own: repeated)
+                    run_class(data).wrap(name, _do_nothing)
+                run_class(data).wrap("train_dataloader", give_repeated)
                 loaders = {"datamodule": data}
             else:
                 loaders = {"train_dataloaders": repeated}
@@ -174,14 +178,21 @@ def _make_fake(module: pl.LightningModule) -> Any:
     """Make a module's tensors fake, in place; later conversions of it change nothing."""
     from torch._subclasses.fake_tensor import FakeTensorMode  # here, to spare runs its memory
 
+    def keep_module(*_: Any, **__: Any) -> pl.LightningModule:
+        return module
+
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     for layer in module.modules():
         for named in (layer.named_parameters, layer.named_buffers):
             for name, tensor in list(named(recurse=False, remove_duplicate=False)):
                 setattr(layer, name, mode.from_tensor(tensor))
     for conversion in ("to", "double", "cpu"):
-        run_class(module).wrap(conversion, lambda own, *args, **kwargs: module)
+        run_class(module).wrap(conversion, keep_module)
     return mode
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Stands for hooks of data that are set up already."""
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:

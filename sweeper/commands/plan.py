@@ -15,7 +15,7 @@ from rich.console import Console
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.bill import account_of, bill
 from sweeper.commands.command_parser import CommandParser
-from sweeper.commands.memory import memory_words, trace_unknown
+from sweeper.commands.memory_report import describe_memory, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import check_config_dir, check_no_question, refuse
@@ -219,7 +219,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             "Layouts with ? are upper bounds until memory is traced (`sweeper plan --memory`)."
         )
     kinds = _one_of_each_kin(planned)
-    memory = [memory_words(spec, planned.fits[spec.run_id]) for spec in kinds]
+    memory = [describe_memory(spec, planned.fits[spec.run_id]) for spec in kinds]
     said = [*memory, *map(rates, kinds), *map(course, kinds), *map(compared, kinds)]
     for sentence in dict.fromkeys(said):
         if sentence:

@@ -152,6 +152,11 @@ class MemoryCache:
         """What is known of a run: its micro-batch, and its predicted memory."""
         return self.fits([spec])[spec.run_id]
 
+    def distinct_kinds(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
+        """A run of each kind."""
+        hash_code = cache(_hash_code)
+        return list({self.key(spec, hash_code): spec for spec in specs}.values())
+
     def is_traced(self, spec: RunSpec) -> bool:
         """Whether the memory of this kind of run was traced."""
         return _read_trace(self._folder / self.key(spec)) is not None

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from analysis.figures.memory import COLUMNS, draw_memory, memory_frames
+from analysis.figures.memory_by_class import COLUMNS, draw_memory, memory_frames
 from sweeper.spec.run_memory import CLASSES, CPU, DEVICE, MemoryTrace
 from sweeper.spec.run_spec import run_spec, with_micro_batch
 from sweeper.store.memory_cache import MemoryCache

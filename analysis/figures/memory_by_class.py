@@ -53,21 +53,20 @@ def _frame(kind: KindMemory, runs: pd.DataFrame) -> pd.DataFrame:
     usual = int(runs.micro_batch.mode().iloc[0])
     sizes = {int(m * 2**n) for m in runs.micro_batch.unique() for n in (-2, -1, 0, 1)}
     micro = sorted(size for size in sizes if size)[-_MOST_BARS:]
-    of_usual = runs[runs.micro_batch == usual]
-    batches = sorted(map(int, of_usual.global_batch.unique()))[-_MOST_BARS:]
+    batches = runs[runs.micro_batch == usual].global_batch.unique()
     places = [("micro_batch", m, m) for m in micro]
-    places += [("global_batch", batch, usual) for batch in batches]
+    places += [("global_batch", batch, usual) for batch in sorted(map(int, batches))[-_MOST_BARS:]]
     rows: list[dict[str, object]] = []
     for against, x, micro_batch in places:
-        of = runs[(runs.micro_batch == micro_batch) & (runs[against] == x)]
+        peaks = runs[(runs.micro_batch == micro_batch) & (runs[against] == x)].peak_memory_gib
         rows.append(
             {
                 "against": against,
                 "x": x,
                 "micro_batch": micro_batch,
                 **kind.classes(micro_batch),
-                "peak_gib": of.peak_memory_gib.median(),
-                "most_gib": of.peak_memory_gib.max(),
+                "peak_gib": peaks.median(),
+                "most_gib": peaks.max(),
             }
         )
     return pd.DataFrame(rows)

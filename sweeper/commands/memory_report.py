@@ -1,7 +1,6 @@
 """The memory of runs as `plan` predicts it: tracing what is unknown, and the words for it."""
 
 import time
-from collections.abc import Sequence
 
 from sweeper.console.text import note
 from sweeper.launch.fork_server import open_fork_server
@@ -26,7 +25,9 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
         memory: the cache of known traces.
         is_asked: whether to trace all of them, also those whose trace failed before.
     """
-    unknown = _unknown(planned.specs if is_asked else planned.without_result, planned, memory)
+    specs = planned.specs if is_asked else planned.without_result
+    lacking = [spec for spec in specs if not planned.fits[spec.run_id].classes]
+    unknown = memory.distinct_kinds(lacking)
     if not is_asked:
         unknown = [spec for spec in unknown if not memory.is_traced(spec) and has_data(spec.config)]
     if not unknown:
@@ -45,29 +46,23 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     return True
 
 
-def _unknown(specs: Sequence[RunSpec], planned: Plan, memory: MemoryCache) -> list[RunSpec]:
-    """One run of each kind whose memory is not predicted."""
-    unknown = {spec.kin: spec for spec in specs if not planned.fits[spec.run_id].classes}
-    return list({memory.key(spec): spec for spec in unknown.values()}.values())
-
-
-def memory_words(spec: RunSpec, fit: Fit) -> str:
+def describe_memory(spec: RunSpec, fit: Fit) -> str:
     """A run's predicted memory by class, as a sentence; empty if it is not known."""
     if not fit.classes:
         return ""
     parts = [
-        f"{name.replace('_', ' ')} {_size(size)}" for name, size in fit.classes.items() if size
+        f"{name.replace('_', ' ')} {_gib_text(gib)}" for name, gib in fit.classes.items() if gib
     ]
     if not fit.classes[DEVICE]:
         parts.append("device not known")
     return (
         f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
         f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "
-        f"{_size(total_gib(fit.classes))} ({', '.join(parts)})."
+        f"{_gib_text(total_gib(fit.classes))} ({', '.join(parts)})."
     )
 
 
-def _size(gib: float) -> str:
+def _gib_text(gib: float) -> str:
     for unit, in_gib in (("GiB", 1), ("MiB", 2**-10)):
         if gib >= 0.1 * in_gib:
             return f"{gib / in_gib:.3g} {unit}"
