@@ -22,14 +22,13 @@ from sweeper.launch.slurm.tickets import waiting
 from sweeper.spec.exit_codes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import printable, several
-from sweeper.store.attempt import Attempt
+from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state
 from sweeper.store.damaged import consequence, find_damaged, sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import pending_runs
 from sweeper.store.questions import read_questions
 from sweeper.store.row import metric_columns
 from sweeper.store.row_file import RowFile
-from sweeper.store.standing import Open, Standing, standing
 from sweeper.store.step_progress import read_step_progress
 
 _STATES_SHOWN = 60
@@ -130,14 +129,14 @@ def _pending(ledger: Ledger) -> list[str]:
 
 def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
     attempt = Attempt.load(ledger, run_id, number)
-    stands = standing(ledger, run_id, number)
-    if attempt is None or not isinstance(stands, Open):
+    state = attempt_state(ledger, run_id, number)
+    if attempt is None or not isinstance(state, Open):
         return None
     curve, progress = attempt.curve(), read_step_progress(attempt.folder)
     return {
         "run_id": run_id,
         "attempt": number,
-        "state": str(stands),
+        "state": str(state),
         "point": attempt.spec.point,
         "epoch": curve[-1]["epoch"] if curve else 0,
         "epochs": attempt.spec.epochs,
@@ -161,7 +160,7 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
             {
                 "attempt": number,
                 "started_at": attempt.started_at,
-                "end": _end_in_words(standing(ledger, run_id, number)),
+                "end": _end_in_words(attempt_state(ledger, run_id, number)),
                 "epochs": len(curve),
                 "log": str(attempt.folder / "log.txt"),
             }
@@ -169,12 +168,12 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
 
 
-def _end_in_words(stands: Standing) -> str:
-    if stands is Open.HELD:
+def _end_in_words(state: AttemptState) -> str:
+    if state is Open.HELD:
         return "running"
-    if stands is Open.ABANDONED:
+    if state is Open.ABANDONED:
         return "abandoned: its launcher is gone; repeat the sweep"
-    return f"{stands.outcome}: {stands.reason}"
+    return f"{state.outcome}: {state.reason}"
 
 
 def _find(ledger: Ledger, prefix: str) -> str:

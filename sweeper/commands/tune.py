@@ -22,8 +22,8 @@ from sweeper.spec.identity import scientific_part, targets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.sentences import several
+from sweeper.store.attempt import finish_abandoned
 from sweeper.store.ledger import Ledger
-from sweeper.store.standing import tidy
 from sweeper.tuning.space import Space, ends
 from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
 from sweeper.tuning.study import PointStudy, summarize
@@ -187,7 +187,7 @@ def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None)
     Raises:
         ValueError: if there are any, unless `code` is keep.
     """
-    tidy(ledger)
+    finish_abandoned(ledger)
     made = {run_id: study for study in studies for run_id in study.run_ids}
     rows = ledger.rows(made, ["config_json"]) if made else {}
     named = {id: tuple(targets(json.loads(row["config_json"]))) for id, row in rows.items()}

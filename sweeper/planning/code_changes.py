@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
+from sweeper.store.attempt import Open, attempt_state
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import code_hash, kept_code, noted_code, own_code, own_tops
+from sweeper.store.own_code import code_hash, own_code, own_tops, recorded_code, stored_code
 from sweeper.store.row_file import RowFile
-from sweeper.store.standing import Open, standing
 
 _MOST_FILES = 5
 
@@ -47,7 +47,7 @@ def code_changes(
     made = _made_by(tops, ended, ledger)
     return {
         run_id: CodeChange(
-            files=_differences(kept_code(digest, ledger.results), code[tops[run_id]]),
+            files=_differences(stored_code(digest, ledger.results), code[tops[run_id]]),
             is_held=is_held,
         )
         for run_id, (digest, is_held) in made.items()
@@ -66,8 +66,8 @@ def _made_by(
         last = ledger.last_attempt(run_id)
         if last == 0 or (run_id in made and ended[run_id].attempt >= last):
             continue
-        is_held = standing(ledger, run_id, last) is Open.HELD
-        digest = noted_code(ledger.attempt_folder(run_id, last))
+        is_held = attempt_state(ledger, run_id, last) is Open.HELD
+        digest = recorded_code(ledger.attempt_folder(run_id, last))
         if is_held and digest is None:  # it has only just begun
             continue
         if is_held or (ledger.run_folder(run_id) / CHECKPOINT).exists():

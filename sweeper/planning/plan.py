@@ -18,12 +18,12 @@ from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.warnings import find_warnings
+from sweeper.store.attempt import Open, attempt_state, finish_abandoned, recover_attempt
 from sweeper.store.damaged import sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row_file import RowFile
 from sweeper.store.same_runs import note_same
-from sweeper.store.standing import Open, recover, standing, tidy
 
 Config = Mapping[str, Any]
 
@@ -233,7 +233,7 @@ def tasks(
     """
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
-    tidy(ledger)
+    finish_abandoned(ledger)
     note_same([(pair.point, pair.trained) for pair in planned.same], ledger.results)
     again = {spec.run_id for spec in planned.specs} if rerun else set[str]()
     if code == "rerun":
@@ -259,11 +259,11 @@ def _task(
     last = ledger.last_attempt(spec.run_id)
     if last == 0 or (ended and ended.attempt >= last):
         return Task(spec=spec, number=last + 1, from_scratch=rerun)
-    end = standing(ledger, spec.run_id, last)
+    end = attempt_state(ledger, spec.run_id, last)
     if end is Open.HELD:  # running in another process: that attempt is what to wait for
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
-        end = recover(ledger, spec.run_id, last)
+        end = recover_attempt(ledger, spec.run_id, last)
     if end is not None and is_settled(end.outcome, retry) and not rerun:
         since.add(spec.run_id)
     return Task(spec=spec, number=last + 1, from_scratch=rerun)

@@ -1,4 +1,4 @@
-"""One attempt at a run, seen from outside: its folder, progress and row."""
+"""One attempt at a run, seen from outside: its folder, progress and row, and its state."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
 from sweeper.store.energy import energy_kwh
-from sweeper.store.lease import claim, holds, release
+from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import note_code, noted_code, own_code, resumed_code
+from sweeper.store.own_code import own_code, record_code, recorded_code, resumed_code
 from sweeper.store.publish import publish_json, publish_text
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 from sweeper.store.seal import is_sound
@@ -34,6 +35,17 @@ class End:
 
     outcome: Outcome
     reason: str
+
+
+class Open(StrEnum):
+    """The state of an attempt without a recorded end."""
+
+    HELD = "running"
+    ABANDONED = "abandoned"
+
+
+#: How an attempt ended, or whether a live process holds it.
+AttemptState = End | Open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +86,11 @@ class Attempt:
         code = own_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
-        note_code(code, folder, ledger.results, resumed=before if is_resumed else None)
+        record_code(code, folder, ledger.results, resumed=before if is_resumed else None)
         if is_sound(attempt.checkpoint):
             return attempt
         aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
-        note_code(code, folder, ledger.results)
+        record_code(code, folder, ledger.results)
         note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
         return replace(attempt, notes=[note])
 
@@ -91,7 +103,7 @@ class Attempt:
         folder = ledger.attempt_folder(run_id, number)
         try:
             config = json.loads((folder / "config.json").read_text())
-            spec = stored_run_spec(config, _noted_lr(folder))
+            spec = stored_run_spec(config, _recorded_lr(folder))
             started = (folder / "config.json").stat().st_mtime
         except (FileNotFoundError, ValueError):
             return None
@@ -163,22 +175,24 @@ class Attempt:
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
         publish_json(self.folder / "released.json", asdict(end))
-        clean_up(ledger, self.spec.run_id, self.number)
+        _release_files(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
         """The rows of the completed epochs, up to the first truncated or damaged line."""
-        rows: list[dict[str, Any]] = []
-        with suppress(ValueError):
-            rows += (json.loads(line) for line in self._progress())
-        return rows
+        return self._read_curve()[0]
 
-    def _progress(self) -> list[str]:
-        """The lines of the completed epochs; one truncated by a kill is left out."""
+    def _read_curve(self) -> tuple[list[dict[str, Any]], bool]:
+        """The curve, and whether each line is intact, but for a last one truncated by a kill."""
+        rows: list[dict[str, Any]] = []
         try:
             text = (self.folder / "progress.jsonl").read_text(errors="replace")
+            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            rows += (json.loads(line) for line in lines)
         except FileNotFoundError:
-            return []
-        return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            return [], True
+        except ValueError:
+            return rows, False
+        return rows, True
 
     def steps(self) -> int:
         """Optimizer steps of the run, as last recorded by this attempt [steps]."""
@@ -186,11 +200,10 @@ class Attempt:
 
     def end_of_stopped(self, why: Callable[[], str]) -> End:
         """How an attempt ended that has no live ranks: as rank 0 recorded, else as preempted."""
-        is_intact = len(self.curve()) == len(self._progress())
+        rows, is_intact = self._read_curve()
         if is_intact and (record := self.record()):
             return end_of_record(record, why)
-        reason = f"{why()} after epoch {len(self.curve())}"
-        return End(outcome=Outcome.PREEMPTED, reason=reason)
+        return End(outcome=Outcome.PREEMPTED, reason=f"{why()} after epoch {len(rows)}")
 
     def record(self, rank: int = 0) -> dict[str, Any] | None:
         """The record that a rank's worker wrote; None if there is none or it cannot be read."""
@@ -223,7 +236,7 @@ class Attempt:
             "attempt": self.number,
             "started_at": self.started_at,
             "host": socket.gethostname(),
-            "code_hash": noted_code(self.folder),
+            "code_hash": recorded_code(self.folder),
             "resumed_code": resumed_code(self.folder),
             "git_commit": git_commit(),
             "versions": versions(),
@@ -231,7 +244,7 @@ class Attempt:
         }
 
 
-def _noted_lr(folder: Path) -> float:
+def _recorded_lr(folder: Path) -> float:
     """The peak rate that a user's own rule gave; nan if none was recorded."""
     try:
         return float(json.loads((folder / _PEAK_LR).read_text()))
@@ -247,7 +260,7 @@ def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> 
     return replace(end, reason=f"{why_stopped()} {end.reason}")
 
 
-def clean_up(ledger: Ledger, run_id: str, number: int) -> None:
+def _release_files(ledger: Ledger, run_id: str, number: int) -> None:
     """Release an attempt, and remove the files that it needed only while it was running."""
     folder = ledger.attempt_folder(run_id, number)
     release(folder)
@@ -258,3 +271,44 @@ def clean_up(ledger: Ledger, run_id: str, number: int) -> None:
     if is_latest:
         ledger.remove_partial(run_id)
     ledger.mark_inactive(run_id, number)
+
+
+def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
+    """The state of an attempt."""
+    folder = ledger.attempt_folder(run_id, number)
+    try:
+        released = json.loads((folder / "released.json").read_text())
+        return End(outcome=Outcome(released["outcome"]), reason=released["reason"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
+        return Open.HELD if is_held(folder) else Open.ABANDONED
+
+
+def recover_attempt(ledger: Ledger, run_id: str, number: int) -> End | None:
+    """Give an abandoned attempt its row: the end that its worker recorded, or preempted.
+
+    None if it has no valid config, as when its holder died before writing one.
+    """
+    attempt = Attempt.load(ledger, run_id, number)
+    if attempt is None:
+        ledger.mark_inactive(run_id, number)
+        return None
+    end = attempt.end_of_stopped(lambda: "its launcher was gone")
+    attempt.end(end, ledger)
+    return end
+
+
+def finish_abandoned(ledger: Ledger) -> None:
+    """Finish what killed launchers left undone: rows, releases, removals."""
+    ended = ledger.ended()
+    for run_id, number in ledger.active():
+        state = attempt_state(ledger, run_id, number)
+        row = ended.get(run_id)
+        if isinstance(state, End):
+            _release_files(ledger, run_id, number)
+        elif state is Open.HELD:
+            continue
+        elif row and row.attempt == number and (left := Attempt.load(ledger, run_id, number)):
+            published = ledger.rows({run_id}, ["reason"])[run_id]
+            left.settle(End(outcome=row.outcome, reason=published["reason"]), ledger)
+        else:
+            recover_attempt(ledger, run_id, number)

@@ -21,7 +21,7 @@ _NO_IMPORT = "module.configure_optimizers"
 #: Folders of installed packages, also of other environments that cluster modules put on the path.
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
 _INSTALLED = frozenset({"purelib", "platlib", "stdlib", "platstdlib"})
-_NOTE = "code.txt"
+_RECORD = "code.txt"
 
 
 def own_code(targets: Iterable[str]) -> dict[str, str]:
@@ -77,7 +77,7 @@ def code_hash(code: Mapping[str, str]) -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:12] if code else None
 
 
-def note_code(
+def record_code(
     code: Mapping[str, str], folder: Path, results: Path, *, resumed: Path | None = None
 ) -> None:
     """Record the hash of an attempt's sources in its folder, and their list in the results folder.
@@ -93,28 +93,28 @@ def note_code(
     if not (path := _path(digest, results)).exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish_json(path, dict(code))
-    before = _noted(resumed) if resumed else []
-    publish_text(folder / _NOTE, "\n".join(dict.fromkeys([digest, *before])))
+    before = _recorded(resumed) if resumed else []
+    publish_text(folder / _RECORD, "\n".join(dict.fromkeys([digest, *before])))
 
 
-def noted_code(folder: Path) -> str | None:
+def recorded_code(folder: Path) -> str | None:
     """The hash of the sources that an attempt uses; None if it has none."""
-    return next(iter(_noted(folder)), None)
+    return next(iter(_recorded(folder)), None)
 
 
 def resumed_code(folder: Path) -> str | None:
     """Comma-separated hashes of other sources that earlier attempts used; None if none."""
-    return ",".join(_noted(folder)[1:]) or None
+    return ",".join(_recorded(folder)[1:]) or None
 
 
-def _noted(folder: Path) -> list[str]:
+def _recorded(folder: Path) -> list[str]:
     try:
-        return (folder / _NOTE).read_text().splitlines()
+        return (folder / _RECORD).read_text().splitlines()
     except FileNotFoundError:
         return []
 
 
-def kept_code(digest: str | None, results: Path) -> dict[str, str]:
+def stored_code(digest: str | None, results: Path) -> dict[str, str]:
     """The stored list of the sources with this hash; empty if there is none."""
     return read_mapping(_path(str(digest), results))
 

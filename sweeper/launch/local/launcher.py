@@ -32,10 +32,9 @@ from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import slow_split
-from sweeper.store.attempt import Attempt, End
+from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
-from sweeper.store.standing import Open, recover, standing
 
 #: How often to check for files written by other processes, rather than at every event.
 _CHECK_FILES_S = 1.0
@@ -240,14 +239,14 @@ class _Runs:
         """Read the ends of other processes' runs, and recover those that they abandoned."""
         for task in list(self._remote_runs):
             run_id = task.spec.run_id
-            state = standing(self.ledger, run_id, task.number)
+            state = attempt_state(self.ledger, run_id, task.number)
             if state is Open.HELD:
                 continue
             self._remote_runs.remove(task)
             if isinstance(state, End):
                 self._ended[run_id] = state
             else:
-                recover(self.ledger, run_id, task.number)
+                recover_attempt(self.ledger, run_id, task.number)
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
 
     def _retry_with_less_memory(self, attempt: Attempt) -> None:

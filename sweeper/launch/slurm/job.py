@@ -26,9 +26,8 @@ from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.values import Count, NotNegative, Settings
-from sweeper.store.attempt import Attempt, End
+from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
 from sweeper.store.ledger import Ledger
-from sweeper.store.standing import Open, recover, standing
 
 #: Exit code of a job that a signal ended before its runs had results (EX_TEMPFAIL of sysexits.h).
 CUT_SHORT_EXIT = 75
@@ -140,12 +139,12 @@ class _Job:
         number = max(ticket.number, self._ledger.last_attempt(ticket.run_id))
         if not self._ledger.attempt_folder(ticket.run_id, number).exists():
             return _task_of(ticket, number)
-        stands = standing(self._ledger, ticket.run_id, number)
-        if stands is Open.HELD and not self._is_mine(ticket.run_id, number):
+        state = attempt_state(self._ledger, ticket.run_id, number)
+        if state is Open.HELD and not self._is_mine(ticket.run_id, number):
             return None
-        end = None if isinstance(stands, Open) else stands
+        end = None if isinstance(state, Open) else state
         if end is None:  # this job had it before SLURM requeued the job
-            end = recover(self._ledger, ticket.run_id, number)
+            end = recover_attempt(self._ledger, ticket.run_id, number)
         if end is None or end.outcome in MAY_GO_ON:
             return _task_of(ticket, number + 1)
         self._tickets.remove(ticket.run_id)
@@ -245,8 +244,8 @@ class _Job:
         most = self._policy.attempts_without_step
         for run_id in run_ids:
             number = self._ledger.last_attempt(run_id)
-            stands = standing(self._ledger, run_id, number) if number else Open.ABANDONED
-            if isinstance(stands, Open) or stands.outcome != Outcome.PREEMPTED:
+            state = attempt_state(self._ledger, run_id, number) if number else Open.ABANDONED
+            if isinstance(state, Open) or state.outcome != Outcome.PREEMPTED:
                 continue
             ticket = self._tickets.of(run_id)
             first = ticket.number if ticket and ticket.from_scratch else 1

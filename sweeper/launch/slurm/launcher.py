@@ -17,10 +17,9 @@ from sweeper.planning.event import Event
 from sweeper.planning.plan import LazyTasks, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import several
-from sweeper.store.attempt import Attempt, End
+from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
 from sweeper.store.lease import unlock
 from sweeper.store.ledger import Ledger
-from sweeper.store.standing import Open, recover, standing
 
 _TICK_S = 0.2
 _SOON_S = 5.0
@@ -168,7 +167,7 @@ class _Sweep:
         ticket = known.get(task.spec.run_id)
         if ticket and jobs.has(ticket):
             return True
-        return standing(self._ledger, task.spec.run_id, task.number) is Open.HELD and (
+        return attempt_state(self._ledger, task.spec.run_id, task.number) is Open.HELD and (
             self._ledger.attempt_folder(task.spec.run_id, task.number).exists()
         )
 
@@ -249,7 +248,7 @@ class _Sweep:
                     ended |= self._end_without_job(run, ticket)
             else:
                 run.looks_without_job = 0
-                if run.shown and standing(self._ledger, run_id, run.shown) is not Open.HELD:
+                if run.shown and attempt_state(self._ledger, run_id, run.shown) is not Open.HELD:
                     queued.append(run_id)
         return Event(began=began, ended=ended, queued=queued, said=self._hopeless(known, jobs))
 
@@ -270,11 +269,11 @@ class _Sweep:
     def _end(self, run_id: str, number: int) -> Mapping[str, End]:
         del self.followed[run_id]
         self._tickets.remove(run_id)
-        stands = standing(self._ledger, run_id, number)
-        if isinstance(stands, Open):  # the row is published just before the release
+        state = attempt_state(self._ledger, run_id, number)
+        if isinstance(state, Open):  # the row is published just before the release
             row = self._ledger.rows([run_id], ["outcome", "reason"])[run_id]
-            stands = End(outcome=Outcome(row["outcome"]), reason=row["reason"])
-        return {run_id: stands}
+            state = End(outcome=Outcome(row["outcome"]), reason=row["reason"])
+        return {run_id: state}
 
     def _end_without_job(self, run: _Followed, ticket: Ticket | None) -> Mapping[str, End]:
         """How a run without a job ended; empty while its last attempt may still be running."""
@@ -283,11 +282,11 @@ class _Sweep:
         if number < run.task.number:
             self._publish_never_begun(run.task, ticket)
             return self._end(run_id, run.task.number)
-        stands = standing(self._ledger, run_id, number)
-        if stands is Open.HELD:
+        state = attempt_state(self._ledger, run_id, number)
+        if state is Open.HELD:
             return {}
-        if stands is Open.ABANDONED:
-            recover(self._ledger, run_id, number)
+        if state is Open.ABANDONED:
+            recover_attempt(self._ledger, run_id, number)
         return self._end(run_id, number)
 
     def _publish_never_begun(self, task: Task, ticket: Ticket | None) -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import Attempt, End
+from sweeper.store.attempt import Attempt, End, Open, attempt_state, finish_abandoned
 from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
 from sweeper.store.row import planned_columns
-from sweeper.store.standing import Open, standing, tidy
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def left_over(ledger):
 
 
 def test_killed_before_the_row_it_gets_one_and_keeps_its_checkpoint(ledger, attempt):
-    tidy(ledger)
+    finish_abandoned(ledger)
 
     assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.PREEMPTED
     assert attempt.checkpoint.exists()
@@ -45,7 +44,7 @@ def test_killed_after_a_result_was_recorded_the_result_is_the_row(ledger, attemp
     record = {"outcome": "diverged", "reason": "the loss became non-finite"}
     (attempt.folder / "record-0.json").write_text(json.dumps(record))
 
-    tidy(ledger)
+    finish_abandoned(ledger)
 
     assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.DIVERGED
     assert not attempt.checkpoint.exists()
@@ -56,10 +55,10 @@ def test_killed_after_the_row_the_row_stays_as_it_is(ledger, attempt):
     end = End(outcome=Outcome.TIMED_OUT, reason="ran past timeout_s=5")
     ledger.publish(attempt.row(end, ledger.results), [])
 
-    tidy(ledger)
+    finish_abandoned(ledger)
 
     assert ledger.ended()[attempt.spec.run_id].outcome == Outcome.TIMED_OUT
-    assert standing(ledger, attempt.spec.run_id, 1) == end
+    assert attempt_state(ledger, attempt.spec.run_id, 1) == end
     assert not (ledger.results / "superseded").exists()
     assert not left_over(ledger)
 
@@ -68,7 +67,7 @@ def test_killed_after_the_release_the_mark_is_taken_away(ledger, attempt):
     released = json.dumps({"outcome": "finished", "reason": "trained 30 epochs"})
     (attempt.folder / "released.json").write_text(released)
 
-    tidy(ledger)
+    finish_abandoned(ledger)
 
     assert not left_over(ledger)
 
@@ -76,9 +75,9 @@ def test_killed_after_the_release_the_mark_is_taken_away(ledger, attempt):
 def test_a_running_attempt_is_left_alone(ledger, config):
     begun = Attempt.begin(run_spec(config()), ledger, 1)
 
-    tidy(ledger)
+    finish_abandoned(ledger)
 
-    assert standing(ledger, begun.spec.run_id, 1) is Open.HELD
+    assert attempt_state(ledger, begun.spec.run_id, 1) is Open.HELD
     assert ledger.active() == [(begun.spec.run_id, 1)]
 
 
@@ -98,7 +97,7 @@ def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attemp
     assert attempt.spec.run_id not in ledger.ended()
     assert (ledger.results / "superseded/runs").is_dir()
     assert later.checkpoint.exists()
-    assert standing(ledger, attempt.spec.run_id, 2) is Open.HELD
+    assert attempt_state(ledger, attempt.spec.run_id, 2) is Open.HELD
 
 
 @pytest.mark.parametrize("results", [None, "", " ", 1, True])

@@ -231,7 +231,7 @@ def test_a_run_interrupted_between_claim_and_start_has_its_row(short, results, m
     ledger = Ledger(results)
     ledger.prepare()
     if at == "claim":
-        monkeypatch.setattr(attempt_module, "note_code", interrupted)
+        monkeypatch.setattr(attempt_module, "record_code", interrupted)
     ranks = LocalRanks() if at == "claim" else Interrupting()
     runs = run_here([Task(spec=run_spec(short()), number=1)], ledger, Machine(cores=2), ranks=ranks)
 
