@@ -58,9 +58,9 @@ def fill(words: Sequence[str], results: Path, files: str) -> None:
     import pyarrow as pa
 
     from sweeper.commands.plan import plan_grid
-    from sweeper.store.parquet import write_table
     from sweeper.store.row_file import COMPACT_PREFIX
     from sweeper.store.schema import CURVES, RUNS, arrow_schema
+    from sweeper.store.table_files import write_table
 
     planned, ledger = plan_grid(words, config_dir=None)
     ledger.prepare()

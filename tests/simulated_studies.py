@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from sweeper.store.parquet import write_table
 from sweeper.store.schema import CURVES, RUNS, arrow_schema
+from sweeper.store.table_files import write_table
 
 Law = Callable[[int, float], float]
 BASE_BATCH, BASE_LR, NUM_TRAIN_EXAMPLES = 256, 0.1, 1_281_167

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeper.spec.sentences import printable
-from sweeper.store.parquet import with_nulls
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
+from sweeper.store.table_files import with_nulls
 
 #: How often a folder is read again while its files keep changing.
 _READINGS = 20

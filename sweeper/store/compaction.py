@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
-from sweeper.store.parquet import UNREADABLE, open_table, read_rows, read_whole, write_table
 from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
+from sweeper.store.table_files import UNREADABLE, open_table, read_rows, read_whole, write_table
 
 _LOCK = ".compacting"
 
@@ -69,7 +69,11 @@ def take_out(results: Path, run_ids: Collection[str]) -> None:
 def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
     wanted = pa.array(sorted(run_ids))
     paths = {table: results / table / name for table in ROW_FOLDERS}
-    merged = {table: _all_of(path) for table, path in paths.items() if path.exists()}
+    merged: dict[str, pa.Table] = {}
+    for table, path in paths.items():
+        if path.exists():
+            with open_table(path) as file:
+                merged[table] = file.read()
     runs = merged["runs"]
     for row in runs.filter(pc.is_in(runs["run_id"], wanted)).to_pylist():
         file = RowFile(
@@ -85,11 +89,6 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
             write_table(kept, results / table / name)
         else:
             (results / table / name).unlink(missing_ok=True)
-
-
-def _all_of(path: Path) -> pa.Table:
-    with open_table(path) as file:
-        return file.read()
 
 
 def _finish_removals(results: Path) -> None:

@@ -29,7 +29,9 @@ def find_damaged(results: Path) -> list[Path]:
 def sound_rows(ledger: Ledger) -> dict[str, RowFile]:
     """The current row of each run, except rows of damaged files, whose runs are trained again."""
     damaged = find_damaged(ledger.results)
-    return ledger.ended(ignored={other.name for path in damaged for other in _of_same_runs(path)})
+    return ledger.ended(
+        ignored={other.name for path in damaged for other in _files_of_same_runs(path)}
+    )
 
 
 def set_aside_damaged(ledger: Ledger) -> list[str]:
@@ -40,14 +42,14 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     """
     found = find_damaged(ledger.results)
     for path in found:
-        if _is_merged(path):
+        if path.name.startswith(COMPACT_PREFIX):
             msg = (
                 f"A merged file must be intact; {path} is damaged. Restore a copy, or, "
                 f"to train its runs again: {_by_hand(path, ledger.results / 'damaged')}"
             )
             raise ValueError(msg)
     for path in found:
-        for other in _of_same_runs(path):
+        for other in _files_of_same_runs(path):
             folder = ledger.results / "damaged" / other.parent.name
             folder.mkdir(parents=True, exist_ok=True)
             other.replace(folder / other.name)
@@ -56,50 +58,42 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
 
 def consequence(path: Path) -> str:
     """What the next sweep does about a damaged file."""
-    does = "says what to do" if _is_merged(path) else "trains its runs again"
+    does = "says what to do" if path.name.startswith(COMPACT_PREFIX) else "trains its runs again"
     return f"{path} is damaged: the next sweep {does}"
-
-
-def _is_merged(path: Path) -> bool:
-    return path.name.startswith(COMPACT_PREFIX)
 
 
 def _by_hand(path: Path, folder: Path) -> str:
     """The shell commands that move a file, with the others of its runs, into a folder."""
-    others = [(p, folder / f"{p.parent.name}-{p.name}") for p in _of_same_runs(path)]
+    others = [(p, folder / f"{p.parent.name}-{p.name}") for p in _files_of_same_runs(path)]
     commands = [["mkdir", "-p", folder], *(["mv", *pair] for pair in others)]
     return " && ".join(shlex.join(map(str, command)) for command in commands)
 
 
 def _is_damaged(path: Path, *, only_ends: bool) -> bool:
     try:
-        now = path.stat()
-        return not (_is_whole(path) and (only_ends or _is_sound(path, now.st_mtime_ns)))
+        modified_ns = path.stat().st_mtime_ns
+        with path.open("rb") as file:
+            begin, size = file.read(4), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 4))
+            has_both_ends = begin == file.read() == b"PAR1"
+        return not (has_both_ends and (only_ends or _is_sound(path, modified_ns)))
     except FileNotFoundError:  # merged or superseded just now
         return False
 
 
 @cache
-def _is_sound(path: Path, mtime_ns: int) -> bool:
+def _is_sound(path: Path, modified_ns: int) -> bool:
     """Whether a file of this modification time can be read; checked once per process."""
-    del mtime_ns
-    from sweeper.store.parquet import is_sound  # pyarrow: 0.2 s
+    del modified_ns
+    from sweeper.store.table_files import is_sound  # pyarrow: 0.2 s
 
     return is_sound(path)
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a parquet file has the magic bytes at its beginning and end."""
-    with path.open("rb") as file:
-        begin, size = file.read(4), file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 4))
-        return begin == file.read() == b"PAR1"
-
-
-def _of_same_runs(path: Path) -> Sequence[Path]:
+def _files_of_same_runs(path: Path) -> Sequence[Path]:
     """A table file, and the files of the other tables for its attempt or its merged runs."""
     stem = path.stem
-    if not _is_merged(path):
+    if not path.name.startswith(COMPACT_PREFIX):
         stem = "-".join(stem.split("-")[:2])  # run id and attempt
     root = path.parents[1]
     return [other for table in ROW_FOLDERS for other in (root / table).glob(f"{stem}*.parquet")]

@@ -99,7 +99,7 @@ class Ledger:
 
     def rows(self, run_ids: Collection[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Some columns of the current rows of these runs."""
-        from sweeper.store.parquet import read_rows  # pyarrow: 0.2 s
+        from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
 
         found: dict[str, dict[str, Any]] = {}
         names = ["run_id", "attempt", *columns]
@@ -128,7 +128,7 @@ class Ledger:
 
         Empty if the run has no file of its own.
         """
-        from sweeper.store.parquet import read_rows  # pyarrow: 0.2 s
+        from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
 
         paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))
         rows = read_rows(paths[-1], ["epoch", name]) if paths else []
@@ -139,7 +139,7 @@ class Ledger:
 
     def elapsed(self, run_ids: Collection[str]) -> dict[str, float]:
         """By run id, time of training and validation until its current curve ends [seconds]."""
-        from sweeper.store.parquet import read_elapsed  # pyarrow: 0.2 s
+        from sweeper.store.table_files import read_elapsed  # pyarrow: 0.2 s
 
         paths = sorted(self._curves.glob("*.parquet"))
         own = [p for p in paths if p.name.partition("-")[0] in run_ids]
@@ -154,7 +154,7 @@ class Ledger:
 
     def _logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
         """Values that the modules of these runs logged under these names, by epoch."""
-        from sweeper.store.parquet import read_logged  # pyarrow: 0.2 s
+        from sweeper.store.table_files import read_logged  # pyarrow: 0.2 s
 
         paths = (self.results / "metrics").glob("*.parquet") if run_ids else ()
         ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
@@ -198,7 +198,7 @@ class Ledger:
         The row appears last and atomically, so a run has a complete row or none. Row and curve have
         the columns of the runs and the curves table.
         """
-        from sweeper.store.parquet import write_rows  # pyarrow: 0.2 s
+        from sweeper.store.table_files import write_rows  # pyarrow: 0.2 s
 
         now = RowFile(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
         others = [other for other in self._rows_of(now.run_id) if other != now]

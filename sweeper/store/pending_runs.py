@@ -8,7 +8,7 @@ A sweep removes its list when it ends; the list of a killed sweep is removed by 
 import json
 import re
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class PendingRuns:
 @contextmanager
 def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Generator[None]:
     """Publish the pending runs of a sweep, with their attempt numbers, while the block runs."""
-    for path, listed in _read_all(results):
+    for path, listed in _read_lists(results):
         if listed.holder.is_alive() is False:
             path.unlink(missing_ok=True)
     if not attempts:
@@ -51,19 +51,16 @@ def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Gene
 
 def pending_runs(results: Path) -> list[PendingRuns]:
     """The pending runs of each sweep that is running, or that may be running elsewhere."""
-    found = [listed for _, listed in _read_all(results)]
+    found = [listed for _, listed in _read_lists(results)]
     return [listed for listed in found if listed.holder.is_alive() is not False]
 
 
-def _read_all(results: Path) -> list[tuple[Path, PendingRuns]]:
-    paths = sorted(results.glob(f"{_PREFIX}*.json"))
-    read = [(path, _read(path)) for path in paths]
-    return [(path, listed) for path, listed in read if listed]
-
-
-def _read(path: Path) -> PendingRuns | None:
-    try:
-        found = json.loads(path.read_text())
-        return PendingRuns(holder=Holder(**found["holder"]), runs=found["runs"])
-    except (OSError, ValueError, TypeError, KeyError):  # gone since it was listed, or foreign
-        return None
+def _read_lists(results: Path) -> list[tuple[Path, PendingRuns]]:
+    found: list[tuple[Path, PendingRuns]] = []
+    for path in sorted(results.glob(f"{_PREFIX}*.json")):
+        # A list may be gone since the folder was read, or be of another program.
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            content = json.loads(path.read_text())
+            pending = PendingRuns(holder=Holder(**content["holder"]), runs=content["runs"])
+            found.append((path, pending))
+    return found

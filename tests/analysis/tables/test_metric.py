@@ -20,7 +20,7 @@ from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import ACCURACY, LOSS, AskedMetric, Metric, with_metric
 from analysis.tables.validity import at_upper_edge
-from sweeper.store.parquet import write_rows
+from sweeper.store.table_files import write_rows
 
 RMSE = Metric("val/rmse", "min")
 

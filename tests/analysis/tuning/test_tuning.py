@@ -19,7 +19,7 @@ from analysis.tuning.figures import draw_rates, draw_space, draw_trials
 from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.rates import regret, tuned_optima
 from analysis.tuning.report import in_words
-from sweeper.store.parquet import write_rows
+from sweeper.store.table_files import write_rows
 from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import RUNS_KEY, PointStudy

@@ -14,7 +14,7 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.spec.schedule import LRSchedule
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.compaction import compact
-from sweeper.store.parquet import read_whole, write_rows
+from sweeper.store.table_files import read_whole, write_rows
 
 BASE = ("batch=3840", "base_batch=3840", "schedule=constant", "epochs=2", "warmup=0")
 

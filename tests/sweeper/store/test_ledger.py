@@ -2,10 +2,10 @@
 
 import pytest
 
-from sweeper.store import parquet
+from sweeper.store import table_files
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
-from sweeper.store.parquet import write_rows
+from sweeper.store.table_files import write_rows
 
 
 @pytest.fixture
@@ -55,10 +55,13 @@ def test_merged_curves_are_read_until_all_runs_are_found(ledger, monkeypatch):
             ledger.publish({**ended, "run_id": name * 12}, curve)
         compact(ledger.results)
     first, _ = sorted((ledger.results / "curves").glob("compact-*"))
-    ids = {*parquet.read_columns(first, ["run_id"])["run_id"].to_pylist()} - {"a" * 12, "b" * 12}
-    read, read_elapsed = [], parquet.read_elapsed
+    ids = {*table_files.read_columns(first, ["run_id"])["run_id"].to_pylist()} - {
+        "a" * 12,
+        "b" * 12,
+    }
+    read, read_elapsed = [], table_files.read_elapsed
     monkeypatch.setattr(
-        parquet, "read_elapsed", lambda path, ids: read.append(path) or read_elapsed(path, ids)
+        table_files, "read_elapsed", lambda path, ids: read.append(path) or read_elapsed(path, ids)
     )
 
     assert ledger.elapsed(ids) == dict.fromkeys(ids, 3.0)
