@@ -94,9 +94,7 @@ def hand_loop(send, epochs: int, micro_batch: int, span: int | None) -> None:
     from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
     from lightning_modules.layers.position import StepPosition
     from lightning_modules.models.small_cnn import SmallCNN
-    from lightning_modules.process.idle_work import spare_idle_work
 
-    spare_idle_work()  # the fork server has imported Lightning, which slows optimizer steps
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = Digits(num_train_examples=61_440, num_val_examples=360, validation_fold=0)

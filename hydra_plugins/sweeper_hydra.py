@@ -9,12 +9,13 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+
+from sweeper.upstream.hydras import instantiate_launcher
 
 if TYPE_CHECKING:
     from sweeper.launch.local.slots import LocalSettings
@@ -130,9 +131,7 @@ class RunSweeper(Sweeper):
     ) -> None:
         """Called by Hydra before `sweep`."""
         self._context, self._config = hydra_context, config
-        self._launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
+        self._launcher = instantiate_launcher(hydra_context, task_function, config)
 
     def _launch(self) -> Any:
         """The launcher's `launch_runs`; ValueError for Hydra's launchers, which only know jobs."""

@@ -32,7 +32,6 @@ from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, P
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
 from lightning_modules.callbacks.sigterm import LaunchersSigterm
-from lightning_modules.callbacks.steps import NoProfiler, without_idle_hooks
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data, Settled
@@ -263,11 +262,7 @@ def _callbacks(
         ),
     ]
     return _Callbacks(
-        in_order=[
-            callback if callback in users else without_idle_hooks(callback)
-            for callback in in_order
-            if callback is not None
-        ],
+        in_order=[callback for callback in in_order if callback is not None],
         clock=clock,
         contract=contract,
         curve=curve,
@@ -279,7 +274,7 @@ def _callbacks(
 
 def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
     config = spec.config
-    own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip, "profiler": NoProfiler()}
+    own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip}
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     return pl.Trainer(

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.process.energy_meter import record_energy
-from lightning_modules.process.idle_work import spare_idle_work
 from lightning_modules.process.memory import keep_freed_memory
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
@@ -50,8 +49,8 @@ def work(rank: WorkerArgs) -> None:
     folder = Path(rank.folder)
     redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     faulthandler.enable()
-    _die_with_parent()
-    _be_the_first_to_go()
+    _exit_with_parent()
+    _prefer_as_oom_victim()
     _start_processes_as_usual()
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
@@ -69,7 +68,6 @@ def work(rank: WorkerArgs) -> None:
     )
     try:
         on_gpu = _enter(rank, config.accelerator, has_group=has_group)
-        spare_idle_work()
         keep_freed_memory()
         check_precision(config, has_gpu=on_gpu)
         with record_energy(rank) if on_gpu else contextlib.nullcontext():
@@ -85,13 +83,13 @@ def work(rank: WorkerArgs) -> None:
         dist.destroy_process_group()
 
 
-def _be_the_first_to_go() -> None:
+def _prefer_as_oom_victim() -> None:
     """If memory runs out, have Linux end this process, not the launcher, which reports it."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
 
-def _die_with_parent() -> None:
+def _exit_with_parent() -> None:
     """End this process when the launcher is gone, however it ended."""
     parent = multiprocessing.parent_process()
     for number in SIGNALS_OF_LAUNCHER if parent else (signal.SIGINT,):  # srun's ranks heed SIGTERM

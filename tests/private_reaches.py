@@ -1,6 +1,7 @@
 """Every private name and message text of another library that the product relies on.
 
-Each has a test in test_private_reaches.py that fails once the library renames it.
+The names are reached in one room, sweeper/upstream. Each has a test in test_private_reaches.py
+that fails once the library renames it.
 """
 
 from dataclasses import dataclass
@@ -33,94 +34,105 @@ NAMES = (
     Reach(
         library="Lightning",
         name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._broadcast_sigterm_tensor",
-        used_in="lightning_modules/callbacks/sigterm.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="ranks exchange it before every micro-batch; the launcher handles SIGTERM instead",
     ),
     Reach(
         library="Lightning",
-        name="pytorch_lightning.trainer.connectors.logger_connector.result:_ResultMetric.to",
-        used_in="lightning_modules/process/idle_work.py",
-        mark="_ResultMetric",
-        why="it goes through containers at each call of log, to move what is there already",
-    ),
-    Reach(
-        library="Lightning",
-        name="pytorch_lightning.loops.training_epoch_loop:is_param_in_hook_signature",
-        used_in="lightning_modules/process/idle_work.py",
-        why="it reads the signature of training_step at each micro-batch",
-    ),
-    Reach(
-        library="Lightning",
         name="pytorch_lightning.trainer.connectors.logger_connector.result:_ResultCollection._forked_name",
-        used_in="lightning_modules/callbacks/logged_values.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="the names under which callbacks find a logged value",
     ),
     Reach(
         library="Lightning",
         name="pytorch_lightning.plugins.precision:Precision._after_closure",
-        used_in="lightning_modules/optimizers/run_strategy.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="the last that is done before a step, after hooks that may set rates",
     ),
     Reach(
         library="torch",
         name="torch.nn.parallel:DistributedDataParallel._set_params_and_buffers_to_ignore_for_model",
-        used_in="lightning_modules/optimizers/run_strategy.py",
+        used_in="sweeper/upstream/torchs.py",
         why="DDP sends rank 0's buffers to the others, but for ghost BatchNorm's",
     ),
     Reach(
         library="torch",
         name="torch:_C._current_graph_task_id",
-        used_in="lightning_modules/layers/position.py",
+        used_in="sweeper/upstream/torchs.py",
         why="activation checkpointing repeats forward passes in a backward pass",
     ),
     Reach(
         library="torch",
         name="torch._subclasses.fake_tensor:FakeTensorMode",
-        used_in="lightning_modules/memory/trace.py",
+        used_in="sweeper/upstream/torchs.py",
         why="memory is predicted with tensors that have shapes and no values",
     ),
     Reach(
         library="torch",
         name="torch:ops.aten._local_scalar_dense.default",
-        used_in="lightning_modules/memory/trace.py",
+        used_in="sweeper/upstream/torchs.py",
         mark="_local_scalar_dense",
         why="a value that is asked of a fake tensor",
     ),
     Reach(
         library="torch",
         name="torch.utils._python_dispatch:TorchDispatchMode",
-        used_in="lightning_modules/memory/tensors.py",
+        used_in="sweeper/upstream/torchs.py",
         why="counts the storages that operations make",
+    ),
+    Reach(
+        library="torch",
+        name="torch.utils._pytree:tree_map",
+        used_in="sweeper/upstream/torchs.py",
+        why="the tensors of a batch of any form",
+    ),
+    Reach(
+        library="torch",
+        name="torch.nn:LazyBatchNorm1d.cls_to_become",
+        used_in="sweeper/upstream/torchs.py",
+        why="a lazy BatchNorm has no statistics yet",
+    ),
+    Reach(
+        library="Python",
+        name="multiprocessing.forkserver:ensure_running",
+        used_in="sweeper/upstream/others.py",
+        why="the server must start while signals are ignored",
     ),
     Reach(
         library="Optuna",
         name="optuna:Trial.__init__",
-        used_in="sweeper/tuning/study.py",
-        mark="optuna.Trial(self.optuna, trial_id)",
+        used_in="sweeper/upstream/others.py",
+        mark="optuna.Trial(study, trial_id)",
         why="a trial that an earlier command began goes on under its number",
     ),
     Reach(
         library="Hydra",
         name="hydra.core.config_loader:ConfigLoader.load_configuration",
-        used_in="sweeper/commands/overrides.py",
+        used_in="sweeper/upstream/hydras.py",
         why="composes once for each choice of groups, not once for each run",
     ),
     Reach(
         library="Hydra",
         name="hydra.core.config_loader:ConfigLoader.get_sources",
-        used_in="sweeper/commands/overrides.py",
+        used_in="sweeper/upstream/hydras.py",
         why="tells the choice of a group from a value",
     ),
     Reach(
         library="Hydra",
-        name="hydra.core.override_parser.overrides_parser:OverridesParser.parse_overrides",
-        used_in="sweeper/commands/overrides.py",
+        name="hydra.core.override_parser.overrides_parser:OverridesParser.create",
+        used_in="sweeper/upstream/hydras.py",
         why="Hydra's own grammar for grids and for what is tuned",
     ),
     Reach(
         library="Hydra",
+        name="hydra.core.global_hydra:GlobalHydra.config_loader",
+        used_in="sweeper/upstream/hydras.py",
+        why="the configs that Hydra reads in this process",
+    ),
+    Reach(
+        library="Hydra",
         name="hydra.core.plugins:Plugins.instantiate_launcher",
-        used_in="hydra_plugins/sweeper_hydra.py",
+        used_in="sweeper/upstream/hydras.py",
         why="as in Hydra's example plugins; there is no public way",
     ),
     Reach(
@@ -135,38 +147,84 @@ NAMES = (
 ATTRIBUTES = (
     Reach(
         library="Lightning",
-        name="pytorch_lightning:LightningModule._current_fx_name",
-        used_in="lightning_modules/modules/classifier.py",
-        why="nn.Module.__setattr__ looks at it some forty times in each micro-batch",
-    ),
-    Reach(
-        library="Lightning",
         name="pytorch_lightning:Trainer._results",
-        used_in="lightning_modules/callbacks/logged_values.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="what was logged on this rank, which is merged over ranks and saved within an epoch",
     ),
     Reach(
         library="torchmetrics",
         name="torchmetrics:Metric._computed",
-        used_in="lightning_modules/callbacks/logged_values.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="where Lightning looks for the value of an epoch",
     ),
     Reach(
         library="Lightning",
         name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._results",
-        used_in="lightning_modules/callbacks/metric_states.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="metrics that Lightning resets as an epoch begins",
     ),
     Reach(
         library="Lightning",
         name="pytorch_lightning.loops.evaluation_loop:_EvaluationLoop._results",
-        used_in="lightning_modules/callbacks/metric_states.py",
+        used_in="sweeper/upstream/lightnings.py",
         why="metrics that Lightning resets as validation begins",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.trainer.connectors.logger_connector.result:_ResultMetric.cumulated_batch_size",
+        used_in="sweeper/upstream/lightnings.py",
+        why="the examples behind a mean, which a resumed epoch adds to",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.trainer.connectors.logger_connector.result:_ResultMetric.has_reset",
+        used_in="sweeper/upstream/lightnings.py",
+        why="a value that was reset is no value of this epoch",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop.val_check_batch",
+        used_in="sweeper/upstream/lightnings.py",
+        why="the batch, and so the length of an epoch, may grow",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.optimization.automatic:_AutomaticOptimization.optim_progress",
+        used_in="sweeper/upstream/lightnings.py",
+        why="what depends on `global_step` must be the same in all trial steps",
+    ),
+    Reach(
+        library="torch",
+        name="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook:PowerSGDState.error_dict",
+        used_in="sweeper/upstream/torchs.py",
+        why="errors are saved with a checkpoint",
+    ),
+    Reach(
+        library="torch",
+        name="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook:PowerSGDState.p_memory_dict",
+        used_in="sweeper/upstream/torchs.py",
+        why="factors are saved with a checkpoint",
+    ),
+    Reach(
+        library="torch",
+        name="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook:PowerSGDState.q_memory_dict",
+        used_in="sweeper/upstream/torchs.py",
+        why="factors are saved with a checkpoint",
     ),
 )
 
 #: Functions of torch on lists of tensors, all private: a kernel for all instead of one for each.
 FOREACH = "_foreach_"
+
+#: Where attributes are set on objects that are not ours outside of the room, and why.
+ELSEWHERE = {
+    "lightning_modules/run_class.py": "the class of a user's module or data is changed here, once",
+    "lightning_modules/layers/run_layer.py": "the class of a layer is changed here",
+    "lightning_modules/models/library.py": "a model that was just built gets another first layer",
+    "sweeper/console/text.py": "the streams of this process",
+    "sweeper/spec/config.py": "copies of our own frozen config",
+    "sweeper/spec/run_spec.py": "copies of our own frozen spec",
+}
 
 HYDRA_TEXTS = (
     Reach(

@@ -6,6 +6,7 @@ import pkgutil
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hydra.errors import HydraException
 from private_reaches import (
     ALLOCATOR_TEXT,
     ATTRIBUTES,
+    ELSEWHERE,
     FOREACH,
     HYDRA_TEXTS,
     LOADER_TEXT,
@@ -38,14 +40,14 @@ def test_a_private_name_is_there(reach):
     if reach.library == "timm":
         pytest.importorskip("timm", reason="timm is not installed")
 
-    assert callable(pkgutil.resolve_name(reach.name))
+    assert pkgutil.resolve_name(reach.name) is not None
 
 
 @pytest.mark.parametrize("reach", ATTRIBUTES, ids=lambda reach: reach.name)
 def test_a_private_attribute_is_there(reach):
     owner = pkgutil.resolve_name(reach.name.rpartition(".")[0])
 
-    is_set = re.search(rf"self\.{reach.spelled}(: .*)? = ", inspect.getsource(owner))
+    is_set = re.search(rf"(self\.)?{reach.spelled}(: .*)? = ", inspect.getsource(owner))
     assert isinstance(getattr(owner, reach.spelled, None), property) or is_set
 
 
@@ -58,34 +60,114 @@ def test_the_list_says_where_a_reach_is_used(reach: Reach):
     assert reach.spelled in (ROOT / reach.used_in).read_text()
 
 
-@cache
-def private_attributes() -> dict[str, set[str]]:
-    """Private attributes of others that our code reads, with the files that do."""
-    read: dict[str, set[str]] = {}
+def product_files() -> dict[str, ast.Module]:
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
+
+
+def names_of_ours(trees: Iterable[ast.Module]) -> set[str]:
+    """What the product defines: functions, classes, fields, attributes of self."""
     ours: set[str] = set()
-    for file in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                ours.add(node.name)
-            elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
-                if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"):
-                    ours.add(node.attr)
-                elif not node.attr.startswith("__"):
-                    read.setdefault(node.attr, set()).add(str(file.relative_to(ROOT)))
-    return {name: files for name, files in read.items() if name not in ours}
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            ours.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            ours.add(node.id)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+            ours.add(node.attr)
+    return ours
 
 
-def test_every_private_attribute_that_the_code_reads_is_listed():
+def is_namespace_of_other(node: ast.AST) -> bool:
+    """`vars(x)` or `x.__dict__` of anything but self."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "vars":
+        return ast.unparse(node.args[0]) != "self" if node.args else False
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
+
+
+def is_reach(node: ast.AST, ours: set[str]) -> bool:  # noqa: PLR0911
+    """Whether code reaches into what is not the product's."""
+    match node:
+        case ast.Attribute(attr=name) if re.match("_[a-zA-Z]", name):
+            return name not in ours and ast.unparse(node) != "os._exit"
+        case ast.ImportFrom(module=module, names=names):
+            parts = [*(module or "").split("."), *(alias.name for alias in names)]
+            is_others = not (module or "").startswith(PACKAGES)
+            return is_others and any(re.match("_[a-z]", part) for part in parts)
+        case ast.Call(func=ast.Attribute(value=value, attr="update" | "pop" | "setdefault")):
+            return is_namespace_of_other(value)
+        case ast.Call(func=function, args=[target, *_]):
+            return (
+                ast.unparse(function) in ("setattr", "delattr", "object.__setattr__")
+                and ast.unparse(target) != "self"
+            )
+        case ast.Subscript(value=value, ctx=ast.Store()):
+            return is_namespace_of_other(value)
+        case ast.Attribute(attr=name):
+            return name in NAMED
+        case _:
+            return False
+
+
+def reaches_in(tree: ast.Module, ours: set[str]) -> list[str]:
+    return [ast.unparse(node) for node in ast.walk(tree) if is_reach(node, ours)]
+
+
+#: Parts of other libraries that are private by convention only.
+NAMED = (
+    "optim_progress", "batch_progress", "val_check_batch", "error_dict", "p_memory_dict",
+    "cls_to_become", "ensure_running", "cumulated_batch_size",
+)  # fmt: skip
+
+
+def test_no_reach_is_outside_of_the_room():
+    trees = product_files()
+    ours = names_of_ours(trees.values())
+
+    found = {
+        file: reaches_in(tree, ours)
+        for file, tree in trees.items()
+        if not file.startswith("sweeper/upstream/") and file not in ELSEWHERE
+    }
+
+    assert {file: reaches for file, reaches in found.items() if reaches} == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "trainer._results",
+        "from torch._subclasses import fake_tensor",
+        "setattr(module, 'log', print)",
+        "object.__setattr__(info, 'dataset', 1)",
+        "vars(trainer)['callbacks'] = []",
+        "layer.__dict__.update(a=1)",
+        "trainer.val_check_batch = 1",
+    ],
+)
+def test_a_reach_is_found(code):
+    assert reaches_in(ast.parse(code), set())
+
+
+def test_every_private_name_in_the_room_is_listed():
     listed = {part for reach in (*NAMES, *ATTRIBUTES) for part in re.split("[.:]", reach.name)}
+    trees = product_files()
+    ours = names_of_ours(trees.values())
+    room = [tree for file, tree in trees.items() if file.startswith("sweeper/upstream/")]
 
-    documented = {"_exit"}  # os._exit is public
-    read = {name: files for name, files in private_attributes().items() if FOREACH not in name}
+    read = {
+        node.attr
+        for tree in room
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and re.match("_[a-zA-Z]", node.attr)
+    }
 
-    assert {n: read[n] for n in read if n not in listed | documented} == {}
+    assert {name for name in read - ours - listed if FOREACH not in name} == set()
 
 
 def test_every_function_on_lists_of_tensors_is_there():
-    used = [name for name in private_attributes() if name.startswith(FOREACH)]
+    room = (ROOT / "sweeper/upstream/torchs.py").read_text()
+    used = re.findall(rf"torch\.({FOREACH}\w+)", room)
 
     assert used
     assert [name for name in used if not hasattr(torch, name)] == []

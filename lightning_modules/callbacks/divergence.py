@@ -11,7 +11,7 @@ from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.steps import AfterSteps, current_lr, gradient_norm
-from lightning_modules.process.transfer import Arriving
+from lightning_modules.process.transfer import AsyncScalar
 
 
 class Diverged(Exception):
@@ -43,7 +43,7 @@ class Divergence(AfterSteps):
     ) -> None:
         self._metrics, self._loss_ceiling = metrics, loss_ceiling
         self._sees_gradient, self._noise = sees_gradient, noise
-        self._norm: Arriving | None = None
+        self._norm: AsyncScalar | None = None
         self._place = ""
 
     def on_before_optimizer_step(
@@ -57,8 +57,8 @@ class Divergence(AfterSteps):
             norm = gradient_norm(p for group in optimizer.param_groups for p in group["params"])
         else:
             norm = self._noise.gradient_norm
-        self._norm, self._place = Arriving(norm), _place(trainer)
-        if self._norm.is_here:
+        self._norm, self._place = AsyncScalar(norm), _place(trainer)
+        if self._norm.ready:
             self._look()
 
     def on_exception(
@@ -77,7 +77,7 @@ class Divergence(AfterSteps):
 
     def _look(self) -> None:
         norm, self._norm = self._norm, None
-        if norm is not None and not math.isfinite(norm.read()):
+        if norm is not None and not math.isfinite(norm.item()):
             msg = f"the gradient became non-finite at {self._place}"
             raise Diverged(msg)
 

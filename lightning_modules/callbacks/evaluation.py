@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from lightning_modules.callbacks.epoch_means import EpochSums
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.examples import examples_in
+from sweeper.upstream.lightnings import validate_after_last_step
 
 
 class Evaluation(Callback):
@@ -33,7 +34,7 @@ class Evaluation(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Have Lightning validate after the last step, however many an epoch has."""
-        trainer.val_check_batch = float("inf")
+        validate_after_last_step(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start new sums, and put the average in place of the weights."""

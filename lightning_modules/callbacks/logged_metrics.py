@@ -7,10 +7,11 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.logged_values import LoggedValues, have_epoch_values
+from lightning_modules.callbacks.logged_values import LoggedValues
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
+from sweeper.upstream.lightnings import has_epoch_values
 
 
 class LoggedMetrics(Checkpoint):
@@ -81,7 +82,7 @@ class LoggedMetrics(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation replaces a training step's value of the same name."""
-        self._validated = have_epoch_values(trainer)
+        self._validated = has_epoch_values(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the epoch's values.
@@ -100,7 +101,7 @@ class LoggedMetrics(Checkpoint):
                 f"{names or 'nothing'}. Choose one of them, or log it."
             )
             raise ValueError(msg)
-        of_epoch = {**have_epoch_values(trainer), **self._validated}
+        of_epoch = {**has_epoch_values(trainer), **self._validated}
         self._validated = {}
         if self._metric not in known and not of_epoch.get(self._metric, True):
             msg = (

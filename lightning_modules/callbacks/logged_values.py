@@ -1,9 +1,6 @@
 """What a module logs for an epoch: over all ranks, and over both parts of a resumed epoch."""
 
-# Lightning has no public names for what it keeps of logged values.
-# pyright: reportPrivateUsage=false
-
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +11,14 @@ from torch import Tensor
 
 from lightning_modules.gradients.rank_states import gather_states, own_state
 from lightning_modules.process.world import num_ranks
+from sweeper.upstream.lightnings import (
+    add_to_value,
+    computed,
+    epoch_results,
+    reduced_value,
+    result_names,
+    set_computed,
+)
 
 _JOINED: Any = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -52,12 +57,11 @@ class LoggedValues(Callback):
     ) -> None:
         """Add the values from before a mid-epoch resume."""
         self._is_in_epoch = True
-        for key, kept in _kept(trainer) if self._behind else ():
+        for key, kept in epoch_results(trainer) if self._behind else ():
             if (behind := self._behind.pop(key, None)) is not None:
                 both = _joined(behind, _logged(trainer, kept))
-                kept.value = torch.full_like(kept.value, both.total)
-                if both.reduce_fx == "mean":
-                    kept.cumulated_batch_size += round(behind.weight)
+                is_mean = both.reduce_fx == "mean"
+                add_to_value(kept, both.total, round(behind.weight) if is_mean else 0)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge what was logged in validation batches."""
@@ -82,25 +86,27 @@ class LoggedValues(Callback):
         """
         if num_ranks() == 1 and not more:
             return
-        own = {key: kept for key, kept in _kept(trainer) if not self._has_merged(key, kept)}
+        own = {key: kept for key, kept in epoch_results(trainer) if not self._has_merged(key, kept)}
         logged = _all_of([more or {}, {key: _logged(trainer, one) for key, one in own.items()}])
         values: dict[str, Tensor] = {}
         for key, one in _all_of(gather_states(logged)).items():
             value = torch.tensor(one.total, dtype=torch.float64) / one.weight
             if key in own:
                 value = value.to(own[key].value)
-                self._merged[key] = own[key]._computed = value
+                self._merged[key] = value
+                set_computed(own[key], value)
             values |= dict.fromkeys(one.names, value)
         trainer.callback_metrics.update(values)
 
     def _has_merged(self, key: str, kept: Any) -> bool:
-        return kept._computed is not None and kept._computed is self._merged.get(key)
+        value = computed(kept)
+        return value is not None and value is self._merged.get(key)
 
     def state_dict(self) -> dict[str, Any]:
         """Within an epoch, every rank's values so far."""
         if self._trainer is None or not self._is_in_epoch:
             return {"ranks": []}
-        own = {key: _logged(self._trainer, kept) for key, kept in _kept(self._trainer)}
+        own = {key: _logged(self._trainer, kept) for key, kept in epoch_results(self._trainer)}
         ranks = gather_states(_all_of([self._behind, own]))
         return {"ranks": [{key: list(one) for key, one in rank.items()} for rank in ranks]}
 
@@ -111,30 +117,8 @@ class LoggedValues(Callback):
             self._behind = own_state(ranks, lambda states, share: _all_of(states if share else []))
 
 
-def _kept(trainer: Trainer) -> Iterator[tuple[str, Any]]:
-    """Lightning's accumulated values of the current loop's epoch, with its own keys."""
-    for key, kept in (trainer._results or {}).items():  # private: Lightning Trainer._results
-        meta = kept.meta
-        if kept.is_tensor and meta.on_epoch and not kept.has_reset and not meta.sync.rank_zero_only:
-            yield key, kept
-
-
-def have_epoch_values(trainer: Trainer) -> dict[str, bool]:
-    """By name logged in the current loop, whether it has a value of the epoch, or of a batch."""
-    results, found = trainer._results, dict[str, bool]()
-    for kept in results.values() if results else ():
-        # private: Lightning _ResultCollection._forked_name
-        names = results._forked_name(kept, on_step=False)  # type: ignore[union-attr]
-        found |= {name: found.get(name, False) or kept.meta.on_epoch for name in names}
-    return found
-
-
-def _logged(trainer: Trainer, kept: Any) -> _Logged:
-    reduce_fx = kept.meta.reduce_fx.__name__
-    weight = float(kept.cumulated_batch_size) if reduce_fx == "mean" else 1.0
-    # private: Lightning _ResultCollection._forked_name
-    names = list(trainer._results._forked_name(kept, on_step=False))  # type: ignore[union-attr]
-    return _Logged(reduce_fx, float(kept.value), weight, names)
+def _logged(trainer: Trainer, result: Any) -> _Logged:
+    return _Logged(*reduced_value(result), result_names(trainer, result))
 
 
 def _all_of(parts: Iterable[Mapping[str, _Logged]]) -> dict[str, _Logged]:

@@ -1,12 +1,8 @@
 """The torchmetrics of a module: their states survive a resume."""
 
-# Lightning has no public names for what it keeps of logged metrics.
-# pyright: reportPrivateUsage=false
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lightning_fabric.utilities import move_data_to_device
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
@@ -15,6 +11,8 @@ from torchmetrics import Metric, MetricTracker
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.gradients.rank_states import gather_states, own_state
 from lightning_modules.run_class import run_class
+from sweeper.upstream.lightnings import metrics_that_reset
+from sweeper.upstream.torchs import metric_state, set_metric_state
 
 _State = dict[str, dict[str, Any]]  # by a metric's name: its state, and how often it was updated
 
@@ -45,9 +43,7 @@ class MetricStates(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Every rank's states, without metrics that Lightning resets before their next update."""
         assert self._trainer is not None
-        loop = self._trainer.fit_loop.epoch_loop
-        logged = [loop.val_loop._results, *[loop._results] * (not self._contract.steps)]
-        reset = {id(one.value) for results in logged for one in results.values()}
+        reset = metrics_that_reset(self._trainer, in_epoch=bool(self._contract.steps))
         states = {
             name: metric_state(metric)
             for name, metric in self._metrics()
@@ -68,26 +64,12 @@ class MetricStates(Callback):
                     tracker.increment()
         for name, metric in self._metrics():
             if name in loaded:
-                metric.reset()
                 set_metric_state(metric, loaded[name])
 
     def _metrics(self) -> Iterator[tuple[str, Metric]]:
         assert self._module is not None, "it is trained"
         parts = self._module.named_modules()
         return ((name, part) for name, part in parts if isinstance(part, Metric))
-
-
-def metric_state(metric: Metric) -> dict[str, Any]:
-    """A metric's state, with its number of updates and other counters, as windowed ones have."""
-    counts = {name: value for name, value in vars(metric).items() if type(value) is int}
-    return {"state": metric.metric_state, "counts": counts}
-
-
-def set_metric_state(metric: Metric, saved: Mapping[str, Any]) -> None:
-    """Restore what `metric_state` returned."""
-    vars(metric).update(saved["counts"])
-    for key, value in saved["state"].items():
-        setattr(metric, key, move_data_to_device(value, metric.device))
 
 
 def _common(states: Sequence[_State]) -> _State:

@@ -14,6 +14,7 @@ from lightning_modules.modules.comparisons import copied, tensors_of
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.config import is_ours
+from sweeper.upstream.lightnings import set_epoch_progress
 
 
 class MidEpochResume(Callback):
@@ -83,15 +84,12 @@ class MidEpochResume(Callback):
         if not steps:
             return
         taken = steps * self._plan.split(epoch).accumulation_steps
-        # private: Lightning epoch_loop.batch_progress
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
-        # One fewer is completed: Lightning counts the last one when it resumes.
-        progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+        set_epoch_progress(checkpoint, taken)
 
 
 def _users(trainer: Trainer) -> list[Callback]:
     """The user's callbacks without a state, also those of the module's `configure_callbacks`."""
-    callbacks: Sequence[Callback] = vars(trainer)["callbacks"]
+    callbacks: Sequence[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
     return [
         one
         for one in callbacks

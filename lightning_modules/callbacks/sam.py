@@ -12,12 +12,12 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.metric_states import metric_state, set_metric_state
 from lightning_modules.callbacks.steps import loss_scale
 from lightning_modules.data.generators import kept_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from lightning_modules.run_class import run_class
 from sweeper.spec import config
+from sweeper.upstream.torchs import metric_state, set_metric_state
 
 
 class SAM(Callback):
@@ -98,7 +98,6 @@ def _unnoticed(module: LightningModule) -> Generator[None]:
     with run_class(module).mute("log"), kept_generators(), torch.random.fork_rng(devices):
         yield
     for metric, state in zip(metrics, states, strict=True):
-        metric.reset()
         set_metric_state(metric, state)
 
 

@@ -5,7 +5,7 @@ import signal
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
-_BROADCAST = "_broadcast_sigterm_tensor"  # private: Lightning epoch_loop._broadcast_sigterm_tensor
+from sweeper.upstream.lightnings import stop_broadcasting_sigterm
 
 
 class LaunchersSigterm(Callback):
@@ -22,6 +22,4 @@ class LaunchersSigterm(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the handler after Lightning has installed its own."""
         signal.signal(signal.SIGTERM, self._before)
-        epoch_loop = trainer.fit_loop.epoch_loop
-        if hasattr(epoch_loop, _BROADCAST):  # a broadcast, and on a GPU a wait for it
-            setattr(epoch_loop, _BROADCAST, lambda: None)
+        stop_broadcasting_sigterm(trainer)

@@ -1,18 +1,14 @@
 """What callbacks ask about the current step, and a hook after the last step of an epoch."""
 
-# torch has no public names for its multi-tensor operations.
-# pyright: reportPrivateUsage=false
-
 from collections.abc import Iterable
-from contextlib import nullcontext
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
-from pytorch_lightning.profilers import PassThroughProfiler
 from torch import Tensor, nn
 
 from lightning_modules.optimizers.run_strategy import RunStrategy
+from sweeper.upstream.torchs import foreach_norm
 
 
 class AfterSteps(Callback):
@@ -35,39 +31,6 @@ class AfterSteps(Callback):
         if self._epoch != trainer.current_epoch:
             self._epoch = trainer.current_epoch
             self.after_steps(trainer, pl_module)
-
-
-_OF_EACH_BATCH = (
-    "on_train_batch_start",
-    "on_before_backward",
-    "on_after_backward",
-    "on_before_optimizer_step",
-    "on_before_zero_grad",
-    "on_train_batch_end",
-    "on_validation_batch_start",
-    "on_validation_batch_end",
-)
-
-
-def without_idle_hooks(callback: Callback) -> Callback:
-    """The callback, with None for the hooks of each micro-batch that its class leaves empty.
-
-    Lightning skips a hook that is not callable, in a tenth of the time that a call takes.
-    """
-    for name in _OF_EACH_BATCH:
-        if getattr(type(callback), name) is getattr(Callback, name):
-            setattr(callback, name, None)
-    return callback
-
-
-class NoProfiler(PassThroughProfiler):
-    """Measures nothing, like Lightning's own, but without running a generator around every hook."""
-
-    _NOTHING = nullcontext()
-
-    def profile(self, action_name: str) -> nullcontext[None]:  # type: ignore[override]
-        """A context that does nothing."""
-        return self._NOTHING
 
 
 def took_step(trainer: Trainer, batch_idx: int) -> bool:
@@ -102,7 +65,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return torch.linalg.vector_norm(torch.stack(foreach_norm(gradients)))
 
 
 def loss_scale(trainer: Trainer) -> float:

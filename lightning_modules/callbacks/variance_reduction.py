@@ -1,8 +1,5 @@
 """Gradients weighted by how far the micro-batches agree, for VR-SGD, VR-LARS and VR-LAMB."""
 
-# torch has no public names for its multi-tensor operations.
-# pyright: reportPrivateUsage=false
-
 import math
 from typing import Any
 
@@ -14,6 +11,17 @@ from torch.optim import Optimizer
 
 from lightning_modules.callbacks.steps import gradient_norm, loss_scale
 from lightning_modules.gradients.micro_gradients import MicroGradients, squares
+from sweeper.upstream.torchs import (
+    foreach_add_,
+    foreach_clamp_max_,
+    foreach_clamp_min_,
+    foreach_div,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_sub,
+)
 
 # Keeps the ratio finite where all micro-batches agree: a fraction of the squared gradient far below
 # its rounding error, and at least the smallest normal number, for gradients of 0.
@@ -56,13 +64,13 @@ class WeighGradients(Callback):
         ratios = signal_to_noise(gradients, self._micro.means(weights), floor=group["floor"])
         if group["ratio_decay"]:
             ratios = self._averaged(ratios, group["ratio_decay"])
-        torch._foreach_mul_(gradients, ratios)
+        foreach_mul_(gradients, ratios)
 
     def _averaged(self, ratios: list[Tensor], decay: float) -> list[Tensor]:
         self._averages = self._averages or [torch.zeros_like(ratio) for ratio in ratios]
         self._steps += 1
-        torch._foreach_lerp_(self._averages, ratios, 1 - decay)
-        return list(torch._foreach_div(self._averages, 1 - decay**self._steps))
+        foreach_lerp_(self._averages, ratios, 1 - decay)
+        return list(foreach_div(self._averages, 1 - decay**self._steps))
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, in the order of the parameters, and how many steps are in them."""
@@ -90,13 +98,13 @@ def signal_to_noise(
         Jiang et al. 2023, arXiv:2309.13681, algorithm 1; no code was published. There ``g_i`` is
         the gradient of a device; here, that of `gradient_span` examples.
     """
-    squares = torch._foreach_mul(gradients, gradients)
-    variances = torch._foreach_sub(mean_squares, squares)
-    torch._foreach_clamp_min_(variances, 0.0)
-    torch._foreach_add_(variances, squares, alpha=_AGREED)
-    torch._foreach_clamp_min_(variances, _TINY)
-    ratios = list(torch._foreach_div(squares, variances))
-    torch._foreach_div_(ratios, [ratio.mean() + _TINY for ratio in ratios])
-    torch._foreach_clamp_min_(ratios, floor)
-    torch._foreach_clamp_max_(ratios, 1.0)
+    squares = foreach_mul(gradients, gradients)
+    variances = foreach_sub(mean_squares, squares)
+    foreach_clamp_min_(variances, 0.0)
+    foreach_add_(variances, squares, alpha=_AGREED)
+    foreach_clamp_min_(variances, _TINY)
+    ratios = list(foreach_div(squares, variances))
+    foreach_div_(ratios, [ratio.mean() + _TINY for ratio in ratios])
+    foreach_clamp_min_(ratios, floor)
+    foreach_clamp_max_(ratios, 1.0)
     return ratios

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torchvision.transforms.v2 import functional as transforms
 
-from lightning_modules.process.transfer import sent
+from lightning_modules.process.transfer import copy_async
 
 _TRIES = 10
 _AREA = (0.08, 1.0)
@@ -34,12 +34,14 @@ def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bo
     device = images.device
     padded = functional.pad(images, (0, 0, padding, padding, padding, padding))
     row_length, column_length = width + 2 * padding, height + 2 * padding
-    shifts = sent((draws[:, :2] * (2 * padding + 1)).long(), device)  # some devices lack float64
+    shifts = copy_async(
+        (draws[:, :2] * (2 * padding + 1)).long(), device
+    )  # some devices lack float64
     rows = torch.arange(height, device=device) + shifts[:, :1]
     rows = rows + torch.arange(num, device=device)[:, None] * column_length
     columns = torch.arange(width, device=device)
     if flip:
-        columns = torch.where(sent(draws[:, 2:] < 1 / 2, device), columns.flip(0), columns)
+        columns = torch.where(copy_async(draws[:, 2:] < 1 / 2, device), columns.flip(0), columns)
     columns = columns + shifts[:, 1:]
     pixels = (rows[:, :, None] * row_length + columns[:, None, :]).flatten()
     return padded.view(-1, channels).index_select(0, pixels).view(num, height, width, channels)

@@ -15,7 +15,7 @@ from lightning_modules.data.labels import check_all_classes, check_count
 from lightning_modules.data.on_disk import opened
 from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.streaming import Batch, Stream, workers_for
-from lightning_modules.process.transfer import sent
+from lightning_modules.process.transfer import copy_async
 from sweeper.spec.values import Count
 
 
@@ -120,7 +120,9 @@ class LargeImages:
     def _ready(self, batch: Batch) -> Batch:
         images, labels = batch
         channels_last = images.contiguous(memory_format=torch.channels_last).float()
-        mean, std = (sent(torch.tensor(v), images.device)[:, None, None] for v in (_MEAN, _STD))
+        mean, std = (
+            copy_async(torch.tensor(v), images.device)[:, None, None] for v in (_MEAN, _STD)
+        )
         return channels_last.mul_(1 / (255 * std)).sub_(mean / std), labels
 
 

@@ -21,13 +21,13 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    get_worker_info,
 )
 
-from lightning_modules.data.generators import VALIDATION, KeyedMaking
+from lightning_modules.data.generators import VALIDATION, seed_generators
 from lightning_modules.data.own_order import OwnOrder
 from lightning_modules.data.randomness import epoch_order
 from sweeper.spec.sentences import several
+from sweeper.upstream.torchs import set_worker_dataset
 
 _Key = tuple[int, int]  # epoch, index in the data set
 _COLLATE = 1  # appended to the key of a batch's first example: draws of the collate function
@@ -144,8 +144,7 @@ def rebuilt(
 
 def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
     """Have `get_worker_info` in a worker return the user's data set, as in the user's loader."""
-    info: Any = get_worker_info()
-    object.__setattr__(info, "dataset", info.dataset.own)  # it is frozen
+    set_worker_dataset(lambda dataset: dataset.own)
     if then is not None:
         then(worker_id)
 
@@ -224,26 +223,14 @@ class _Keyed(Dataset[Any]):
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
         self.own, self._collate, self._seed = dataset, collate, seed
-        self._keyed: KeyedMaking | None = None
 
     def __getitems__(self, keys: Sequence[_Key]) -> Any:
-        def example(seed: Callable[..., None], epoch: int, index: int) -> Any:
-            seed(self._seed, epoch, index)
-            return self.own[index]
-
-        if self._keyed is None:  # one example, not a batch, shows which generators draw
-            self._keyed = KeyedMaking()
-            self._keyed(lambda seed: example(seed, *keys[0]))
-        keyed = self._keyed
-
-        def batch(seed: Callable[..., None]) -> Any:
-            if not keyed.has_effect:  # two more calls per example cost as much as many data sets
-                return self._collate([self.own[index] for _, index in keys])
-            examples = [example(seed, *key) for key in keys]
-            seed(self._seed, *keys[0], _COLLATE)
-            return self._collate(examples)
-
-        return keyed(batch)
+        examples: list[Any] = []
+        for epoch, index in keys:
+            seed_generators(self._seed, epoch, index)
+            examples.append(self.own[index])
+        seed_generators(self._seed, *keys[0], _COLLATE)
+        return self._collate(examples)
 
     def __getitem__(self, index: int) -> Any:
         return self.own[index]

@@ -16,7 +16,7 @@ from lightning_modules.data.parquet import ParquetImages, missing_files, split_f
 from lightning_modules.data.randomness import epoch_order, example_uniforms
 from lightning_modules.data.shared import shared_array
 from lightning_modules.data.torchvision_files import torchvision_images
-from lightning_modules.process.transfer import sent
+from lightning_modules.process.transfer import copy_async
 from sweeper.spec.values import Count
 
 Pixels = npt.NDArray[np.uint8]
@@ -96,7 +96,7 @@ class SmallImages:
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Augmented images and labels at these positions, shape (n,)."""
         draws = example_uniforms(self._seed, self._epoch, examples.numpy(), 3)
-        examples = sent(examples, self._train.device)
+        examples = copy_async(examples, self._train.device)
         images = self._train.index_select(0, examples)  # copies whole rows
         images = shifted_and_flipped(
             images, torch.from_numpy(draws), padding=self._padding, flip=self._flip

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.data.randomness import example_uniforms
-from lightning_modules.process.transfer import sent
+from lightning_modules.process.transfer import copy_async
 from sweeper.spec.values import Count
 
 
@@ -46,7 +46,7 @@ class RandomImages:
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and labels at these positions, shape (n,)."""
-        chosen = sent(examples % len(self._inputs), self._inputs.device)
+        chosen = copy_async(examples % len(self._inputs), self._inputs.device)
         return self._inputs[chosen], self._labels[chosen]
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,5 @@
 """Statistics of each micro-batch's own gradient, summed over micro-batches and ranks."""
 
-# torch has no public names for its multi-tensor operations.
-# pyright: reportPrivateUsage=false
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -12,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
 from lightning_modules.process.world import num_ranks
+from sweeper.upstream.torchs import foreach_mul
 
 #: A function of one parameter's gradient in one micro-batch, quadratic in that gradient.
 Statistic = Callable[[Tensor], Tensor]
@@ -86,7 +84,7 @@ class MicroGradients:
             sums = _all_reduced(sums)
         self._counts.clear()
         scale = self._accumulation_steps() / self._loss_scale()
-        return list(torch._foreach_mul(sums, scale**2 / count))
+        return list(foreach_mul(sums, scale**2 / count))
 
     def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
         """Add the statistic of one micro-batch's gradient."""

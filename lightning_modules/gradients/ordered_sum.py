@@ -1,8 +1,5 @@
 """Bitwise reproducible steps on any number of ranks, for one micro-batch size."""
 
-# torch has no public names for its multi-tensor operations.
-# pyright: reportPrivateUsage=false
-
 import os
 from typing import Any
 
@@ -19,6 +16,7 @@ from lightning_modules.layers.position import StepPosition
 from lightning_modules.optimizers.run_strategy import ddp_of
 from lightning_modules.rank_plan import RankPlan, micro_batch_indices
 from sweeper.spec.batch import BatchSplit
+from sweeper.upstream.torchs import foreach_div_
 
 
 class OrderedSum(Callback):
@@ -117,7 +115,7 @@ class OrderedSum(Callback):
 
     def _set(self, sums: list[Tensor]) -> None:
         gradients, terms = sums[: len(self._weights)], sums[len(self._weights) :]
-        torch._foreach_div_(gradients, float(self._num))
+        foreach_div_(gradients, float(self._num))
         for weight, gradient in zip(self._weights, gradients, strict=True):
             weight.grad = torch.empty_like(weight).copy_(gradient)
         for norm, of_step in zip(self._norms, terms, strict=True):

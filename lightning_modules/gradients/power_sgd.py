@@ -13,6 +13,7 @@ from torch.futures import Future
 
 from lightning_modules.gradients.rank_states import gather_states
 from lightning_modules.optimizers.run_strategy import ddp_of
+from sweeper.upstream.torchs import power_sgd_state, set_power_sgd_state
 
 #: DDP rebuilds its buckets after the first step of a process, unless it looks for unused
 #: parameters. Errors and factors are kept by bucket, so a resumed run needs the same buckets at
@@ -50,12 +51,8 @@ class PowerSGD(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
-        return {
-            "errors_of_ranks": gather_states(self._hook_state.error_dict),
-            "left_factors": dict(self._hook_state.p_memory_dict),
-            "right_factors": dict(self._hook_state.q_memory_dict),
-            "steps": self._hook_state.iter,
-        }
+        state = power_sgd_state(self._hook_state)
+        return {"errors_of_ranks": gather_states(state.pop("errors")), **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, once the model is on its device."""
@@ -70,10 +67,9 @@ class PowerSGD(Callback):
                 bucket: torch.stack([error[bucket] for error in errors]).mean(dim=0)
                 for bucket in errors[0]
             }
-        self._hook_state.error_dict = _on(own, device)
-        self._hook_state.p_memory_dict = _on(state["left_factors"], device)
-        self._hook_state.q_memory_dict = _on(state["right_factors"], device)
-        self._hook_state.iter = state["steps"]
+        factors = {name: _on(state[name], device) for name in ("left_factors", "right_factors")}
+        saved = {"errors": _on(own, device), **factors, "steps": state["steps"]}
+        set_power_sgd_state(self._hook_state, saved)
 
 
 def _exchange(state: powerSGD_hook.PowerSGDState, bucket: GradBucket) -> Future[Tensor]:

@@ -1,14 +1,13 @@
 """Sums in an order that is fixed by the step, not by which rank has computed what."""
 
-# torch has no public names for its multi-tensor operations.
-# pyright: reportPrivateUsage=false
-
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
+
+from sweeper.upstream.torchs import foreach_add_
 
 #: A range of leaves: the first, and the one after the last.
 Node = tuple[int, int]
@@ -34,7 +33,7 @@ class TreeSum:
             if sibling not in self.partial:
                 break
             other = self.partial.pop(sibling)
-            torch._foreach_add_(other, tensors)  # a + b is b + a to the last bit
+            foreach_add_(other, tensors)  # a + b is b + a to the last bit
             node, tensors = parent, other
         self.partial[node] = tensors
 

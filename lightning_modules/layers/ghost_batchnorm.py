@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_modules.layers.position import StepPosition, is_in_backward
+from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 from lightning_modules.process.world import num_ranks
+from sweeper.upstream.torchs import is_in_backward, lazy_target
 
 PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
@@ -254,8 +255,7 @@ def fix_batchnorm_span(
 def _is_batchnorm(layer: nn.Module) -> TypeGuard[PlainBatchNorm]:
     if isinstance(layer, GhostBatchNorm):
         return False
-    becomes = getattr(layer, "cls_to_become", None)  # of a lazy layer
-    return isinstance(layer, PlainBatchNorm) or becomes in get_args(PlainBatchNorm)
+    return isinstance(layer, PlainBatchNorm) or lazy_target(layer) in get_args(PlainBatchNorm)
 
 
 def _has_activation(kind: type[nn.Module]) -> bool:

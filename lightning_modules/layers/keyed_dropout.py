@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits, stream_of
-from lightning_modules.layers.position import StepPosition, is_in_backward
+from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
+from sweeper.upstream.torchs import is_in_backward
 
 
 class Unit(Enum):

@@ -3,16 +3,7 @@
 import weakref
 from typing import Any
 
-import torch
 from torch import nn
-
-
-def is_in_backward() -> bool:
-    """Whether a backward pass is running: activation checkpointing repeats forward passes in it.
-
-    private: torch has no public name for it.
-    """
-    return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage]
 
 
 class StepPosition:

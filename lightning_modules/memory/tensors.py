@@ -8,10 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from lightning_modules.layers.position import is_in_backward
 from sweeper.spec.run_memory import (
     ACTIVATIONS,
     CLASSES,
@@ -20,6 +17,7 @@ from sweeper.spec.run_memory import (
     PARAMETERS,
     TEMPORARIES,
 )
+from sweeper.upstream.torchs import TorchDispatchMode, is_in_backward, tree_leaves
 
 
 class TensorMemory(TorchDispatchMode):

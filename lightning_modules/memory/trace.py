@@ -10,8 +10,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from lightning_modules.memory.short_run import (
     check_accumulation,
@@ -26,6 +24,13 @@ from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_memory import MemoryTrace
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.upstream.torchs import (
+    FakeAnswers,
+    fake_tensor_mode,
+    make_fake,
+    tree_leaves,
+    tree_map,
+)
 
 _GIB = 2**30
 
@@ -120,7 +125,7 @@ class _TracedFit:
                 mode = _make_fake(module)
                 batch = _map_tensors(mode.from_tensor, batch)
                 modes.enter_context(mode)
-                modes.enter_context(_AnswersForValues())
+                modes.enter_context(FakeAnswers())
             self.memory = TensorMemory(module)
             repeated = _RepeatedBatch(batch, num, self.memory.begin)
             if data:
@@ -135,7 +140,7 @@ class _TracedFit:
             else:
                 loaders = {"train_dataloaders": repeated}
             trainer.limit_val_batches = 0
-            callbacks: list[Callback] = vars(trainer)["callbacks"]
+            callbacks: list[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
             callbacks.append(_StopAfterLastStep())
             modes.enter_context(self.memory)
             trainer.fit(module, **loaders)
@@ -156,36 +161,14 @@ class _RepeatedBatch:
             yield _map_tensors(Tensor.clone, self._batch)
 
 
-class _AnswersForValues(TorchDispatchMode):
-    """Answers what fake tensors cannot: any value asked for is 1, and tensors are equal."""
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func is torch.ops.aten.equal.default:
-            return True
-        if func is torch.ops.aten._local_scalar_dense.default:
-            dtype = args[0].dtype
-            return True if dtype is torch.bool else 1.0 if dtype.is_floating_point else 1
-        return func(*args, **(kwargs or {}))
-
-
 def _make_fake(module: pl.LightningModule) -> Any:
     """Make a module's tensors fake, in place; later conversions of it change nothing."""
-    from torch._subclasses.fake_tensor import FakeTensorMode  # here, to spare runs its memory
 
     def keep_module(*_: Any, **__: Any) -> pl.LightningModule:
         return module
 
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    for layer in module.modules():
-        for named in (layer.named_parameters, layer.named_buffers):
-            for name, tensor in list(named(recurse=False, remove_duplicate=False)):
-                setattr(layer, name, mode.from_tensor(tensor))
+    mode = fake_tensor_mode()
+    make_fake(module, mode)
     for conversion in ("to", "double", "cpu"):
         run_class(module).wrap(conversion, keep_module)
     return mode

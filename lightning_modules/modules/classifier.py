@@ -8,9 +8,7 @@ from torch import Tensor, nn
 
 from lightning_modules.layers.zero_init import zero_last_norms
 from lightning_modules.modules.loss import score
-from lightning_modules.process.transfer import sent
-
-_HOOK = "_current_fx_name"  # private: Lightning LightningModule._current_fx_name
+from lightning_modules.process.transfer import copy_async
 
 
 class Classifier(pl.LightningModule):
@@ -33,16 +31,6 @@ class Classifier(pl.LightningModule):
         super().__init__()
         self.model, self._label_smoothing = model, label_smoothing
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; the name of the current hook without torch's checks, for speed.
-
-        Lightning sets that name, which is neither parameter nor layer, forty times per micro-batch.
-        """
-        if name == _HOOK:
-            vars(self)[name] = value
-        else:
-            super().__setattr__(name, value)
-
     @classmethod
     def on(
         cls,
@@ -64,7 +52,7 @@ class Classifier(pl.LightningModule):
     ) -> tuple[Tensor, Tensor]:
         """Move inputs and labels to the device; Lightning's own transfer searches any container."""
         del dataloader_idx
-        return sent(batch[0], device), sent(batch[1], device)
+        return copy_async(batch[0], device), copy_async(batch[1], device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """Mean loss of one micro-batch, and the sums of its metrics."""

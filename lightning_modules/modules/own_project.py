@@ -15,17 +15,18 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import BatchSampler, DataLoader
 
 from lightning_modules.data.counted_loaders import examples_of, is_iterable
-from lightning_modules.data.generators import noted_seeds, seed_everything
+from lightning_modules.data.generators import seed_everything
 from lightning_modules.data.item_counts import item_count
 from lightning_modules.data.items import Items
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
 from lightning_modules.modules.item_findings import of_order, of_passes
-from lightning_modules.process.one_lightning import unite
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import imported
+from sweeper.upstream.one_lightning import unite
+from sweeper.upstream.torchs import record_seeds
 
 Indices = npt.NDArray[np.int64]
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -198,7 +199,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
     def make() -> pl.LightningModule:
         seed_everything(config["seed"])
-        with noted_seeds(seeds):
+        with record_seeds(seeds):
             latest[:] = [build_module(config["module"])]
         return latest[0]
 
@@ -226,7 +227,7 @@ def _data_of(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -
     """The data, set up; what they seed as they are made is added to `seeds`."""
     seed_everything(config["seed"])
     described = {key: value for key, value in config["data"].items() if key != "about"}
-    with noted_seeds(seeds):
+    with record_seeds(seeds):
         data = build_data(described, config["module"]["_target_"], micro_batch)
     if isinstance(data, pl.LightningDataModule):
         quieten()

@@ -23,6 +23,7 @@ from lightning_modules.modules.comparisons import attributes, copied, stirred, t
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.trial_batches import WINDOW, Once, TrialBatches
 from lightning_modules.run_class import run_class
+from sweeper.upstream.lightnings import set_global_step
 
 _EPOCHS = 10  # epochs that schedulers see
 _MANY = 1000  # micro-batches of a step whose end is not reached
@@ -206,8 +207,7 @@ class TrialSteps(Callback):
             self._key(pl_module, now.places)
         is_middle = now.mode == "middle"
         trainer.accumulate_grad_batches = _MANY if now.mode in ("within", "middle") else 1
-        progress: Any = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
-        progress.optimizer.step.total.completed = _STEP
+        set_global_step(trainer, _STEP)
         with torch.no_grad():
             for number, (name, one) in enumerate(tensors_of(pl_module)):
                 if name in self._kept and one.shape == self._kept[name].shape:  # tables grow

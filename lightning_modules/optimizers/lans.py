@@ -1,14 +1,22 @@
 """LANS: LAMB on normalised gradients, with Nesterov's look ahead."""
 
-# torch has no public names for its multi-tensor operations.
-# pyright: reportPrivateUsage=false
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from sweeper.upstream.torchs import (
+    foreach_add_,
+    foreach_addcmul_,
+    foreach_div,
+    foreach_div_,
+    foreach_lerp_,
+    foreach_mul_,
+    foreach_norm,
+    foreach_sqrt,
+)
 
 Tensors = tuple[Tensor, ...] | list[Tensor]
 
@@ -56,19 +64,19 @@ class LANS(Optimizer):
         group["steps"] += 1
         beta1, beta2 = group["betas"]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        lengths = [norm.where(norm > 0, 1.0) for norm in torch._foreach_norm(gradients)]
-        unit = torch._foreach_div(gradients, lengths)
+        lengths = [norm.where(norm > 0, 1.0) for norm in foreach_norm(gradients)]
+        unit = foreach_div(gradients, lengths)
         first, second = self._buffers(weights, "first_moment", "second_moment")
-        torch._foreach_lerp_(first, unit, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, unit, unit, value=1 - beta2)
-        roots = torch._foreach_sqrt(second)
-        torch._foreach_div_(roots, (1 - beta2 ** group["steps"]) ** 0.5)
-        torch._foreach_add_(roots, group["eps"])
-        means = torch._foreach_div(first, 1 - beta1 ** group["steps"])
+        foreach_lerp_(first, unit, 1 - beta1)
+        foreach_mul_(second, beta2)
+        foreach_addcmul_(second, unit, unit, value=1 - beta2)
+        roots = foreach_sqrt(second)
+        foreach_div_(roots, (1 - beta2 ** group["steps"]) ** 0.5)
+        foreach_add_(roots, group["eps"])
+        means = foreach_div(first, 1 - beta1 ** group["steps"])
         averaged, current = (_directions(weights, of, roots, group) for of in (means, unit))
-        torch._foreach_add_(weights, averaged, alpha=-group["lr"] * beta1)
-        torch._foreach_add_(weights, current, alpha=-group["lr"] * (1 - beta1))
+        foreach_add_(weights, averaged, alpha=-group["lr"] * beta1)
+        foreach_add_(weights, current, alpha=-group["lr"] * (1 - beta1))
 
     def _buffers(self, weights: list[Tensor], *names: str) -> list[list[Tensor]]:
         for state, weight in ((self.state[weight], weight) for weight in weights):
@@ -79,10 +87,10 @@ class LANS(Optimizer):
 
 def _directions(weights: Tensors, above: Tensors, roots: Tensors, group: dict[str, Any]) -> Tensors:
     """``above / roots + weight_decay w`` of each layer, rescaled to the norm of its weights."""
-    directions = torch._foreach_div(above, roots)
-    torch._foreach_add_(directions, weights, alpha=group["weight_decay"])
+    directions = foreach_div(above, roots)
+    foreach_add_(directions, weights, alpha=group["weight_decay"])
     if group["adapt"]:
-        norms = zip(torch._foreach_norm(weights), torch._foreach_norm(directions), strict=True)
+        norms = zip(foreach_norm(weights), foreach_norm(directions), strict=True)
         ratios = [(w / u).where((w > 0) & (u > 0), 1.0) for w, u in norms]
-        torch._foreach_mul_(directions, ratios)
+        foreach_mul_(directions, ratios)
     return directions

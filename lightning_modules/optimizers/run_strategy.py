@@ -3,7 +3,7 @@
 import inspect
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
+from sweeper.upstream.lightnings import call_before_steps
+from sweeper.upstream.torchs import ignore_buffers
 
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
@@ -63,17 +65,13 @@ class RunStrategy(DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Have the rates multiplied as the last thing before a step."""
         super().setup(trainer)
-        plugin: Any = self.precision_plugin
-        then = plugin._after_closure  # private: Lightning Precision._after_closure
-
-        def after_closure(model: Any, optimizer: Any) -> None:
-            then(model, optimizer)
-            if self._rates is not None:
-                self._rates.multiply()
-
-        plugin._after_closure = after_closure
+        call_before_steps(self.precision_plugin, self._multiply_rates)
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(self._note_step)
+
+    def _multiply_rates(self) -> None:
+        if self._rates is not None:
+            self._rates.multiply()
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Read a checkpoint, and add the module's hyperparameters, as Lightning's checkpoints have.
@@ -117,7 +115,7 @@ class RunStrategy(DDPStrategy):
             return
         assert self.lightning_module is not None, "it is to be trained"
         module = self.lightning_module
-        _leave_out(module, [one for part in ghost_batchnorms(module) for one in part.buffers()])
+        ignore_buffers(module, [b for norm in ghost_batchnorms(module) for b in norm.buffers()])
         self._exchanged = {p for p in module.parameters() if p.requires_grad}
         super().configure_ddp()
 
@@ -282,10 +280,3 @@ def _norm_and_sum(weight: Tensor) -> Tensor:
     real = torch.view_as_real(weight) if weight.is_complex() else weight
     norm = torch.linalg.vector_norm(real, dtype=torch.float64)
     return torch.stack([norm, real.sum(dtype=torch.float64)])
-
-
-def _leave_out(module: nn.Module, buffers: Sequence[Tensor]) -> None:
-    """Keep DDP from broadcasting these buffers from rank 0."""
-    names = [name for name, one in module.named_buffers() if any(one is own for own in buffers)]
-    ddp: Any = DistributedDataParallel  # which has no public name for it
-    ddp._set_params_and_buffers_to_ignore_for_model(module, names)

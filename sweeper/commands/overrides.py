@@ -11,12 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.object_type import ObjectType
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,6 +23,13 @@ from sweeper.commands.unknown_keys import check_key
 from sweeper.console.text import note
 from sweeper.spec.config import RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
+from sweeper.upstream.hydras import (
+    ConfigLoader,
+    OverridesParser,
+    compose_config,
+    is_group_with_options,
+    override_parser,
+)
 
 CONFIG_NAME = "config"
 Config = dict[str, Any]
@@ -214,14 +217,14 @@ def _template(loader: ConfigLoader, chosen: tuple[str, ...]) -> _Template:
 
 def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     try:
-        return loader.load_configuration(CONFIG_NAME, list(overrides), run_mode=RunMode.RUN)
+        return compose_config(loader, CONFIG_NAME, overrides)
     except NOT_COMPOSED as error:
         raise ValueError(sentence(error, overrides)) from error
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
     """The overrides, read in Hydra's grammar; ValueError if one cannot be parsed."""
-    parser = OverridesParser.create(config_loader=loader)
+    parser = override_parser(loader)
     return [_parsed(word, parser) for word in overrides]
 
 
@@ -280,9 +283,7 @@ def _is_value(override: Override, loader: ConfigLoader) -> bool:
         override.type == OverrideType.CHANGE
         and override.package is None
         and not override.is_hydra_override()
-        and not any(
-            one.is_group(key) and one.list(key, ObjectType.CONFIG) for one in loader.get_sources()
-        )
+        and not is_group_with_options(loader, key)
     )
 
 

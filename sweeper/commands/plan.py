@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
@@ -37,6 +36,7 @@ from sweeper.store.damaged import consequence, find_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import MemoryCache
 from sweeper.store.row import planned_columns
+from sweeper.upstream.hydras import config_loader
 
 Line = dict[str, Any]
 
@@ -153,7 +153,7 @@ def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line
         check_config_dir(config_dir, overrides)
         overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
-        loader = GlobalHydra.instance().config_loader()
+        loader = config_loader()
         return list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
 
 

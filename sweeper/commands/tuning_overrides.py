@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
 from optuna.distributions import (
     BaseDistribution,
@@ -16,6 +15,7 @@ from optuna.distributions import (
 
 from sweeper.commands.overrides import MOST_VALUES, parse, values_of
 from sweeper.tuning.space import Space, ends
+from sweeper.upstream.hydras import ConfigLoader
 
 _TAGS = {"tune", "log", "mean"}
 

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,6 +15,7 @@ from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.worker_args import PRELOADED, SIGNALS_OF_LAUNCHER, WorkerArgs
 from sweeper.store.publish import publish_json
+from sweeper.upstream.others import ensure_fork_server
 
 
 class ForkServerDied(Exception):
@@ -79,7 +79,7 @@ def start_process(
 def _ensure_server() -> None:
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}
     try:
-        forkserver.ensure_running()
+        ensure_fork_server()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sweeper.spec.sentences import several
 from sweeper.tuning.space import edge, override, short_override, to_json
 from sweeper.tuning.study_settings import StudySettings, violations
+from sweeper.upstream.others import resume_trial
 
 #: User attributes of studies.
 SETTINGS_KEY, POINT_KEY, SPACE_KEY, VERSIONS_KEY = "settings", "point", "space", "versions"
@@ -95,7 +96,7 @@ class PointStudy:
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
         with _quiet():
             self.optuna.sampler = self.settings.new_sampler(number)
-            trial = optuna.Trial(self.optuna, trial_id)
+            trial = resume_trial(self.optuna, trial_id)
             for key in self.settings.space:
                 self._suggest(trial, key)
         trial.set_user_attr(SEED_KEY, self.settings.seed(number))

@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lightning_modules.process.idle_work import spare_idle_work
 from lightning_modules.train import RankContext, train
 from sweeper.spec.run_spec import run_spec
 
@@ -18,7 +17,6 @@ def process_group(tmp_path):
     store = dist.FileStore(str(tmp_path / "rendezvous"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     torch.set_num_threads(1)
-    spare_idle_work()
     yield
     dist.destroy_process_group()
 

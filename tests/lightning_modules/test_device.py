@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.process.transfer import Arriving
+from lightning_modules.process.transfer import AsyncScalar
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -44,7 +44,7 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize("method", ["", "gradient_clip=1.0"])
 def test_a_step_does_not_wait_for_the_device(run_words, monkeypatch, method):
     monkeypatch.setattr(
-        Arriving, "is_here", property(lambda _: False, lambda *_: None), raising=False
+        AsyncScalar, "ready", property(lambda _: False, lambda *_: None), raising=False
     )
     counted = []
     for steps in (3, 9):
@@ -56,7 +56,7 @@ def test_a_step_does_not_wait_for_the_device(run_words, monkeypatch, method):
             )  # fmt: skip
         counted.append(waits.places)
 
-    assert counted[0]["read"] == counted[1]["read"] == 1  # at the end of the epoch
+    assert counted[0]["item"] == counted[1]["item"] == 1  # at the end of the epoch
     assert not counted[1] - counted[0]
 
 

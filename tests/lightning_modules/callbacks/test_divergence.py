@@ -10,7 +10,7 @@ import torch
 from lightning_modules.callbacks.divergence import Diverged, Divergence, divergence_behind
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.gradient_noise import GradientNoise
-from lightning_modules.process.transfer import Arriving
+from lightning_modules.process.transfer import AsyncScalar
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_the_weights_change(
 def late(monkeypatch):
     """Numbers that are read as late as those of a GPU."""
     monkeypatch.setattr(
-        Arriving, "is_here", property(lambda _: False, lambda *_: None), raising=False
+        AsyncScalar, "ready", property(lambda _: False, lambda *_: None), raising=False
     )
 
 
@@ -121,7 +121,7 @@ def test_a_norm_that_was_measured_with_the_noise_is_not_computed_again(fit, line
         norms.append(gradients)
         return [torch.ones(()) for _ in gradients]
 
-    with patch.object(torch, "_foreach_norm", norms_of):
+    with patch("lightning_modules.callbacks.steps.foreach_norm", norms_of):
         fit(line(), [metrics, noise, watch], batches(4))
 
     assert len(norms) == 2

@@ -15,10 +15,11 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from lightning_modules.data.generators import noted_seeds, seed_everything
+from lightning_modules.data.generators import seed_everything
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from lightning_modules.modules.guarantees import findings, seeds_apply
 from lightning_modules.modules.own_project import facts
+from sweeper.upstream.torchs import record_seeds
 
 ALL = {
     "keyed items": True, "separate items": True, "additive loss": True, "keyed draws": True,
@@ -561,7 +562,7 @@ def test_one_example_has_no_parts():
 def test_a_project_that_seeds_generators_is_found_out():
     before = (torch.manual_seed, random.seed, np.random.seed)
     noted = []
-    with noted_seeds(noted):
+    with record_seeds(noted):
         pl.seed_everything(42)
 
     assert {*noted} == {42}

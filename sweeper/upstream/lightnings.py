@@ -1,0 +1,119 @@
+"""Lightning: its progress, what it keeps of logged values, and what it does between steps."""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+
+def stop_broadcasting_sigterm(trainer: pl.Trainer) -> None:
+    """Spare ranks an exchange before every micro-batch: the launcher handles SIGTERM instead.
+
+    `_TrainingEpochLoop._broadcast_sigterm_tensor`, new in Lightning 2.6 (Lightning#20825).
+    """
+    epoch_loop: Any = trainer.fit_loop.epoch_loop
+    if hasattr(epoch_loop, "_broadcast_sigterm_tensor"):
+        epoch_loop._broadcast_sigterm_tensor = lambda: None
+
+
+def call_before_steps(precision_plugin: Any, then: Callable[[], None]) -> None:
+    """Have a function called as the last thing before a step, after hooks that may set rates.
+
+    `Precision._after_closure`: no public hook comes after the module's own.
+    """
+    own = precision_plugin._after_closure
+
+    def after_closure(model: Any, optimizer: Any) -> None:
+        own(model, optimizer)
+        then()
+
+    precision_plugin._after_closure = after_closure
+
+
+def validate_after_last_step(trainer: pl.Trainer) -> None:
+    """Validate after the last step of an epoch, however many it has.
+
+    `Trainer.val_check_batch` is set from the first epoch's length; the batch may grow.
+    """
+    trainer.val_check_batch = float("inf")
+
+
+def set_global_step(trainer: pl.Trainer, steps: int) -> None:
+    """Make `global_step` this number, which Lightning counts in its optimizer loop."""
+    loop: Any = trainer.fit_loop.epoch_loop.automatic_optimization
+    loop.optim_progress.optimizer.step.total.completed = steps
+
+
+def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
+    """Have a resumed fit begin after these micro-batches of its epoch.
+
+    Lightning counts the last one when it resumes, so one fewer is completed.
+    """
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+    progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+
+
+def epoch_results(trainer: pl.Trainer) -> Iterator[tuple[str, Any]]:
+    """The tensors that were logged for the current loop's epoch on this rank, by Lightning's keys.
+
+    `Trainer._results`, a `_ResultCollection` of `_ResultMetric`: no public name tells what a rank
+    has logged so far.
+    """
+    for key, result in (trainer._results or {}).items():
+        meta = result.meta
+        is_of_epoch = meta.on_epoch and not result.has_reset and not meta.sync.rank_zero_only
+        if result.is_tensor and is_of_epoch:
+            yield key, result
+
+
+def result_names(trainer: pl.Trainer, result: Any) -> list[str]:
+    """The names under which callbacks find a logged value: `_ResultCollection._forked_name`."""
+    results: Any = trainer._results
+    return list(results._forked_name(result, on_step=False))
+
+
+def has_epoch_values(trainer: pl.Trainer) -> dict[str, bool]:
+    """By name logged in the current loop, whether it has a value of the epoch, or of a batch."""
+    found = dict[str, bool]()
+    for result in (trainer._results or {}).values():
+        for name in result_names(trainer, result):
+            found[name] = found.get(name, False) or result.meta.on_epoch
+    return found
+
+
+def reduced_value(result: Any) -> tuple[str, float, float]:
+    """How a logged value is reduced, its total so far, and the examples behind it."""
+    reduce_fx = result.meta.reduce_fx.__name__
+    weight = float(result.cumulated_batch_size) if reduce_fx == "mean" else 1.0
+    return reduce_fx, float(result.value), weight
+
+
+def add_to_value(result: Any, total: float, examples: int) -> None:
+    """Set a logged value's total, and add to the examples behind it, 0 unless it is a mean."""
+    result.value = torch.full_like(result.value, total)
+    if examples:
+        result.cumulated_batch_size += examples
+
+
+def set_computed(result: Any, value: Tensor) -> None:
+    """Set what Lightning takes as the value of the epoch: `torchmetrics.Metric._computed`."""
+    result._computed = value
+
+
+def computed(result: Any) -> Tensor | None:
+    """What was set as the value of the epoch."""
+    return result._computed
+
+
+def metrics_that_reset(trainer: pl.Trainer, *, in_epoch: bool) -> set[int]:
+    """Ids of the torchmetrics that Lightning resets before their next update.
+
+    `_results` of the training and the validation loop; within an epoch only the latter's.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    loops: list[Any] = [loop.val_loop, *[loop] * (not in_epoch)]
+    return {id(result.value) for one in loops for result in one._results.values()}
