@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-
 from sweeper.commands.checks.check import Check, Severity
 from sweeper.commands.checks.cluster import cluster_checks
 from sweeper.commands.checks.folders import folder_checks
@@ -33,9 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     checks: list[Check] = []
     console = text_console(quiet=options.json)
     try:
-        for check in _examined(options):
+        for check in _make_checks(options):
             checks.append(check)
-            _show(check, console)
+            console.print(f"{check.severity:<8}", style=_STYLE[check.severity], end="")
+            console.print(f"{check.what}: {check.found}")
+            if check.do:
+                console.print(f"        {check.do}")
     except ValueError as error:
         return refuse(error)
     counts = {severity: sum(c.severity == severity for c in checks) for severity in Severity}
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     return RUN_FAILED if counts[Severity.BROKEN] else DONE
 
 
-def _examined(options: argparse.Namespace) -> Iterator[Check]:
+def _make_checks(options: argparse.Namespace) -> Iterator[Check]:
     overrides = [word for word in options.words if "=" in word]
     if not overrides and len(options.words) > 1:
         msg = f"doctor checks one results folder; got {' '.join(options.words)}. Name one."
@@ -63,21 +64,9 @@ def _examined(options: argparse.Namespace) -> Iterator[Check]:
             raise ValueError(msg)
         yield from project_checks(configs[0])
     else:
-        yield from examine(Path(*options.words[:1] or ["results"]), devices=options.devices)
-
-
-def examine(results: Path, *, devices: int) -> Iterator[Check]:
-    """Check the machine, the folders and the cluster, for this many ranks on each node."""
-    yield from machine_checks(devices=devices)
-    yield from folder_checks(results)
-    yield from cluster_checks(devices=devices)
-
-
-def _show(check: Check, console: Console) -> None:
-    console.print(f"{check.severity:<8}", style=_STYLE[check.severity], end="")
-    console.print(f"{check.what}: {check.found}")
-    if check.do:
-        console.print(f"        {check.do}")
+        yield from machine_checks(devices=options.devices)
+        yield from folder_checks(Path(*options.words[:1] or ["results"]))
+        yield from cluster_checks(devices=options.devices)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -27,11 +27,8 @@ def cluster_checks(*, devices: int) -> Iterator[Check]:
         )
     config = ask("scontrol", "show", "config")
     if config is None:
-        yield warning(
-            "SLURM",
-            "the controller does not respond",
-            "Nothing can be submitted now; see `scontrol ping`.",
-        )
+        remedy = "Nothing can be submitted now; see `scontrol ping`."
+        yield warning("SLURM", "the controller does not respond", remedy)
         return
     yield from config_checks(config)
     yield from partition_checks(ask("sinfo", "--noheader", "--format=%P %a %l %D %c %m %G"))
@@ -52,9 +49,8 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Chec
         yield good("ranks", f"ntasks={tasks or 'none'} nodes={nodes}; devices={devices} requested")
     cpus = environment.get("SLURM_CPUS_ON_NODE")
     if cpus and cpus.isdigit() and int(cpus) < devices:
-        yield warning(
-            "CPUs", f"{cpus} on this node for devices={devices}", "Request at least one per rank."
-        )
+        found = f"{cpus} on this node for devices={devices}"
+        yield warning("CPUs", found, "Request at least one per rank.")
 
 
 def config_checks(config: str) -> Iterator[Check]:
@@ -65,18 +61,12 @@ def config_checks(config: str) -> Iterator[Check]:
     keeps = "none" not in accounting and accounting
     yield good("accounting", "is kept" if keeps else "is not kept (no sacct): not needed")
     if setting("JobRequeue", config) == "0":
-        yield warning(
-            "requeue",
-            "is off by default (JobRequeue=0)",
-            "sweeper's jobs request it; if they are still not requeued, repeat the command.",
-        )
+        remedy = "sweeper's jobs request it; if they are still not requeued, repeat the command."
+        yield warning("requeue", "is off by default (JobRequeue=0)", remedy)
     wait = (setting("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
     if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
-        yield warning(
-            "KillWait",
-            f"{wait} s between SIGTERM and SIGKILL",
-            f"Set hydra.launcher.term_grace_s below {max(0, int(wait) - 10)}.",
-        )
+        remedy = f"Set hydra.launcher.term_grace_s below {max(0, int(wait) - 10)}."
+        yield warning("KillWait", f"{wait} s between SIGTERM and SIGKILL", remedy)
 
 
 def partition_checks(listed: str | None) -> Iterator[Check]:
@@ -87,6 +77,5 @@ def partition_checks(listed: str | None) -> Iterator[Check]:
         if available == "up":
             yield good(f"partition {name}", about)
         else:
-            yield warning(
-                f"partition {name}", f"is {available}", "Choose another partition for now."
-            )
+            remedy = "Choose another partition for now."
+            yield warning(f"partition {name}", f"is {available}", remedy)

@@ -27,59 +27,52 @@ def folder_checks(results: Path) -> Iterator[Check]:
     try:
         probe.mkdir()
     except OSError as error:
-        yield broken(
-            "results", f"{folder} cannot be written: {error.strerror}", "Choose another folder."
-        )
+        found = f"{folder} cannot be written: {error.strerror}"
+        yield broken("results", found, "Choose another folder.")
         return
     try:
-        for check in (rename_check, claim_check, clock_check, nodes_check):
-            yield from check(probe)
+        yield _rename_check(probe)
+        yield _claim_check(probe)
+        yield _clock_check(probe)
+        yield from _nodes_check(probe)
     except OSError as error:
-        yield broken(
-            "results",
-            f"{folder} cannot be used: {error.strerror}",
-            "Free some space there, or choose another folder.",
-        )
+        found = f"{folder} cannot be used: {error.strerror}"
+        yield broken("results", found, "Free some space there, or choose another folder.")
     finally:
         shutil.rmtree(probe, ignore_errors=True)
-    yield disk_check(folder)
+    yield _disk_check(folder)
     yield shared_check(folder, Path("/proc/mounts"))
 
 
-def rename_check(folder: Path) -> Iterator[Check]:
+def _rename_check(folder: Path) -> Check:
     """A rename replaces a file atomically, and listings show it."""
     first, second = folder / "first", folder / "second"
     first.write_text("new")
     second.write_text("old")
     first.replace(second)
     if second.read_text() == "new" and [path.name for path in folder.iterdir()] == ["second"]:
-        yield good("rename", "replaces a file atomically")
-    else:
-        yield broken(
-            "rename",
-            "does not replace a file atomically",
-            "Readers could see half a row: use another file system.",
-        )
+        return good("rename", "replaces a file atomically")
+    remedy = "Readers could see half a row: use another file system."
+    return broken("rename", "does not replace a file atomically", remedy)
 
 
-def claim_check(folder: Path) -> Iterator[Check]:
+def _claim_check(folder: Path) -> Check:
     """A folder or a link can be created only once: that is how runs are claimed."""
-    first, linked = folder / "file", folder / "linked"
-    first.touch()
+    file, link = folder / "file", folder / "linked"
+    file.touch()
     claims = {
         "a folder can be created twice": (folder / "claim").mkdir,
-        "a file can be linked twice": lambda: os.link(first, linked),
+        "a file can be linked twice": lambda: os.link(file, link),
     }
     for trouble, claim in claims.items():
         claim()
         with contextlib.suppress(FileExistsError):
             claim()
-            yield broken("claims", trouble, "Use another file system.")
-            return
-    yield good("claims", "a folder is created once, a file linked once")
+            return broken("claims", trouble, "Use another file system.")
+    return good("claims", "a folder is created once, a file linked once")
 
 
-def clock_check(folder: Path) -> Iterator[Check]:
+def _clock_check(folder: Path) -> Check:
     """Modification times advance, because they serve as heartbeats."""
     beat = folder / "beat"
     beat.touch()
@@ -87,24 +80,17 @@ def clock_check(folder: Path) -> Iterator[Check]:
     time.sleep(1.1)
     os.utime(beat)
     after = beat.stat().st_mtime
-    difference = after - time.time()
     if after <= before:
-        yield broken(
-            "heartbeats",
-            "modification times do not advance",
-            "Use another file system for results.",
-        )
-    elif abs(difference) > _LARGEST_CLOCK_DIFFERENCE_S:
-        yield warning(
-            "heartbeats",
-            f"the file system's clock differs by {difference:.0f} s",
-            "Heartbeats use only that clock, so runs are safe; times in the tables may be off.",
-        )
-    else:
-        yield good("heartbeats", "modification times advance")
+        remedy = "Use another file system for results."
+        return broken("heartbeats", "modification times do not advance", remedy)
+    if abs(difference_s := after - time.time()) > _LARGEST_CLOCK_DIFFERENCE_S:
+        found = f"the file system's clock differs by {difference_s:.0f} s"
+        remedy = "Heartbeats use only that clock, so runs are safe; times in the tables may be off."
+        return warning("heartbeats", found, remedy)
+    return good("heartbeats", "modification times advance")
 
 
-def nodes_check(folder: Path) -> Iterator[Check]:
+def _nodes_check(folder: Path) -> Iterator[Check]:
     """In a multi-node job, whether every node sees what this one writes."""
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if nodes == 1 or not shutil.which("srun"):
@@ -112,31 +98,27 @@ def nodes_check(folder: Path) -> Iterator[Check]:
     written = folder / "for-all-nodes"
     written.touch()
     everywhere = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
-    look = ("sh", "-c", '[ ! -e "$0" ] || echo seen', str(written))
-    said = ask("srun", *everywhere, *look, environment=without_tasks(os.environ), succeeds=False)
-    seen = (said or "").split().count("seen")
+    command = ("sh", "-c", '[ ! -e "$0" ] || echo seen', str(written))
+    environment = without_tasks(os.environ)
+    output = ask("srun", *everywhere, *command, environment=environment, succeeds=False)
+    seen = (output or "").split().count("seen")
     if seen == nodes:
         yield good("nodes", f"all {nodes} see the folder")
     else:
-        yield broken(
-            "nodes",
-            f"{seen} of {nodes} see {folder.parent}",
-            "Choose a folder that all nodes see under the same path.",
-        )
+        remedy = "Choose a folder that all nodes see under the same path."
+        yield broken("nodes", f"{seen} of {nodes} see {folder.parent}", remedy)
 
 
-def disk_check(folder: Path) -> Check:
+def _disk_check(folder: Path) -> Check:
     """Room for checkpoints and rows, in bytes and in files."""
     free_gib = shutil.disk_usage(folder).free / _GIB
     files = os.statvfs(folder)
     if files.f_files and files.f_favail < _FEWEST_FILES:
-        return warning(
-            "disk", f"room for {files.f_favail} more files in {folder}", "Delete some files."
-        )
+        found = f"room for {files.f_favail} more files in {folder}"
+        return warning("disk", found, "Delete some files.")
     if free_gib < _SMALLEST_DISK_GIB:
-        return warning(
-            "disk", f"{free_gib:.2f} GiB free in {folder}", "Free some space before a sweep."
-        )
+        found = f"{free_gib:.2f} GiB free in {folder}"
+        return warning("disk", found, "Free some space before a sweep.")
     return good("disk", f"{free_gib:.0f} GiB free in {folder}")
 
 

@@ -27,7 +27,8 @@ _ASK_TORCH = (
 def machine_checks(*, devices: int) -> Iterator[Check]:
     """Check this machine."""
     yield python_check(sys.version_info[:2])
-    yield from torch_checks(ask_torch(), devices=devices, driver=driver_version())
+    driver = next(iter(nvidia_smi("driver_version")), None)
+    yield from torch_checks(_ask_torch(), devices=devices, driver=driver)
     yield shared_memory_check(Path("/dev/shm"))
     yield from interface_checks(dict(os.environ), hostname=socket.gethostname())
 
@@ -40,7 +41,7 @@ def python_check(version: tuple[int, int]) -> Check:
     return broken("Python", text, "Use Python 3.11, 3.12 or 3.13.")
 
 
-def ask_torch() -> dict[str, Any] | str:
+def _ask_torch() -> dict[str, Any] | str:
     """Torch's version and devices, from a separate process; its last error line if that fails."""
     done = subprocess.run(
         [sys.executable, "-c", _ASK_TORCH],
@@ -54,11 +55,6 @@ def ask_torch() -> dict[str, Any] | str:
     return (done.stderr.strip().splitlines() or ["it exited without a message"])[-1]
 
 
-def driver_version() -> str | None:
-    """The version of NVIDIA's driver, None without one."""
-    return next(iter(nvidia_smi("driver_version")), None)
-
-
 def torch_checks(
     torch: dict[str, Any] | str, *, devices: int, driver: str | None
 ) -> Iterator[Check]:
@@ -67,53 +63,35 @@ def torch_checks(
         yield broken("torch", f"does not start: {torch}", "Reinstall it for this machine.")
         return
     yield good("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'none'}")
+    remedy = "Ranks{} need it: install another build of torch."
     if not torch["gloo"]:
-        yield broken(
-            "gloo",
-            "is not in this build of torch",
-            "Ranks need it: install another build of torch.",
-        )
+        yield broken("gloo", "is not in this build of torch", remedy.format(""))
     if driver is None:
         yield good("GPUs", "no NVIDIA driver: runs train on the CPU")
         return
     if not torch["available"]:
-        yield broken(
-            "GPUs",
-            f"driver {driver} is installed, but this torch cannot use it",
-            "Install a torch whose CUDA version the driver supports (see nvidia-smi).",
-        )
+        found = f"driver {driver} is installed, but this torch cannot use it"
+        supported = "Install a torch whose CUDA version the driver supports (see nvidia-smi)."
+        yield broken("GPUs", found, supported)
         return
     if torch["count"] < devices:
-        yield broken(
-            "GPUs",
-            f"{torch['count']} here; devices={devices} requested",
-            "Request fewer devices, or a node (or a job) with more GPUs.",
-        )
+        found = f"{torch['count']} here; devices={devices} requested"
+        yield broken("GPUs", found, "Request fewer devices, or a node (or a job) with more GPUs.")
     else:
         yield good("GPUs", f"{torch['count']}, driver {driver}")
     if not torch["nccl"]:
-        yield broken(
-            "NCCL",
-            "is not in this build of torch",
-            "Ranks on GPUs need it: install another build of torch.",
-        )
+        yield broken("NCCL", "is not in this build of torch", remedy.format(" on GPUs"))
 
 
 def shared_memory_check(folder: Path) -> Check:
     """Shared memory, for the data sets that runs share."""
     if not folder.is_dir():
-        return warning(
-            str(folder),
-            "does not exist",
-            "Runs then share data sets through a temporary folder, which is slower.",
-        )
+        remedy = "Runs then share data sets through a temporary folder, which is slower."
+        return warning(str(folder), "does not exist", remedy)
     free_gib = shutil.disk_usage(folder).free / _GIB
     if free_gib < _SMALLEST_SHM_GIB:
-        return warning(
-            str(folder),
-            f"{free_gib:.2f} GiB free",
-            "Shared data sets may not fit. In a container: --shm-size or --ipc=host.",
-        )
+        remedy = "Shared data sets may not fit. In a container: --shm-size or --ipc=host."
+        return warning(str(folder), f"{free_gib:.2f} GiB free", remedy)
     return good(str(folder), f"{free_gib:.1f} GiB free")
 
 
@@ -132,19 +110,14 @@ def interface_checks(environment: dict[str, str], *, hostname: str) -> Iterator[
             )
         elif "lo" in names:
             yield broken(variable, "names lo, which cannot reach other nodes", f"Unset {variable}.")
-    yield _address_check(hostname)
-
-
-def _address_check(hostname: str) -> Check:
     try:
         address = socket.gethostbyname(hostname)
     except OSError:
-        return warning(
-            "host name",
-            f"{hostname} has no address",
-            "Runs over several nodes use the address from srun; NCCL may need NCCL_SOCKET_IFNAME.",
+        remedy = (
+            "Runs over several nodes use the address from srun; NCCL may need NCCL_SOCKET_IFNAME."
         )
-    if address.startswith("127."):
-        remark = "on this machine; torchrun over several machines needs --local-addr=ADDRESS"
-        return good("host name", f"{hostname} is {address} {remark}")
-    return good("host name", f"{hostname} is {address}")
+        yield warning("host name", f"{hostname} has no address", remedy)
+        return
+    remark = " on this machine; torchrun over several machines needs --local-addr=ADDRESS"
+    is_loopback = address.startswith("127.")
+    yield good("host name", f"{hostname} is {address}{remark if is_loopback else ''}")

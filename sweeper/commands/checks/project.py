@@ -41,16 +41,16 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
         yield warning("data", found, "Give the data set a length and indices.")
     else:
         yield good("data", found)
-    yield _of_first_steps(config, facts)
+    yield _first_steps_check(config, facts)
     for name, finding in facts["found"].items():
         severity = Severity.GOOD if finding["holds"] else Severity.WARNING
         yield Check(severity, name, finding["said"], finding["do"])
-    yield _of_batchnorm(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
+    yield _batchnorm_check(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
     if not facts["is_automatic"]:
         yield good("optimization", "manual: micro_batch x ranks must equal batch")
 
 
-def _of_first_steps(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Check:
+def _first_steps_check(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Check:
     """Whether a few steps and an evaluation raise anything, and whether the metric is logged."""
     try:
         why = why_failed(fill_config(dict(config), facts))
@@ -58,7 +58,8 @@ def _of_first_steps(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Chec
         why = str(error)
     if METRIC_NOT_LOGGED in why:
         is_given = config["metric_mode"] is not None
-        return (broken if is_given else warning)("metric", why.removeprefix("ValueError: "), _NAME)
+        remedy = "A sweep needs its name: metric=NAME metric_mode=max, or min."
+        return (broken if is_given else warning)("metric", why.removeprefix("ValueError: "), remedy)
     if why:
         return broken("first steps", why, "Runs on a CPU fail as well: correct it.")
     return good("first steps", "a few steps and an evaluation after them raise nothing")
@@ -77,10 +78,7 @@ def why_failed(config: Mapping[str, Any]) -> str:
     return found.values[0] if found.values else f"the process ended: {found.last_line}"
 
 
-_NAME = "A sweep needs its name: metric=NAME metric_mode=max, or min."
-
-
-def _of_batchnorm(bn_span: int | str | None, *, has_batchnorm: bool) -> Check:
+def _batchnorm_check(bn_span: int | str | None, *, has_batchnorm: bool) -> Check:
     if not has_batchnorm:
         return good(FIXED_BATCHNORM, "the model has no BatchNorm")
     if isinstance(bn_span, int):
