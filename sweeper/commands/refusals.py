@@ -33,32 +33,28 @@ _HYDRAS = ("Config group override must", "No config source", "Expecting one subc
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
     """Print why nothing was started; return the exit code."""
+    words = sys.argv[1:]
+    presets = [word for word in words if word.startswith(("+recipe=", "+experiment="))]
     is_ours = type(error) is ValueError and not str(error).startswith(_HYDRAS)
-    lines = str(error) if is_ours else sentence(error, sys.argv[1:])
-    lines = re.sub(r"(?m)^(\S+) must be a setting of .*$", _with_preset, lines)
-    lines = re.sub(r"(?m)^((\w+) must be a config key; got .*?\.) [A-Z].*$", _with_hint, lines)
-    sys.stderr.write("\n".join([heading, *map(fitted, lines.splitlines()), ""]))
+    lines = (str(error) if is_ours else sentence(error, words)).splitlines()
+    for number, line in enumerate(lines):
+        if setting := re.match(r"(\S+) must be a setting of ", line):
+            key = setting[1]
+            is_typed = any(word.lstrip("+~").startswith(f"{key}=") for word in words)
+            if presets and not is_typed:
+                remedy = f"It is set by {' or '.join(presets)}: add ~{key} to remove it."
+                lines[number] = f"{line} {remedy}"
+        elif unknown := re.match(r"((\w+) must be a config key; got .*?\.) [A-Z].*$", line):
+            lines[number] = f"{unknown[1]} {hint(unknown[2])}"
+    sys.stderr.write("\n".join([heading, *map(fit_line, lines), ""]))
     return BAD_INPUT
 
 
-def fitted(line: str) -> str:
+def fit_line(line: str) -> str:
     """A line of a refusal, made printable and shortened if very long."""
     line = printable(line)
     half = _LONGEST // 2
     return line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}"
-
-
-def _with_preset(refused: re.Match[str]) -> str:
-    """For a setting that the user did not type, add which preset sets it and how to remove it."""
-    key, words = refused[1], sys.argv[1:]
-    presets = [word for word in words if word.startswith(("+recipe=", "+experiment="))]
-    if not presets or any(word.lstrip("+~").startswith(f"{key}=") for word in words):
-        return refused[0]
-    return f"{refused[0]} It is set by {' or '.join(presets)}: add ~{key} to remove it."
-
-
-def _with_hint(refused: re.Match[str]) -> str:
-    return f"{refused[1]} {hint(refused[2])}"
 
 
 def check_dashes(words: Sequence[str]) -> None:
@@ -73,14 +69,10 @@ def check_dashes(words: Sequence[str]) -> None:
             raise ValueError(msg)
 
 
-#: Flags of Hydra's by which its primary config is replaced.
-_OF_PRIMARY = ("--config-name", "-cn", "--config-path", "-cp")
-
-
 def check_primary(words: Iterable[str]) -> None:
     """ValueError for another primary config than ours, which has the keys and their defaults."""
     for word in words:
-        if word.partition("=")[0] in _OF_PRIMARY:
+        if word.partition("=")[0] in {"--config-name", "-cn", "--config-path", "-cp"}:
             msg = (
                 f"The primary config must be sweeper's own, which has every key; got {word}. Put "
                 "your settings into FOLDER/experiment/NAME.yaml, with # @package _global_ in its "
@@ -98,43 +90,40 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
     if unknown := re.match(r"Could not override '(?P<key>[^']*)'", text):
         inside = re.search(r"full_key: (\S+)", str(error.__cause__))
         key = inside[1] if inside else unknown[1]
-        return no_such_key(key, _typed(unknown[1], given), given)
-    if unknown_option := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
-        return no_such_option(unknown_option["group"], unknown_option["option"], text)
+        return no_such_key(key, _words_that_set(unknown[1], given), given)
+    if unknown := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
+        return no_such_option(unknown["group"], unknown["option"], text)
+    if missing := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
+        return f"{missing[2]} refers to {missing[1]}, which is not set. Write +{missing[1]}=VALUE."
+    if repeated := _sentence_on_repeats(text, given):
+        return repeated
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
     if isinstance(error, YAMLError | UnicodeDecodeError):
         joined = f"A config file must be YAML in UTF-8; got {joined}. Correct it."
-    rest = joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
-    return _missing(text) or _wrong_number(text, given) or rest
+    return joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
 
 
-def _missing(text: str) -> str:
-    """A sentence on a reference to a key that nothing sets; empty if that is not the error."""
-    if found := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
-        return f"{found[2]} refers to {found[1]}, which is not set. Write +{found[1]}=VALUE."
-    return ""
-
-
-def _wrong_number(text: str, given: Sequence[str]) -> str:
+def _sentence_on_repeats(text: str, given: Sequence[str]) -> str:
     """A sentence on a key with several values where one is allowed; empty for another error."""
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=]*)=", text):
         key = found[1].lstrip("+")
         return (
-            f"{key} must have one value in a single run; got {_typed(key, given)}. For a run at "
-            "each value: sweeper -m; sweeper plan lists the runs."
+            f"{key} must have one value in a single run; got {_words_that_set(key, given)}. For a "
+            "run at each value: sweeper -m; sweeper plan lists the runs."
         )
-    if found := re.search(r"(?:An item is already at '|Multiple values for )([\w/]+)", text):
-        key, typed = found[1], _typed(found[1], given)
-        if " " in typed:
-            each = f"For a run with each: +{key}=A,B."
-            remedy = "Give each a command of its own." if key == "experiment" else each
-            return f"{key} must be chosen once; got {typed}. {remedy}"
+    found = re.search(r"(?:An item is already at '|Multiple values for )([\w/]+)", text)
+    if not found:
+        return ""
+    key, typed = found[1], _words_that_set(found[1], given)
+    if " " not in typed:
         return f"{key} must be set without +; got {typed}. Write {typed.lstrip('+')}."
-    return ""
+    each = f"For a run with each: +{key}=A,B."
+    remedy = "Give each a command of its own." if key == "experiment" else each
+    return f"{key} must be chosen once; got {typed}. {remedy}"
 
 
-def _typed(key: str, given: Sequence[str]) -> str:
+def _words_that_set(key: str, given: Sequence[str]) -> str:
     """The words of a command that set a key; the key itself if there are none."""
     return " ".join(word for word in given if word.lstrip("+~").partition("=")[0] == key) or key
 
@@ -159,7 +148,8 @@ def unreadable(word: str, reason: str) -> str:
     """Why a word cannot be parsed in Hydra's grammar; `reason` may be empty."""
     key, equals, value = word.partition("=")
     reason = f" ({reason})" if reason else ""
-    unclosed = "".join(end for sign, end in _ENDS.items() if value.count(sign) > value.count(end))
+    brackets = ("()", "[]", "{}")
+    unclosed = "".join(end for sign, end in brackets if value.count(sign) > value.count(end))
     if not equals or not key.strip("+~") or key != key.strip():
         remedy = "Put no spaces around = or between values: batch=256,512."
     elif value.startswith("="):
@@ -176,9 +166,6 @@ def unreadable(word: str, reason: str) -> str:
         quoted = value.strip("'\"").replace('"', '\\"')
         remedy = "Quote a value that has spaces or signs: " + shlex.quote(f'{key}="{quoted}"') + "."
     return f"An override must be KEY=VALUE in Hydra's syntax; got {word!r}{reason}. {remedy}"
-
-
-_ENDS = {"(": ")", "[": "]", "{": "}"}
 
 
 def check_config_dir(folder: str, words: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 from sweeper.commands import project_facts
 from sweeper.commands.plan import plan_lines, show
 from sweeper.commands.project_facts import add_facts
-from sweeper.commands.refusals import fitted
+from sweeper.commands.refusals import fit_line
 from sweeper.planning.plan import plan
 from sweeper.spec.run_memory import CPU
 from sweeper.spec.sentences import printable
@@ -83,7 +83,7 @@ def refusal(config: Config) -> str:
     except ValueError as error:
         if type(error) is not ValueError:
             raise
-        return "\n".join(map(fitted, str(error).splitlines()))
+        return "\n".join(map(fit_line, str(error).splitlines()))
     finally:
         signal.alarm(0)
     return ""
