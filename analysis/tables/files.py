@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from sweeper.spec.sentences import printable
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
-from sweeper.store.table_files import with_nulls
+from sweeper.store.table_files import add_missing_columns
 
 #: How often a folder is read again while its files keep changing.
 _READINGS = 20
@@ -166,7 +166,7 @@ def _read_one(path: Path, schema: pa.Schema) -> pa.Table:
         check_version(written.metadata)
         later = LATER & {*schema.names}
         _check_columns([name for name in schema.names if name not in later], written.names)
-        table = with_nulls(file.read(columns=schema.names), later)
+        table = add_missing_columns(file.read(columns=schema.names), later)
         table = table.select(schema.names).cast(schema)
     _check_rows(table)
     return table

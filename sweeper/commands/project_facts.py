@@ -93,7 +93,13 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if "num_train_examples" not in data:
         config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
     if facts.get("is_iterable"):
-        _check_iterable(config)
+        if (ranks := config["devices"] * config["num_nodes"]) > 1:
+            msg = (
+                "devices x num_nodes must be 1 with an iterable-only data set, whose examples "
+                f"cannot be divided among ranks; got {ranks} ranks, data._target_="
+                f"{data['_target_']}. Train on one rank, or give the data set a length and indices."
+            )
+            raise ValueError(msg)
         config["data_order"] = "counted"
     if is_ours(config["module"]["_target_"]):
         return config
@@ -105,22 +111,6 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
-
-
-def _check_iterable(config: Config) -> None:
-    """Refuse several ranks for iterable data, whose examples cannot be divided among them.
-
-    Raises:
-        ValueError: if there are any.
-    """
-    if (ranks := config["devices"] * config["num_nodes"]) > 1:
-        msg = (
-            "devices x num_nodes must be 1 with an iterable-only data set, whose examples cannot "
-            f"be divided among ranks; got {ranks} ranks, data._target_="
-            f"{config['data']['_target_']}. Train on one rank, or give the data set a length and "
-            "indices."
-        )
-        raise ValueError(msg)
 
 
 def _check_manual(config: Config) -> None:

@@ -38,50 +38,41 @@ _ADDED = ("cluster", "experiment", "recipe")
 
 def check_key(override: Override, config: Any) -> None:
     """ValueError for a key that a composed config does not have."""
-    node, seen = config, list[str]()
-    for name in override.key_or_group.split("."):
-        if not isinstance(node, dict) or name not in node:
-            raise ValueError(_no_key_in(override, node, ".".join(seen)))
-        node = node[name]
-        seen.append(name)
-
-
-def _no_key_in(override: Override, node: Any, inside: str) -> str:
-    """Why an override cannot be applied.
-
-    `inside` is the part of its key that exists, empty if none does, and `node` the value there.
-    """
     key, given = override.key_or_group, override.input_line or ""
-    known = [str(name) for name in node] if isinstance(node, dict) else []
-    prefix = f"{inside}." if inside else ""
-    word = key.removeprefix(prefix).split(".")[0]
-    if inside in _OWN and not is_ours(str(node["_target_"])):
-        return _no_key(key, given, _to_add(given))
-    keys = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(sorted(known))}."
-    if not known:
-        keys = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
-    like = "" if _other_name(key.rpartition(".")[2]) else did_you_mean(word, known, prefix)
-    return _no_key(key, given, like or _of_others(key) or meant_by(key) or keys)
+    node, inside = config, ""  # the part of the key that exists, and the value there
+    for word in key.split("."):
+        if isinstance(node, dict) and word in node:
+            node, inside = node[word], f"{inside}.{word}".lstrip(".")
+            continue
+        known = sorted(str(name) for name in node) if isinstance(node, dict) else []
+        is_renamed = _other_name(key.rpartition(".")[2])
+        like = "" if is_renamed else did_you_mean(word, known, f"{inside}." if inside else "")
+        if inside in _OWN and not is_ours(str(node["_target_"])):
+            remedy = _add_argument(given)
+        elif found := like or _options_that_have(key) or meant_by(key):
+            remedy = found
+        elif known:
+            remedy = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(known)}."
+        else:
+            remedy = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
+        msg = f"{key} must be a config key; got {given}. {remedy}"
+        raise ValueError(msg)
 
 
 def no_such_key(key: str, typed: str, given: Sequence[str]) -> str:
     """Why Hydra did not find a key that a command sets."""
     if any(word.startswith(f"{key.partition('.')[0]}._target_=") for word in given):
-        remedy = _to_add(typed)
+        remedy = _add_argument(typed)
     elif key in _ADDED and "=" in typed:
         remedy = f"Write +{typed}, which adds it."
     elif key == "callbacks" and "=" in typed:
         remedy = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
     else:
         remedy = hint(key)
-    return _no_key(key, typed, remedy)
+    return f"{key} must be a config key; got {typed}. {remedy}"
 
 
-def _no_key(key: str, given: str, remedy: str) -> str:
-    return f"{key} must be a config key; got {given}. {remedy}"
-
-
-def _to_add(given: str) -> str:
+def _add_argument(given: str) -> str:
     return f"Write +{given}, if it is an argument of your class."
 
 
@@ -92,8 +83,8 @@ def hint(key: str) -> str:
     known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *OF_PLUGINS]
     group, _, word = key.rpartition(".")
     like = did_you_mean(word, [name for name in keys if name == word] if group else known)
-    of_what = "hydra" if key.startswith("hydra.") else "job"
-    return _of_others(key) or meant_by(key) or like or f"See them all with --cfg {of_what}."
+    what = "hydra" if key.startswith("hydra.") else "job"
+    return _options_that_have(key) or meant_by(key) or like or f"See them all with --cfg {what}."
 
 
 def no_such_option(group: str, option: str, text: str) -> str:
@@ -112,13 +103,13 @@ def meant_by(key: str) -> str:
         return f"Did you mean {found}?"
     settings = _settings()
     if group:
-        of_group = [s.rpartition(".")[2] for s in settings if s.startswith(f"{group}.")]
-        return did_you_mean(word, of_group, f"{group}.")
+        in_group = [s.rpartition(".")[2] for s in settings if s.startswith(f"{group}.")]
+        return did_you_mean(word, in_group, f"{group}.")
     having = [name for name in settings if name.endswith(f".{word}")]
     return f"Did you mean {having[0]}?" if having else ""
 
 
-def _of_others(key: str) -> str:
+def _options_that_have(key: str) -> str:
     """The options of a group that have a key which the chosen one lacks; empty if none has it."""
     group, having = key.partition(".")[0], _settings().get(key)
     if not having:

@@ -54,7 +54,7 @@ def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
     return rows
 
 
-def take_out(results: Path, run_ids: Collection[str]) -> None:
+def unmerge_rows(results: Path, run_ids: Collection[str]) -> None:
     """Move the merged rows of these runs back into files of their own."""
     if not any(row.run_id in run_ids for row in compacted(results)):
         return

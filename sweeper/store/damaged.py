@@ -45,7 +45,7 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
         if path.name.startswith(COMPACT_PREFIX):
             msg = (
                 f"A merged file must be intact; {path} is damaged. Restore a copy, or, "
-                f"to train its runs again: {_by_hand(path, ledger.results / 'damaged')}"
+                f"to train its runs again: {_move_commands(path, ledger.results / 'damaged')}"
             )
             raise ValueError(msg)
     for path in found:
@@ -62,7 +62,7 @@ def consequence(path: Path) -> str:
     return f"{path} is damaged: the next sweep {does}"
 
 
-def _by_hand(path: Path, folder: Path) -> str:
+def _move_commands(path: Path, folder: Path) -> str:
     """The shell commands that move a file, with the others of its runs, into a folder."""
     others = [(p, folder / f"{p.parent.name}-{p.name}") for p in _files_of_same_runs(path)]
     commands = [["mkdir", "-p", folder], *(["mv", *pair] for pair in others)]

@@ -225,9 +225,9 @@ class Ledger:
 
     def supersede(self, run_ids: Collection[str]) -> None:
         """Archive the current rows of these runs, so that they can run again."""
-        from sweeper.store.compaction import take_out  # pyarrow: 0.2 s
+        from sweeper.store.compaction import unmerge_rows  # pyarrow: 0.2 s
 
-        take_out(self.results, run_ids)
+        unmerge_rows(self.results, run_ids)
         for run_id, ended in self.ended().items():
             if run_id in run_ids:
                 self._supersede(ended)

@@ -36,7 +36,7 @@ def own_code(targets: Iterable[str]) -> dict[str, str]:
     Returns:
         A hash of 8 hexadecimal digits for each path, relative to the folder that holds the package.
     """
-    files = [pair for top in _with_imports(own_tops(targets)) for pair in _sources(top)]
+    files = [pair for top in _add_imports(own_tops(targets)) for pair in _sources(top)]
     return {path: _hash(file) for path, file in files}
 
 
@@ -46,7 +46,7 @@ def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(filter(_is_own, tops - _OURS)))
 
 
-def _with_imports(tops: Iterable[str]) -> Sequence[str]:
+def _add_imports(tops: Iterable[str]) -> Sequence[str]:
     """These user packages and modules, with those that they import, directly or indirectly."""
     found = list(tops)
     for top in found:  # the list grows in the loop

@@ -69,10 +69,10 @@ def read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     with open_table(path) as file:  # read_table would import pandas first
         present = file.schema_arrow.names
         table = file.read(columns=[name for name in columns if name in present])
-    return with_nulls(table, columns).select(list(columns))
+    return add_missing_columns(table, columns).select(list(columns))
 
 
-def with_nulls(table: pa.Table, names: Iterable[str]) -> pa.Table:
+def add_missing_columns(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """A table, with those of these columns that it lacks added as null."""
     for name in names:
         if name not in table.column_names:
@@ -107,7 +107,7 @@ def read_whole(path: Path, kind: str) -> pa.Table:
     with open_table(path) as file:
         check_version(file.schema_arrow.metadata)
         schema = arrow_schema(TABLES[kind])
-        table = with_nulls(file.read(columns=schema.names), LATER & {*schema.names})
+        table = add_missing_columns(file.read(columns=schema.names), LATER & {*schema.names})
         if missing := sorted({*schema.names} - {*table.column_names}):
             msg = f"a file of {kind} must have every column; {path} lacks {', '.join(missing)}."
             raise ValueError(msg)
