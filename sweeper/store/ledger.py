@@ -26,16 +26,6 @@ from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 _COMPACT = COMPACT_PREFIX.rstrip("-")
 
 
-def _unusable(path: str) -> str:
-    """Why a path cannot be a folder, as part of a sentence; empty if it can."""
-    try:
-        return "" if stat.S_ISDIR(os.stat(path).st_mode) else ", which is a file"  # noqa: PTH116
-    except FileNotFoundError:  # it can probably be made
-        return ""
-    except (OSError, ValueError) as error:
-        return f" ({getattr(error, 'strerror', None) or error})"
-
-
 class Ledger:
     """A results folder, which is created when the first run starts."""
 
@@ -47,9 +37,16 @@ class Ledger:
     @classmethod
     def at(cls, results: object) -> "Ledger":
         """The ledger that `results` names; ValueError if it cannot be the path of a folder."""
-        reason = _unusable(results) if isinstance(results, str) else ""
-        if isinstance(results, str) and results.strip() and not reason:
-            return cls(Path(results))
+        reason = ""
+        if isinstance(results, str) and results.strip():
+            try:
+                if stat.S_ISDIR(os.stat(results).st_mode):  # noqa: PTH116  a path may be invalid
+                    return cls(Path(results))
+                reason = ", which is a file"
+            except FileNotFoundError:  # it can probably be made
+                return cls(Path(results))
+            except (OSError, ValueError) as error:
+                reason = f" ({getattr(error, 'strerror', None) or error})"
         msg = (
             f"results must be the path of a folder; got results={results!r}{reason}. "
             "Write results=FOLDER."
@@ -142,13 +139,13 @@ class Ledger:
         from sweeper.store.table_files import read_elapsed  # pyarrow: 0.2 s
 
         paths = sorted(self._curves.glob("*.parquet"))
-        own = [p for p in paths if p.name.partition("-")[0] in run_ids]
+        own = [path for path in paths if path.name.partition("-")[0] in run_ids]
         found = [row for path in own for row in read_elapsed(path, run_ids)]
-        left = {*run_ids} - {row["run_id"] for row in found}
+        lacking = {*run_ids} - {row["run_id"] for row in found}
         for path in paths:
-            if left and path.name.startswith(COMPACT_PREFIX):
-                found += (rows := read_elapsed(path, left))
-                left -= {row["run_id"] for row in rows}
+            if lacking and path.name.startswith(COMPACT_PREFIX):
+                found += (rows := read_elapsed(path, lacking))
+                lacking -= {row["run_id"] for row in rows}
         rows = sorted(found, key=lambda row: row["attempt"])
         return {row["run_id"]: row["elapsed_s"] for row in rows}
 
@@ -210,7 +207,12 @@ class Ledger:
             for other in others:
                 self._supersede(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
-        if metrics := _metrics(curve, keys):
+        metrics = [
+            {**keys, "epoch": epoch["epoch"], "step": epoch["step"], "name": name, "value": value}
+            for epoch in curve
+            for name, value in epoch.get("metrics", {}).items()
+        ]
+        if metrics:
             write_rows(metrics, root / "metrics" / now.name_in("metrics"))
         epochs = [{**keys, **epoch} for epoch in curve]
         write_rows(epochs, root / "curves" / now.name_in("curves"))
@@ -244,12 +246,3 @@ class Ledger:
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 (self.results / table / name).replace(folder / name)
-
-
-def _metrics(curve: Sequence[Mapping[str, Any]], keys: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the metrics table: one for each name that the module logged in an epoch."""
-    return [
-        {**keys, "epoch": row["epoch"], "step": row["step"], "name": name, "value": value}
-        for row in curve
-        for name, value in row.get("metrics", {}).items()
-    ]
