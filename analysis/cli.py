@@ -85,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     further.add_argument(
         "--most-seeds", type=whole_number(2, 1000), default=50, help="most seeds of a point (50)"
     )
-    further.add_argument("--target", type=float, help="metric level that counts as trained")
     further.add_argument("--json", action="store_true", help="print JSON, for scripts")
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
@@ -148,14 +147,14 @@ def _figures(options: argparse.Namespace) -> int:
 
 
 def _paper(options: argparse.Namespace) -> int:
-    from analysis.decide.missing import of_paper
+    from analysis.decide.missing import describe_missing
     from analysis.papers.draw import draw_paper
 
     runs = read_asked_runs(options)
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
     for path in draw_paper(options.name, measured, options.out, options.width):
         say(f"wrote {path}")
-    for text in of_paper(options.name, measured.runs, options.results[0]):
+    for text in describe_missing(options.name, measured.runs, options.results[0]):
         say(text)
     return 0
 
@@ -196,17 +195,15 @@ def _estimates(options: argparse.Namespace) -> int:
 
 
 def _next(options: argparse.Namespace) -> int:
+    from analysis.decide.proposal import as_json, proposals_text
     from analysis.decide.proposals import propose
-    from analysis.decide.words import as_json, in_words
     from analysis.papers.judge import judge_all
 
     measured = with_asked_metric(options, read_asked_runs(options))
-    check_target(options.target, measured.metric.unit)
     judged = judge_all(measured.runs, measured.curves)
-    found = propose(
-        measured, judged, price=options.price, most_seeds=options.most_seeds, target=options.target
-    )
-    for paragraph in [json.dumps(as_json(found), indent=1)] if options.json else in_words(found):
+    found = propose(measured, judged, price=options.price, most_seeds=options.most_seeds)
+    texts = [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
+    for paragraph in texts:
         say(paragraph)
     return 0
 

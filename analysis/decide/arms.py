@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from analysis.decide.command import Config, complete
-from analysis.papers.claim import PointValues, values_of
+from analysis.decide.command import Config, complete_config
 from analysis.papers.grid import Point, runs_at
 from analysis.papers.paper import Paper, own_point
-from analysis.stats.contrasts import Arms
-from analysis.tables.metric import Metric
 from analysis.tables.validity import ALIKE, confounds
 from analysis.tables.which_runs import ended
 from sweeper.spec.identity import MICRO
@@ -50,55 +46,38 @@ class Arm:
 
 def config_of(row: pd.Series, **changes: Any) -> Config:
     """The config of a run, with defaults for keys added since, and some keys changed."""
-    return {**complete(json.loads(row["config_json"])), **changes}
+    return {**complete_config(json.loads(row["config_json"])), **changes}
 
 
 def paper_arms(
     points: Sequence[Point], placed: pd.DataFrame, runs: pd.DataFrame, paper: Paper
 ) -> list[Arm]:
-    """The arms of a claim, translated into the batches and warmups of these runs."""
+    """The arms of a claim, translated into the batches and warmups of these runs.
+
+    A point that was not run takes its settings from a run of its rule, if possible of its batch.
+    """
     arms: list[Arm] = []
     for point, mask in zip(points, runs_at(placed, points), strict=True):
         here = placed[mask]
         if len(here):
             arms.append(Arm(str(point), here, config_of(here.iloc[0])))
             continue
-        like = _nearest(point, placed, runs)
+        same_batch = placed[placed["paper_batch"] == point.batch]
+        choices = [frame[frame["lr_rule"] == point.rule] for frame in (same_batch, runs)]
+        like = next(frame for frame in (*choices, same_batch, runs) if len(frame)).iloc[0]
         batch, warmup = own_point(point, paper, like.to_frame().T)
-        rule = config_of(like)["lr_rule"]
-        rule = rule if like["lr_rule"] == point.rule else {"name": point.rule}
-        config = config_of(like, batch=batch, warmup=warmup, lr_rule=rule)
-        arms.append(Arm(str(point), here, _split(config)))
+        config = config_of(like, batch=batch, warmup=warmup)
+        if like["lr_rule"] != point.rule:
+            config["lr_rule"] = {"name": point.rule}
+        split = {**config, "micro_batch": "auto"}  # if the old one does not divide the new batch
+        depends_on_split = "micro" in [config.get(key) for key in MICRO]
+        if not depends_on_split and not _layout(config) and _layout(split):
+            config = split
+        arms.append(Arm(str(point), here, config))
     return arms
 
 
-def _split(config: Config) -> Config:
-    """The config with a micro-batch that splits its batch, if that changes nothing else."""
-    is_free = "micro" not in [config.get(key) for key in MICRO]
-    chosen = {**config, "micro_batch": "auto"}
-    return chosen if is_free and not _laid_out(config) and _laid_out(chosen) else config
-
-
-def _nearest(point: Point, placed: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
-    """The run whose settings a point takes that was not run: of its rule, if possible its batch."""
-    of_batch = placed[placed["paper_batch"] == point.batch]
-    choices = [frame[frame["lr_rule"] == point.rule] for frame in (of_batch, runs)]
-    return next(frame for frame in (*choices, of_batch, runs) if len(frame)).iloc[0]
-
-
-def values_at(arms: Sequence[Arm], metric: Metric) -> PointValues:
-    """What the arms measured."""
-    return values_of([arm.ended for arm in arms], [arm.name for arm in arms], metric)
-
-
-def seen(values: PointValues) -> Arms:
-    """Means, variances and counts of the arms' values, as verdicts use them."""
-    with np.errstate(invalid="ignore"):
-        arms = Arms.of(values.finished)
-    return arms.floored(values.num_validation) if values.num_validation else arms
-
-
-def with_seeds(arms: Sequence[Arm], count: int) -> list[Config]:
+def add_seeds(arms: Sequence[Arm], count: int) -> list[Config]:
     """The runs that bring every arm to `count` seeds, the same ones in all arms if possible."""
     used = Counter(seed for arm in arms for seed in arm.seeds)
     known = sorted(sorted(used), key=lambda seed: -used[seed])
@@ -111,7 +90,7 @@ def with_seeds(arms: Sequence[Arm], count: int) -> list[Config]:
     return found
 
 
-def differences(
+def compare_settings(
     arms: Sequence[Arm], added: Sequence[Config], commit: str | None = None
 ) -> list[str]:
     """What arms would differ in besides the question if runs were added, in words.
@@ -129,7 +108,7 @@ def differences(
     new: list[dict[str, Any]] = []
     for point, config in {_point(config): config for config in added}.items():
         arm = present.get(point)
-        row = dict(like) | _laid_out(config, like)
+        row = dict(like) | _layout(config, like)
         if arm and len(arm.ended):
             row = arm.ended.iloc[0]
         name = arm.name if arm else "what is added"
@@ -142,33 +121,33 @@ def _point(config: Config) -> str:
     return json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
 
 
-def repeated(arms: Sequence[Arm], added: Sequence[Config]) -> list[Config]:
+def repeat_alike(arms: Sequence[Arm], added: Sequence[Config]) -> list[Config]:
     """The added runs and all that they are compared with, at all seeds and alike in all else.
 
     Raises:
         ValueError: if no BatchNorm span of theirs is possible for all.
     """
     configs = [arm.config for arm in arms] + list(added)
-    points = {_point(config): config for config in configs}
-    seeds = {seed for arm in arms for seed in arm.seeds} | {int(one["seed"]) for one in added}
-    common = {key: _most(configs, key) for key in ("devices", "num_nodes")}
-    alike = [{**config, **common} for config in points.values()]
-    spans = [span for arm in arms for span in arm.ended["bn_span"].dropna().unique()]
-    alike = _of_one_span(alike, [int(span) for span in spans])
+    seeds = {seed for arm in arms for seed in arm.seeds} | {int(c["seed"]) for c in added}
+    counts = {key: Counter(config[key] for config in configs) for key in ("devices", "num_nodes")}
+    common = {key: count.most_common(1)[0][0] for key, count in counts.items()}
+    points = {_point(config): {**config, **common} for config in configs}
+    spans = [int(s) for arm in arms for s in arm.ended["bn_span"].dropna().unique()]
+    alike = _with_common_span(list(points.values()), spans)
     return [{**point, "seed": seed} for point in alike for seed in sorted(seeds)]
 
 
-def _of_one_span(configs: list[Config], spans: list[int]) -> list[Config]:
+def _with_common_span(configs: list[Config], spans: list[int]) -> list[Config]:
     """The runs with the most frequent of several BatchNorm spans that is possible for all."""
-    laid_out = [_laid_out(config) for config in configs]
-    spans = spans + [int(layout["bn_span"]) for layout in laid_out if layout.get("bn_span")]
-    if len({*spans}) < 2 or not all(laid_out):  # impossible runs are refused elsewhere
+    layouts = [_layout(config) for config in configs]
+    spans = spans + [int(layout["bn_span"]) for layout in layouts if layout.get("bn_span")]
+    if len({*spans}) < 2 or not all(layouts):  # impossible runs are refused elsewhere
         return configs
     for span, _ in Counter(spans).most_common():
         for micro_batch in ("auto", span):  # auto is refused where its limit is below the span
             own = {"bn_span": span, "micro_batch": micro_batch}
             alike = [{**config, **own} for config in configs]
-            if all(map(_laid_out, alike)):
+            if all(map(_layout, alike)):
                 return alike
     listed = ", ".join(map(str, sorted({*spans})))
     msg = (
@@ -178,7 +157,7 @@ def _of_one_span(configs: list[Config], spans: list[int]) -> list[Config]:
     raise ValueError(msg)
 
 
-def _laid_out(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str, Any]:
+def _layout(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str, Any]:
     """The columns of its layout that a run would have, of those that a run like it recorded.
 
     Empty if the run is not possible.
@@ -189,7 +168,3 @@ def _laid_out(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str
         return {}
     names = ("bn_span", "world_size")
     return {name: row[name] for name in names if like is None or pd.notna(like[name])}
-
-
-def _most(configs: Sequence[Config], key: str) -> Any:
-    return Counter(config[key] for config in configs).most_common(1)[0][0]

@@ -6,30 +6,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.decide.arms import (
-    Arm,
-    config_of,
-    differences,
-    paper_arms,
-    seen,
-    values_at,
-    with_seeds,
-)
-from analysis.decide.edges import edges_of_warmup, of_edges
+from analysis.decide.arms import Arm, add_seeds, compare_settings, config_of, paper_arms
+from analysis.decide.edges import propose_longer_grid, warmup_edges
 from analysis.decide.expected import (
     UNKNOWN,
     expected_exponent,
     expected_interval,
-    fewest_by_rank,
+    fewest_seeds_by_rank,
     seeds_for_exponent,
 )
-from analysis.decide.proposal import Proposal, joined
+from analysis.decide.proposal import Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Verdict, runs_about
+from analysis.papers.claim import LACKING, UNDECIDED, Verdict, runs_about, values_of
 from analysis.papers.grid import Point
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
-from analysis.stats.contrasts import ONE_SIDED, Contrasts
+from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts
 from analysis.stats.optimum import best_warmups
 from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Metric
@@ -60,45 +52,37 @@ class OpenClaim:
     num_claims: int = 1
     only_there: str = ""
 
-    @property
-    def text(self) -> str:
-        """The claim and where it stands."""
-        return f"{self.verdict.text} ({self.verdict.where})"
-
 
 def open_claims(judged: Sequence[Judged]) -> Iterator[OpenClaim]:
     """The claims, of papers that the runs speak to, that are not decidable."""
-    for of_one in judged:
-        if of_one.is_asked:
-            yield from _of_paper(of_one) if of_one.paper in PAPERS else _of_limit(of_one)
+    for paper in judged:
+        if paper.is_asked:
+            is_grid = paper.paper in PAPERS
+            yield from _open_claims_of_grid(paper) if is_grid else _open_claims_of_limit(paper)
 
 
-def _of_paper(judged: Judged) -> Iterator[OpenClaim]:
+def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
     paper, runs = PAPERS[judged.paper], judged.compared.runs
     placed = place_runs(runs, paper)
     for claim, verdict in zip(paper.claims, judged.verdicts, strict=True):
         if verdict.verdict == UNDECIDED:
-            only_there = claim.only_there and not paper.is_protocol_of(runs)
             about = ended(runs_about(claim, placed))
-            seen_at = zip(
-                about["paper_batch"], about["paper_warmup"], about["lr_rule"], strict=True
-            )
-            points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen_at)])
+            seen = about[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False)
+            points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
             yield OpenClaim(
                 verdict=verdict,
                 arms=paper_arms([*points], placed, runs, paper),
                 contrasts=claim.contrasts,
                 metric=claim.metric,
                 num_claims=len(paper.claims),
-                only_there=claim.only_there if only_there else "",
+                only_there="" if paper.is_protocol_of(runs) else claim.only_there,
             )
 
 
-def _of_limit(judged: Judged) -> Iterator[OpenClaim]:
+def _open_claims_of_limit(judged: Judged) -> Iterator[OpenClaim]:
     gain, drift = judged.verdicts
-    runs = judged.compared.runs
     if gain.verdict == UNDECIDED and gain.num_seeds:
-        groups = limit2020.at_largest_batch(runs).groupby("optimizer")
+        groups = limit2020.at_largest_batch(judged.compared.runs).groupby("optimizer")
         by_name = {str(name): rows for name, rows in groups}
         arms = [
             Arm(name, by_name[name], config_of(by_name[name].iloc[0]))
@@ -110,96 +94,87 @@ def _of_limit(judged: Judged) -> Iterator[OpenClaim]:
         yield OpenClaim(verdict=drift, arms=[], contrasts=None)
 
 
-def of_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
+def propose_for_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
     """What to run for a claim that is not decidable."""
     verdict = claim.verdict
-    blank = Proposal(question=claim.text, now=(verdict.low, verdict.high), unit=verdict.unit)
-    if why := _hopeless(claim):
-        return replace(blank, why=why)
-    if min(len(arm.seeds) for arm in claim.arms) < 2:
-        return _first_look(claim, blank)
-    if differences(claim.arms, ()):
-        return joined(claim.arms, (), replace(blank, why="with all other settings made equal"))
-    contrasts = claim.contrasts
-    return (
-        _of_exponent(claim, blank, most_seeds)
-        if contrasts is None
-        else _of_contrasts(claim, contrasts, blank, most_seeds)
+    blank = Proposal(
+        question=f"{verdict.text} ({verdict.where})",
+        now=(verdict.low, verdict.high),
+        unit=verdict.unit,
     )
-
-
-def _hopeless(claim: OpenClaim) -> str:
-    """Why no runs decide a claim, whatever they measure; else empty."""
-    why = claim.verdict.why
-    if claim.only_there or not claim.arms or why.startswith(LACKING):
-        return claim.only_there or why
+    if claim.only_there or not claim.arms or verdict.why.startswith(LACKING):
+        return replace(blank, why=claim.only_there or verdict.why)
     if same_arms(pd.concat([arm.runs[[*ARM, "lr_series_hash"]] for arm in claim.arms])):
-        return f"{why}; only other settings tell these arms apart"
-    return ""
+        return replace(blank, why=f"{verdict.why}; only other settings tell these arms apart")
+    is_new = min(len(arm.seeds) for arm in claim.arms) < 2
+    if not is_new and compare_settings(claim.arms, ()):
+        blank = replace(blank, why="with all other settings made equal")
+        return propose_runs(claim.arms, (), blank)
+    if claim.contrasts is not None:
+        return _propose_for_contrasts(claim, claim.contrasts, blank, most_seeds, is_new=is_new)
+    if is_new:
+        count, why = _first_seeds(claim)
+        return propose_runs(claim.arms, add_seeds(claim.arms, count), replace(blank, why=why))
+    return _propose_for_exponent(claim, blank, most_seeds)
 
 
-def _first_look(claim: OpenClaim, blank: Proposal) -> Proposal:
-    """Enough seeds at each point for a first judgement: as many as most points have."""
+def _first_seeds(claim: OpenClaim) -> tuple[int, str]:
+    """Seeds at each point for a first judgement, as many as most points have; and why."""
     counts = np.array([len(arm.seeds) for arm in claim.arms])
     there = counts[counts > 1]
     count = max(FEWEST_SEEDS, int(np.median(there)) if len(there) else 0)
-    why = f"{count} seeds at each point, so that the claim can be judged"
-    added = with_seeds(claim.arms, count)
-    expected = UNKNOWN
-    if claim.contrasts is not None:
-        arms = seen(values_at(claim.arms, claim.metric))
-        expected = expected_interval(claim.contrasts, arms, np.maximum(counts, count))
-    return joined(claim.arms, added, replace(blank, why=why, expected=expected))
+    return count, f"{count} seeds at each point, so that the claim can be judged"
 
 
-def _of_contrasts(
-    claim: OpenClaim, contrasts: Contrasts, blank: Proposal, most_seeds: int
+def _propose_for_contrasts(
+    claim: OpenClaim, contrasts: Contrasts, blank: Proposal, most_seeds: int, *, is_new: bool
 ) -> Proposal:
-    verdict, values = claim.verdict, values_at(claim.arms, claim.metric)
-    used = contrasts.uses.any(axis=0)
-    needed = verdict.seeds_needed
-    why = f"about {needed} seeds per point would show {_amount(verdict.seeds_for, verdict.unit)}"
-    if (np.array(values.num_diverged)[used] > 0).any():
-        of_each = int(contrasts.uses.sum(axis=1).max())
-        needed = fewest_by_rank(of_each, ONE_SIDED / claim.num_claims)
+    verdict = claim.verdict
+    values = values_of(
+        [arm.ended for arm in claim.arms], [arm.name for arm in claim.arms], claim.metric
+    )
+    with np.errstate(invalid="ignore"):  # of points without runs
+        arms = Arms.of(values.finished)
+    arms = arms.floored(values.num_validation) if values.num_validation else arms
+    needed, counts = verdict.seeds_needed, arms.counts
+    if is_new:
+        needed, why = _first_seeds(claim)
+        counts = np.array([len(arm.seeds) for arm in claim.arms])
+    elif (np.array(values.num_diverged)[contrasts.uses.any(axis=0)] > 0).any():
+        num_arms = int(contrasts.uses.sum(axis=1).max())
+        needed = fewest_seeds_by_rank(num_arms, ONE_SIDED / claim.num_claims)
         why = f"runs diverged, and a rank test needs {needed} or more seeds per point"
         if needed <= verdict.num_seeds:
             why = "runs diverged in about equal shares: ranks do not tell the arms apart"
             return replace(blank, why=why)
-    if needed < 0:
+    elif needed < 0:
         return replace(blank, why=verdict.why)
-    counts = np.array([len(v) for v in values.finished])
-    arms = seen(values)
-    if needed > most_seeds:
+    else:
+        amount = f"{verdict.seeds_for:.3g} {verdict.unit}".strip()
+        if verdict.unit == "accuracy":
+            amount = f"{100 * verdict.seeds_for:.3g} points"
+        why = f"about {needed} seeds per point would show {amount}"
+    if needed > most_seeds and not is_new:
         most = expected_interval(contrasts, arms, np.maximum(counts, most_seeds))
         why = f"no number of seeds up to {most_seeds} is sure to decide this: {why}"
         return replace(blank, why=why, expected=most)
     expected = expected_interval(contrasts, arms, np.maximum(counts, needed))
-    added = with_seeds(claim.arms, needed)
-    return joined(claim.arms, added, replace(blank, why=why, expected=expected))
+    added = add_seeds(claim.arms, needed)
+    return propose_runs(claim.arms, added, replace(blank, why=why, expected=expected))
 
 
-def _of_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) -> Proposal:
+def _propose_for_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) -> Proposal:
     rows = pd.concat([arm.runs for arm in claim.arms])
-    if at_edge := edges_of_warmup(rows, claim.metric):
-        found = of_edges(at_edge)
+    if at_edge := warmup_edges(rows, claim.metric):
+        found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
-    rng = fixed_rng()
-    optima = best_warmups(ended(rows), rng, metric=claim.metric)
+    optima = best_warmups(ended(rows), fixed_rng(), metric=claim.metric)
     if optima.is_rejected:
         return replace(blank, why=f"no number of seeds decides this: {optima.note}")
     needed = seeds_for_exponent(optima, claim.num_claims, most_seeds)
     if needed < 0:
         why = f"no number of seeds up to {most_seeds} is sure to decide this"
         return replace(blank, why=why)
-    return joined(
-        claim.arms,
-        with_seeds(claim.arms, needed),
-        replace(
-            blank, why=f"about {needed} seeds per point", expected=expected_exponent(optima, needed)
-        ),
-    )
-
-
-def _amount(value: float, unit: str) -> str:
-    return f"{100 * value:.3g} points" if unit == "accuracy" else f"{value:.3g} {unit}".strip()
+    expected = expected_exponent(optima, needed)
+    blank = replace(blank, why=f"about {needed} seeds per point", expected=expected)
+    return propose_runs(claim.arms, add_seeds(claim.arms, needed), blank)

@@ -1,42 +1,26 @@
 """Points of a paper that were not run, with commands that train them in the runs' own settings."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from analysis.decide.arms import config_of, paper_arms
-from analysis.decide.command import Config, commands
-from analysis.decide.presets import composed
+from analysis.decide.command import Config, sweep_commands
+from analysis.decide.presets import compose
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.grid import Point, missing_points
-from analysis.papers.paper import IMAGENET_EXAMPLES, Paper, nearest_runs, own_batch, place_runs
+from analysis.papers.paper import IMAGENET_EXAMPLES, nearest_runs, own_batch, place_runs
 from analysis.tables.which_runs import ended
 from sweeper.spec.run_spec import stored_run_spec
 
 #: Keys of the config that a recipe of an optimizers' study sets.
-_OF_RECIPE = (*limit2020.RECIPE, "warmup", "lr_rule")
+_RECIPE_KEYS = (*limit2020.RECIPE, "warmup", "lr_rule")
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A point that was not run.
-
-    Attributes:
-        name: in words.
-        config: of its runs, with any seed.
-        has_failed: whether a run of it failed, and is not tried again unless asked.
-    """
-
-    name: str
-    config: Config
-    has_failed: bool = False
-
-
-def of_paper(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
+def describe_missing(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
     """The points that a paper's figures lack, with the commands that train them; one text each."""
     if name == limit2020.NAME:
-        yield from _of_optimizers(runs, results)
+        yield from _describe_missing_optimizers(runs, results)
         return
     paper = PAPERS[name]
     compared = nearest_runs(runs, paper).runs
@@ -46,23 +30,15 @@ def of_paper(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
         lacking.setdefault((*missing_points(placed, figure),), []).append(figure.name)
     for gaps, names in lacking.items():
         if gaps:
-            yield _of_figures(names, gaps, paper, compared, results)
+            arms = paper_arms(gaps, placed, compared, paper)
+            verb = "lacks" if len(names) == 1 else "lack"
+            first = f"{', '.join(names)} {verb} {'; '.join(map(str, gaps))}."
+            wanted = {arm.name: arm.config for arm in arms}
+            failed = {arm.name for arm in arms if (arm.runs["outcome"] == "failed").any()}
+            yield "\n  ".join([first, *_to_run(wanted, failed, compared, results)])
 
 
-def _of_figures(
-    names: Sequence[str], gaps: Sequence[Point], paper: Paper, runs: pd.DataFrame, results: str
-) -> str:
-    """That figures lack these points, and the commands for them, of comparable runs."""
-    arms = paper_arms(gaps, place_runs(runs, paper), runs, paper)
-    wanted = [
-        _Wanted(arm.name, arm.config, bool((arm.runs["outcome"] == "failed").any())) for arm in arms
-    ]
-    verb = "lacks" if len(names) == 1 else "lack"
-    first = f"{', '.join(names)} {verb} {'; '.join(map(str, gaps))}."
-    return "\n  ".join([first, *_to_run(wanted, _seeds(runs), results)])
-
-
-def _of_optimizers(runs: pd.DataFrame, results: str) -> Iterator[str]:
+def _describe_missing_optimizers(runs: pd.DataFrame, results: str) -> Iterator[str]:
     """The same for each optimizer of You et al. 2020 that lacks batches of the preset's grid."""
     shown = limit2020.by_optimizer(runs)
     first = shown.iloc[0]
@@ -75,54 +51,49 @@ def _of_optimizers(runs: pd.DataFrame, results: str) -> Iterator[str]:
         return
     preset = f"{limit2020.EXPERIMENT}_small" if is_small else limit2020.EXPERIMENT
     examples = int(shown["num_train_examples"].max()) if is_small else IMAGENET_EXAMPLES
-    by_name = {str(name): rows for name, rows in shown.groupby("optimizer")}
     gaps = limit2020.missing_points(shown)
     for optimizer in limit2020.OPTIMIZERS:
         batches = [own_batch(batch, examples) for batch, name in gaps if name == optimizer]
         if not batches:
             continue
-        there = by_name.get(optimizer)
-        recipe = _recipe(preset, optimizer) if there is None else {}
-        like = config_of(first if there is None else there.iloc[0]) | recipe
-        wanted = [_Wanted(f"batch {b:,}", {**like, "batch": b}) for b in batches]
+        there = shown[shown["optimizer"] == optimizer]
+        like = config_of(there.iloc[0] if len(there) else first)
+        if not len(there):
+            presets = (("experiment", preset), ("recipe", f"{preset}_{optimizer}"))
+            settings = compose("classifier", presets).settings
+            like |= {key: settings[key] for key in _RECIPE_KEYS}
+        wanted = {f"batch {b:,}": {**like, "batch": b} for b in batches}
         lacks = f"lacks {optimizer} at batch {', '.join(f'{batch:,}' for batch in batches)}."
-        yield "\n  ".join([lacks, *_to_run(wanted, _seeds(shown), results)])
+        yield "\n  ".join([lacks, *_to_run(wanted, (), shown, results)])
 
 
-def _recipe(preset: str, optimizer: str) -> Config:
-    presets = (("experiment", preset), ("recipe", f"{preset}_{optimizer}"))
-    settings = composed("classifier", presets).settings
-    return {key: settings[key] for key in _OF_RECIPE}
+def _to_run(
+    wanted: dict[str, Config], failed: Sequence[str] | set[str], runs: pd.DataFrame, results: str
+) -> Iterator[str]:
+    """Which points are not possible in the runs' settings, and the commands for the others.
 
-
-def _seeds(runs: pd.DataFrame) -> list[int]:
-    found = ended(runs)["seed"]
-    return sorted(map(int, (found if len(found) else runs["seed"]).unique()))
-
-
-def _to_run(wanted: Sequence[_Wanted], seeds: Sequence[int], results: str) -> Iterator[str]:
-    """Which points are not possible in the runs' settings, and the commands for the others."""
+    Args:
+        wanted: configs of the points by name, with any seed.
+        failed: points of which a run failed, and is not tried again unless asked.
+        runs: whose seeds are used.
+        results: their folder.
+    """
     refused: dict[str, list[str]] = {}
-    possible: list[_Wanted] = []
-    for point in wanted:
-        if why := _refusal(point.config):
-            refused.setdefault(why, []).append(point.name)
-        else:
-            possible.append(point)
+    possible: list[str] = []
+    for name, config in wanted.items():
+        try:
+            stored_run_spec(config)
+            possible.append(name)
+        except ValueError as error:  # without advice on other settings
+            why = str(error).splitlines()[0].partition(". ")[0]
+            refused.setdefault(why, []).append(name)
     if refused:
         named = "; ".join(f"{', '.join(names)} ({why})" for why, names in refused.items())
         yield f"Not possible with the settings of these runs: {named}."
     if possible:
         yield f"To run {'the others' if refused else 'them'}, with the settings of these runs:"
-        again = ["retry=failed"] * any(point.has_failed for point in possible)
-        configs = [{**point.config, "seed": seed} for point in possible for seed in seeds]
-        yield from commands(configs, results, *again)
-
-
-def _refusal(config: Config) -> str:
-    """Why a run is not possible, without advice on other settings; empty if it is."""
-    try:
-        stored_run_spec(config)
-    except ValueError as error:
-        return str(error).splitlines()[0].partition(". ")[0]
-    return ""
+        with_result = ended(runs)["seed"]
+        seeds = sorted(map(int, (with_result if len(with_result) else runs["seed"]).unique()))
+        configs = [{**wanted[name], "seed": seed} for name in possible for seed in seeds]
+        again = ["retry=failed"] * any(name in failed for name in possible)
+        yield from sweep_commands(configs, results, *again)

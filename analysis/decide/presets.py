@@ -11,6 +11,11 @@ from sweeper import CONFIG_FOLDER
 
 Config = dict[str, Any]
 
+#: Keys of a file that are not settings.
+_ABOUT = ("defaults", "hydra")
+#: The loader in C, if the package has it, takes a tenth of the time.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 @dataclass(frozen=True, slots=True)
 class Composed:
@@ -28,7 +33,7 @@ class Composed:
 
 
 @cache
-def composed(module: str, presets: tuple[tuple[str, str], ...] = ()) -> Composed:
+def compose(module: str, presets: tuple[tuple[str, str], ...] = ()) -> Composed:
     """The settings of conf/config.yaml with a choice of the module, and presets.
 
     Args:
@@ -38,7 +43,7 @@ def composed(module: str, presets: tuple[tuple[str, str], ...] = ()) -> Composed
     main, own = _read("config"), _read(f"module/{module}")
     layers = [main, own if "module" in own else {"module": own}]
     layers += [_read("/".join(preset)) for preset in presets]
-    choices = dict(one for layer in layers for one in _choices(layer))
+    choices = dict(choice for layer in layers for choice in _choices(layer))
     settings: Config = {
         group: None if choice is None else group_settings(group, choice)
         for group, choice in choices.items()
@@ -46,14 +51,11 @@ def composed(module: str, presets: tuple[tuple[str, str], ...] = ()) -> Composed
     swept: set[str] = set()
     for layer in layers:
         swept |= {*layer.get("hydra", {}).get("sweeper", {}).get("params", {})}
-        settings = _merged(settings, {k: v for k, v in layer.items() if k not in _ABOUT})
+        settings = _merge(settings, {k: v for k, v in layer.items() if k not in _ABOUT})
     return Composed(settings, {**choices, "module": module}, frozenset(swept))
 
 
-_ABOUT = ("defaults", "hydra")
-
-
-def files(group: str) -> list[str]:
+def group_files(group: str) -> list[str]:
     """The choices of a group."""
     return sorted(path.stem for path in (CONFIG_FOLDER / group).glob("*.yaml"))
 
@@ -70,14 +72,10 @@ def group_settings(group: str, choice: str) -> Config:
 
 
 @cache
-def defaults(key: str) -> frozenset[Any]:
+def preset_values(key: str) -> frozenset[Any]:
     """The values of a key without a preset, with one model or another."""
-    layers = [_read("config"), *(_read(f"model/{name}") for name in files("model"))]
+    layers = [_read("config"), *(_read(f"model/{name}") for name in group_files("model"))]
     return frozenset(layer[key] for layer in layers if key in layer)
-
-
-#: The loader in C, if the package has it, takes a tenth of the time.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
@@ -88,17 +86,17 @@ def _read(name: str) -> Config:
 
 def _choices(layer: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
     """The groups that a layer chooses a file of; the module is a layer of its own."""
-    for one in layer.get("defaults", ()):
-        for group, choice in one.items() if isinstance(one, dict) else ():
+    for default in layer.get("defaults", ()):
+        for group, choice in default.items() if isinstance(default, dict) else ():
             name = group.removeprefix("override /")
             if name != "module" and "hydra" not in name:
                 yield name, choice
 
 
-def _merged(first: Mapping[str, Any], then: Mapping[str, Any]) -> Config:
+def _merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> Config:
     both = {**first}
     for key, value in then.items():
         was = both.get(key)
         is_part = isinstance(value, dict) and isinstance(was, dict)
-        both[key] = _merged(cast("Config", was), cast("Config", value)) if is_part else value
+        both[key] = _merge(cast("Config", was), cast("Config", value)) if is_part else value
     return both

@@ -1,13 +1,21 @@
-"""What to run for one open question."""
+"""What to run for an open question: the proposal, in text and as JSON."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite, isnan
+from typing import Any
 
-from analysis.decide.arms import Arm, differences, repeated
+from analysis.decide.arms import Arm, compare_settings, repeat_alike
 from analysis.decide.bill import NOTHING, Priced
 from analysis.decide.command import Config
-from analysis.decide.expected import UNKNOWN, Interval
+from analysis.decide.expected import UNKNOWN, Interval, interval_width
+from sweeper.spec.sentences import several
+from sweeper.spec.tariff import taken
 from sweeper.store.row import git_commit
+
+_NOTHING = "Nothing to propose"
+_WHY = "no claim whose points were all run is open, and no best setting is at an end of the grid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,25 +53,114 @@ class Proposal:
     settles: Sequence[str] = ()
 
 
-def joined(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) -> Proposal:
+def propose_runs(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) -> Proposal:
     """Add the runs; also all that is compared, if it would differ in more than the question.
 
     All of it is then given one BatchNorm span, as a number; none is proposed if there is none.
     """
-    found = differences(arms, added, git_commit())
+    found = compare_settings(arms, added, git_commit())
     if not found:
         return replace(blank, configs=added)
-    commits = {str(commit) for arm in arms for commit in arm.ended["git_commit"]}
-    (commit, *others) = commits
-    is_kept = not others and not commit.endswith("-dirty")
     try:
-        configs = repeated(arms, added)
+        configs = repeat_alike(arms, added)
     except ValueError as error:
         return replace(blank, why=f"{error}", expected=UNKNOWN)
     spans = {config["bn_span"] for config in configs}
     if spans != {arm.config["bn_span"] for arm in arms}:
         blank = replace(blank, why=f"{blank.why}, all with bn_span={spans.pop()}")
     blank = replace(blank, configs=configs, repeats="; ".join(found))
-    if not is_kept or not added or differences(arms, added, commit):
+    commit, *others = {str(commit) for arm in arms for commit in arm.ended["git_commit"]}
+    is_reproducible = not others and not commit.endswith("-dirty")
+    if not added or not is_reproducible or compare_settings(arms, added, commit):
         return blank
     return replace(blank, commit=commit, lacking=added)
+
+
+def proposals_text(proposals: Sequence[Proposal]) -> Iterator[str]:
+    """A paragraph for each, in their order."""
+    if not proposals:
+        yield f"{_NOTHING}: {_WHY}."
+    some = [proposal for proposal in proposals if proposal.commands]
+    for number, proposal in enumerate(some, 1):
+        lines = [f"   {line}" for line in _lines(proposal)]
+        yield "\n".join([f"{number}. {proposal.question}", *lines])
+    if undecided := [proposal for proposal in proposals if not proposal.commands]:
+        rest = [f"  {p.question}\n    {'; '.join(_summary(p))}" for p in undecided]
+        yield "\n".join(["Not decided by any proposed run:", *rest])
+    if any(proposal.configs and proposal.priced.device_hours is None for proposal in some):
+        yield (
+            "Where the time is not known, no run of the same kind has finished on this device in "
+            "the folder: `sweeper plan --probe` with the command's overrides measures it."
+        )
+
+
+def proposal_pairs(proposals: Sequence[Proposal]) -> list[list[str]]:
+    """Each question with the rest in words; if there are none, that nothing is open."""
+    if not proposals:
+        return [[_NOTHING, f"{_WHY.capitalize()}."]]
+    return [[proposal.question, "\n".join(_lines(proposal))] for proposal in proposals]
+
+
+def _lines(proposal: Proposal) -> Iterator[str]:
+    def shorten(text: str) -> str:  # commits to their first 12 digits
+        return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", text)
+
+    yield from _summary(proposal)
+    if proposal.repeats:
+        yield (
+            "All compared points run again, in a separate folder: runs added here would differ in "
+            f"more than the setting in question: {shorten(proposal.repeats)}."
+        )
+    if proposal.settles:
+        yield f"The same runs also decide: {'; '.join(proposal.settles)}."
+    yield from proposal.commands
+    if proposal.joining:
+        yield f"Or, with the code of commit {shorten(proposal.commit)}, only the missing runs:"
+        yield from proposal.joining
+
+
+def _summary(proposal: Proposal) -> Iterator[str]:
+    """What the runs cost and are for, and how narrow they make the interval."""
+    priced = proposal.priced
+    cost = "time not known"
+    if priced.device_hours is not None:
+        cost = taken(priced.device_hours, priced.energy_kwh, priced.cost)
+    runs = several(len(priced.run_ids), "run")
+    yield f"{runs}, {cost}: {proposal.why}" if proposal.configs else proposal.why
+    now, then = interval_width(proposal.now), interval_width(proposal.expected)
+    if isnan(then):
+        return
+    scale, unit = (100, "points") if proposal.unit == "accuracy" else (1, proposal.unit)
+    most = "" if proposal.configs else "with the most seeds that may be proposed "
+    after = f"{scale * then:.3g} {unit}".strip()
+    before = "; there is none now" if isnan(now) else f", now {scale * now:.3g}"
+    yield f"{most}the 95 % interval is expected to be {after} wide{before}"
+
+
+def as_json(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
+    """For scripts; null where a number is not known."""
+
+    def number(value: float) -> float | None:
+        return value if isfinite(value) else None
+
+    return [
+        {
+            "question": proposal.question,
+            "why": proposal.why,
+            "runs": len(proposal.priced.run_ids),
+            "run_ids": sorted(proposal.priced.run_ids),
+            "commands": list(proposal.commands),
+            "device_hours": proposal.priced.device_hours,
+            "energy_kwh": proposal.priced.energy_kwh,
+            "cost": proposal.priced.cost,
+            "interval": [number(end) for end in proposal.now],
+            "width": number(interval_width(proposal.now)),
+            "expected_width": number(interval_width(proposal.expected)),
+            "unit": proposal.unit,
+            "settles": list(proposal.settles),
+            "repeats": proposal.repeats,
+            "commit": proposal.commit,
+            "commands_at_commit": list(proposal.joining),
+        }
+        for proposal in proposals
+    ]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pandas as pd
 
 from analysis.decide.bill import Prices
-from analysis.decide.claims import of_claim, open_claims
-from analysis.decide.command import commands
-from analysis.decide.edges import Edge, edges, of_edges, of_target
+from analysis.decide.claims import open_claims, propose_for_claim
+from analysis.decide.command import sweep_commands
+from analysis.decide.edges import Edge, find_edges, propose_longer_grid
 from analysis.decide.expected import UNKNOWN
 from analysis.decide.proposal import Proposal
 from analysis.papers import limit2020
@@ -20,6 +20,7 @@ from sweeper.spec.sentences import several
 
 #: Most seeds per point that are proposed, if no other number is asked for.
 MOST_SEEDS = 50
+_MOST_NAMED = 4
 
 
 def propose(
@@ -28,7 +29,6 @@ def propose(
     *,
     price: str | None = None,
     most_seeds: int = MOST_SEEDS,
-    target: float | None = None,
 ) -> list[Proposal]:
     """What to run next, most useful first.
 
@@ -40,7 +40,6 @@ def propose(
         judged: papers' claims on them.
         price: of a device-hour, such as EUR:2.50.
         most_seeds: of a point.
-        target: of the metric, if steps to it are asked for.
 
     Raises:
         ValueError: if the price is not a valid one.
@@ -49,25 +48,21 @@ def propose(
     if not len(ended(measured.runs)):
         question = f"None of {several(len(measured.runs), 'run')} has a result"
         return [Proposal(question=question, why="`sweeper status` says what became of them")]
-    found = [of_claim(claim, most_seeds) for claim in open_claims(judged)]
+    found = [propose_for_claim(claim, most_seeds) for claim in open_claims(judged)]
     by_end: dict[tuple[str, bool], list[Edge]] = {}
-    for edge in edges(measured):
+    for edge in find_edges(measured):
         by_end.setdefault((edge.key, edge.is_upper), []).append(edge)
-    found += [of_edges(at_one_end) for at_one_end in by_end.values()]
-    if target is not None:
-        found += of_target(measured, target, prices.results)
-    return [
-        *_ranked([_priced(proposal, prices) for proposal in found]),
-        *_apart(measured.runs, judged),
-    ]
+    found += [propose_longer_grid(edges) for edges in by_end.values()]
+    priced = [_add_commands(proposal, prices) for proposal in found]
+    return [*_rank(priced), *_name_groups(measured.runs, judged)]
 
 
-def _apart(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Proposal]:
+def _name_groups(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Proposal]:
     """That runs are not compared because they differ in more than what questions are about.
 
     Estimates compare base rates, and claims about optimizers compare their recipes.
     """
-    has_recipes = any(one.paper == limit2020.NAME and one.is_asked for one in judged)
+    has_recipes = any(j.paper == limit2020.NAME and j.is_asked for j in judged)
     groups = group_comparable(runs, (*AXES, *(limit2020.RECIPE if has_recipes else ("base_lr",))))
     if len(groups) < 2:
         return
@@ -83,10 +78,8 @@ def _apart(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Proposal]:
     )
 
 
-_MOST_NAMED = 4
-
-
-def _priced(proposal: Proposal, prices: Prices) -> Proposal:
+def _add_commands(proposal: Proposal, prices: Prices) -> Proposal:
+    """The proposal with what its runs cost and the commands that train them, if possible."""
     if not proposal.configs:
         return proposal
     folder = f"{prices.results.rstrip('/')}_again" if proposal.repeats else prices.results
@@ -99,31 +92,32 @@ def _priced(proposal: Proposal, prices: Prices) -> Proposal:
     return replace(
         proposal,
         priced=priced,
-        commands=commands(proposal.configs, folder, *["retry=failed"] * is_again),
-        joining=commands(proposal.lacking, prices.results),
+        commands=sweep_commands(proposal.configs, folder, *["retry=failed"] * is_again),
+        joining=sweep_commands(proposal.lacking, prices.results),
     )
 
 
-def _ranked(found: Sequence[Proposal]) -> list[Proposal]:
-    """Proposals in order; those with the same runs are merged into one."""
+def _rank(found: Sequence[Proposal]) -> list[Proposal]:
+    """Proposals in order; those with the same runs are merged into the first."""
     first: dict[tuple[frozenset[str], str], Proposal] = {}
-    for i, one in enumerate(found):
-        key = one.priced.run_ids, "" if one.configs else str(i)
-        others = [
+    for i, proposal in enumerate(found):
+        run_ids = proposal.priced.run_ids
+        settled = [
             other.question
             for other in found
-            if other is not one
+            if other is not proposal
             and other.configs
-            and other.priced.run_ids <= one.priced.run_ids
-            and bool(other.repeats) == bool(one.repeats)
+            and other.priced.run_ids <= run_ids
+            and bool(other.repeats) == bool(proposal.repeats)
         ]
-        first.setdefault(key, replace(one, settles=others))
-    hours = [one.priced.device_hours for one in first.values() if one.configs]
-    are_known = None not in hours
+        key = run_ids, "" if proposal.configs else str(i)
+        first.setdefault(key, replace(proposal, settles=settled))
+    merged = list(first.values())
+    are_known = None not in [p.priced.device_hours for p in merged if p.configs]
 
     def order(proposal: Proposal) -> tuple[bool, bool, float]:
         cost = proposal.priced.device_hours if are_known else len(proposal.priced.run_ids)
-        settled = (1 + len(proposal.settles)) / (cost or 1)
-        return not proposal.commands, not proposal.configs, -settled
+        num_settled = 1 + len(proposal.settles)
+        return not proposal.commands, not proposal.configs, -num_settled / (cost or 1)
 
-    return sorted(first.values(), key=order)
+    return sorted(merged, key=order)

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from analysis.decide.proposal import proposal_pairs
 from analysis.decide.proposals import propose
-from analysis.decide.words import as_pairs
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, lines
 from analysis.report.estimates import estimate_all
@@ -150,7 +150,7 @@ def conclusions(tables: Measured) -> dict[str, Any]:
         ],
         "findings": sorted(found),  # refusals before remarks
         "estimates": [[e.question, e.words] for e in estimate_all(tables)],
-        "next": as_pairs(propose(tables, judged)),
+        "next": proposal_pairs(propose(tables, judged)),
     }
 
 

@@ -4,8 +4,8 @@ import shlex
 
 import pytest
 
-from analysis.decide.command import commands
-from analysis.decide.presets import files
+from analysis.decide.command import sweep_commands
+from analysis.decide.presets import group_files
 from sweeper.commands.overrides import expand, preset_overrides, with_own_classes, with_preset
 from sweeper.spec.identity import run_id
 
@@ -27,7 +27,7 @@ def test_the_words_for_a_grid_are_the_grid(grid, loader):
         "batch=3840,7680", "warmup=0,5", "seed=0,1", "base_lr=0.1", "lr_rule=linear,sqrt"
     )
 
-    (found,) = commands(configs, "results")
+    (found,) = sweep_commands(configs, "results")
 
     assert found == (
         "python -m sweeper -m lr_rule=linear,sqrt base_lr=0.1 batch=3840,7680 warmup=0,5 seed=0,1"
@@ -42,7 +42,7 @@ def test_runs_that_are_no_grid_take_several_commands_and_no_run_more(grid, loade
         *grid("batch=7680", "lr_rule=power", "lr_rule.exponent=0.6,0.7", "seed=3"),
     ]
 
-    found = commands(configs, "results")
+    found = sweep_commands(configs, "results")
 
     assert sorted(trained(loader, found)) == sorted(map(run_id, configs))
 
@@ -51,7 +51,7 @@ def test_a_twin_is_named_by_its_experiment(grid, loader):
     words = ["+experiment=mccord2021_warmup_small", "batch=300", "warmup=3", "seed=0,1,2"]
     configs = grid(*words)
 
-    (found,) = commands(configs, "my results")
+    (found,) = sweep_commands(configs, "my results")
 
     assert shlex.split(found)[4:-1] == words
     assert {c["results"] for c in points(loader, shlex.split(found)[4:])} == {"my results"}
@@ -72,7 +72,7 @@ def test_a_twin_is_named_by_its_experiment(grid, loader):
 def test_any_setting_comes_back(words, loader):
     configs = list(points(loader, words))
 
-    found = commands(configs, "results")
+    found = sweep_commands(configs, "results")
 
     again = [c for line in found for c in points(loader, with_own_classes(shlex.split(line)[4:]))]
     assert len(found) == 1
@@ -87,17 +87,17 @@ def test_what_was_filled_in_is_no_word(grid):
         "price": "EUR:2", "energy_price": "EUR:0.3", "pue": 1.2,
     }  # fmt: skip
 
-    found = commands([{**configs[0], **filled}, configs[1]], "results")
+    found = sweep_commands([{**configs[0], **filled}, configs[1]], "results")
 
-    assert found == commands(configs, "results")
+    assert found == sweep_commands(configs, "results")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["experiment", "recipe"])
 def test_every_preset_comes_back(group, loader):
-    for name in files(group):
+    for name in group_files(group):
         configs = list(points(loader, [f"+{group}={name}"]))
 
-        found = commands(configs[:20], "results")
+        found = sweep_commands(configs[:20], "results")
 
         assert sorted(trained(loader, found)) == sorted(map(run_id, configs[:20]))

@@ -6,17 +6,15 @@ import pytest
 from simulated_verdicts import NOISES, SPREAD
 
 from analysis.decide.expected import (
-    expected_best,
     expected_exponent,
     expected_interval,
-    fewest_by_rank,
+    fewest_seeds_by_rank,
+    interval_width,
     seeds_for_exponent,
-    width,
 )
 from analysis.stats.contrasts import Arms, Contrasts, weigh
 from analysis.stats.optimum import optima_of
 from analysis.stats.replicates import Replicates
-from analysis.tables.metric import ACCURACY
 
 FOUR = Contrasts.pairs((1, 0), (1, 2), (1, 3), num_arms=4)
 
@@ -35,7 +33,7 @@ def test_intervals_become_as_wide_as_was_expected(noise, spreads):
         drawn = SPREAD * np.array(spreads)[:, None] * NOISES[noise]((4, 10), rng)
         then = expected_interval(FOUR, arms_of(drawn[:, :5]), np.full(4, 10))
         found = weigh(FOUR, arms_of(drawn))
-        ratios.append(float(found.high - found.low) / width(then))
+        ratios.append(float(found.high - found.low) / interval_width(then))
 
     assert 0.85 < np.median(ratios) < 1.2
     assert np.quantile(ratios, 0.1) > 0.6
@@ -53,18 +51,24 @@ def test_an_arm_that_was_not_run_has_the_spread_of_the_others():
 
     then = expected_interval(FOUR, without, np.full(4, 5))
 
-    assert 0.5 < width(then) / width(expected_interval(FOUR, arms, np.full(4, 5))) < 2
+    assert (
+        0.5
+        < interval_width(then) / interval_width(expected_interval(FOUR, arms, np.full(4, 5)))
+        < 2
+    )
 
 
 def test_without_two_seeds_no_interval_is_expected():
     arms = Arms(np.array([0.9, 0.8]), np.array([np.nan, np.nan]), np.array([1, 1]))
 
-    assert np.isnan(width(expected_interval(Contrasts.pairs((0, 1)), arms, np.array([5, 5]))))
+    assert np.isnan(
+        interval_width(expected_interval(Contrasts.pairs((0, 1)), arms, np.array([5, 5])))
+    )
 
 
 def test_ranks_of_two_arms_need_four_seeds_alone_and_six_among_twelve_claims():
-    assert fewest_by_rank(2, 0.025) == 4
-    assert fewest_by_rank(2, 0.025 / 12) == 6
+    assert fewest_seeds_by_rank(2, 0.025) == 4
+    assert fewest_seeds_by_rank(2, 0.025 / 12) == 6
 
 
 def cells(best, seeds, *, spread=0.002, warmups=(0, 5, 10, 20), batches=(7680,)) -> Replicates:
@@ -81,27 +85,6 @@ def cells(best, seeds, *, spread=0.002, warmups=(0, 5, 10, 20), batches=(7680,))
     return Replicates(points, values)
 
 
-def test_a_longer_grid_is_expected_to_bracket_an_optimum_that_it_does_bracket():
-    rng = np.random.default_rng(4)
-    added = np.array([40.0, 80.0])
-
-    low, high = expected_best(cells(lambda _: 25.0, 5), "warmup_epochs", added, ACCURACY, rng)
-
-    longer = cells(lambda _: 25.0, 5, warmups=(0, 5, 10, 20, 40, 80))
-    row = optima_of(longer, "warmup_epochs", rng).table().iloc[0]
-    assert low < 25 < high
-    assert 0.4 < (high - low) / (row["high"] - row["low"]) < 2.5
-
-
-def test_without_an_optimum_in_reach_nothing_is_expected():
-    rng = np.random.default_rng(5)
-    rising = cells(lambda _: 1e6, 5)
-
-    found = expected_best(rising, "warmup_epochs", np.array([40.0]), ACCURACY, rng)
-
-    assert np.isnan(found).all()
-
-
 def test_the_exponent_becomes_as_narrow_as_expected_and_needs_seeds_if_it_is_near_a_bound():
     rng = np.random.default_rng(6)
 
@@ -114,6 +97,6 @@ def test_the_exponent_becomes_as_narrow_as_expected_and_needs_seeds_if_it_is_nea
     few = study(3, 0.002, 0.5)
     slopes = np.log(study(20, 0.002, 0.5).draws[:, 1] / study(20, 0.002, 0.5).draws[:, 0])
     actual = np.subtract(*np.quantile(slopes / np.log(4), [0.975, 0.025]))
-    assert 0.5 < width(expected_exponent(few, 20)) / actual < 2
+    assert 0.5 < interval_width(expected_exponent(few, 20)) / actual < 2
     assert few.num_seeds < seeds_for_exponent(study(3, 0.004, 0.5), 12, 200)
     assert seeds_for_exponent(study(3, 0.02, 0.0), 12, 20) == -1

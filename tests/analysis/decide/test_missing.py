@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from simulated_studies import simulated_runs
 
-from analysis.decide.missing import of_paper
+from analysis.decide.missing import describe_missing
 from sweeper.commands.plan import plan_grid
 
 
@@ -37,7 +37,7 @@ RNG = np.random.default_rng(0)
 
 
 def said(runs: pd.DataFrame, figure: str, paper="mccord2021") -> list[str]:
-    texts = [text.split("\n  ") for text in of_paper(paper, runs, "r")]
+    texts = [text.split("\n  ") for text in describe_missing(paper, runs, "r")]
     (lines,) = [lines for lines in texts if figure in lines[0].partition(" lack")[0].split(", ")]
     return lines
 
@@ -125,7 +125,7 @@ def test_the_command_for_a_twin_is_in_the_twins_numbers(grid):
 def optimizers(grid, *words: str) -> list[str]:
     small = ("+experiment=limit2020_small", "+recipe=limit2020_small_nesterov")
     runs = study(grid, *small, "batch=2500,50000", "seed=0,1,2", *words)
-    return list(of_paper("limit2020", runs, "r"))
+    return list(describe_missing("limit2020", runs, "r"))
 
 
 def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers(grid):
@@ -155,7 +155,7 @@ def test_a_recipe_that_does_not_fit_the_epochs_is_no_command(grid):
 def test_no_run_on_imagenet_is_proposed_for_runs_of_other_data(grid):
     runs = study(grid, "batch=7680", "warmup=0", "seed=0")
 
-    assert list(of_paper("limit2020", runs, "r")) == [
+    assert list(describe_missing("limit2020", runs, "r")) == [
         "No commands for missing points: the paper's batches are of ImageNet, and these runs are "
         "of Digits and have no twin_of."
     ]

@@ -18,7 +18,7 @@ import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
-from analysis.decide.words import as_pairs
+from analysis.decide.proposal import proposal_pairs
 from analysis.figures.points import points
 from analysis.figures.style import CONTRAST, contrast
 from analysis.report import data
@@ -463,7 +463,7 @@ def test_runs_that_may_not_be_compared_are_panels_of_their_own(browser, tmp_path
 
 
 def test_a_page_says_that_there_is_nothing_to_propose():
-    (pair,) = as_pairs([])
+    (pair,) = proposal_pairs([])
 
     assert pair[0] == "Nothing to propose"
     assert pair[1].startswith("No claim whose points were all run is open")
