@@ -29,7 +29,16 @@ def compact(results: Path) -> int:
             return 0
         _finish_removals(results)
         settled = [row for row in _small(results) if row.outcome.is_result]
-        read = {row: tables for row in settled if (tables := _tables_of(results, row))}
+        read: dict[RowFile, dict[str, pa.Table]] = {}
+        for row in settled:
+            paths = {table: results / table / row.name_in(table) for table in ROW_FOLDERS}
+            # Files that are damaged or of another version stay as they are.
+            with contextlib.suppress(*UNREADABLE):
+                read[row] = {
+                    table: read_whole(path, table)
+                    for table, path in paths.items()
+                    if path.exists() or table != "metrics"
+                }
         if len(read) < 2:
             return 0
         name = f"{COMPACT_PREFIX}{uuid.uuid4().hex[:12]}.parquet"
@@ -105,19 +114,6 @@ def _finish_removals(results: Path) -> None:
 def _small(results: Path) -> list[RowFile]:
     names = os.listdir(results / "runs")  # noqa: PTH208  names alone
     return [row for name in names if (row := RowFile.from_name(name))]
-
-
-def _tables_of(results: Path, row: RowFile) -> dict[str, pa.Table] | None:
-    """A run's rows by table; None if damaged or of another version, which stay as they are."""
-    paths = {table: results / table / row.name_in(table) for table in ROW_FOLDERS}
-    try:
-        return {
-            table: read_whole(path, table)
-            for table, path in paths.items()
-            if path.exists() or table != "metrics"
-        }
-    except UNREADABLE:
-        return None
 
 
 def _remove(results: Path, row: RowFile) -> None:

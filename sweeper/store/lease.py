@@ -168,7 +168,13 @@ def _is_live(path: Path) -> bool:
 def process_start(pid: int) -> str | None:
     """Start time of a process, field 22 of /proc/PID/stat; None if there is no such process."""
     if not Path("/proc/self/stat").exists():
-        return _exists(pid)
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            pass
+        return ""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -192,16 +198,6 @@ def _beat() -> None:
         for folder in tuple(_held):
             with contextlib.suppress(OSError):  # a full or lost disk: the runs report it
                 os.utime(folder / LEASE)
-
-
-def _exists(pid: int) -> str | None:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return ""
 
 
 def _age_s(path: Path) -> float:

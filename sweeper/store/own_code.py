@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -37,7 +37,7 @@ def own_code(targets: Iterable[str]) -> dict[str, str]:
         A hash of 8 hexadecimal digits for each path, relative to the folder that holds the package.
     """
     files = [pair for top in _add_imports(own_tops(targets)) for pair in _sources(top)]
-    return {path: _hash(file) for path, file in files}
+    return {path: hashlib.sha256(file.read_bytes()).hexdigest()[:8] for path, file in files}
 
 
 def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
@@ -50,18 +50,15 @@ def _add_imports(tops: Iterable[str]) -> Sequence[str]:
     """These user packages and modules, with those that they import, directly or indirectly."""
     found = list(tops)
     for top in found:  # the list grows in the loop
-        known = _NO_USERS.union(found)
-        found += sorted(name for name in _imported(top) - known if _is_own(name))
+        sources = [file.read_bytes() for _, file in _sources(top)]
+        imported = set[str]().union(*map(_imported_by, sources))
+        found += sorted(filter(_is_own, imported - _NO_USERS.union(found)))
     return sorted(found)
-
-
-def _imported(top: str) -> set[str]:
-    """Top-level names that the sources of a package or module import by statement."""
-    return {name for _, file in _sources(top) for name in _imported_by(file.read_bytes())}
 
 
 @cache
 def _imported_by(source: bytes) -> frozenset[str]:
+    """Top-level names that a source imports by statement."""
     try:
         nodes = [*ast.walk(ast.parse(source))]
     except (SyntaxError, ValueError):  # written for another version of Python
@@ -134,19 +131,16 @@ def _sources(top: str) -> list[tuple[str, Path]]:
     """The files of a package or module, by path relative to the folder that holds it."""
     if (spec := _spec(top)) is None:
         return []
-    if spec.submodule_search_locations:
-        folders = [Path(folder) for folder in spec.submodule_search_locations]
-        files = [(path, folder.parent) for folder in folders for path in _python_files(folder)]
-    else:
+    found: list[tuple[str, Path]] = []
+    for package in map(Path, spec.submodule_search_locations or ()):
+        for root, folders, names in os.walk(package):
+            folders[:] = [name for name in folders if not name.startswith(".")]  # such as .venv
+            files = [Path(root, name) for name in names if name.endswith(".py")]
+            found += [(file.relative_to(package.parent).as_posix(), file) for file in files]
+    if not spec.submodule_search_locations:
         file = Path(spec.origin or "")
-        files = [(file, file.parent)] if file.suffix == ".py" else []  # otherwise compiled
-    return sorted((path.relative_to(root).as_posix(), path) for path, root in files)
-
-
-def _python_files(folder: Path) -> Iterator[Path]:
-    for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # such as .venv
-        yield from (Path(root, name) for name in files if name.endswith(".py"))
+        found = [(file.name, file)] if file.suffix == ".py" else []  # otherwise compiled
+    return sorted(found)
 
 
 @cache
@@ -160,7 +154,3 @@ def _is_own(top: str) -> bool:
     return all(
         folders.isdisjoint(path.parents) and _PACKAGES.isdisjoint(path.parts) for path in paths
     )
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:8]

@@ -34,21 +34,17 @@ def is_sound(checkpoint: Path) -> bool:
     if not checkpoint.exists():
         return True
     try:
-        with zipfile.ZipFile(checkpoint) as parts:
-            return _has_its_seal(checkpoint, parts) and parts.testzip() is None
+        with zipfile.ZipFile(checkpoint) as parts, checkpoint.open("rb") as file:
+            file.seek(parts.start_dir)
+            directory = file.read()[: -len(_LENGTH + parts.comment)]
+            has_its_seal = parts.comment in (b"", _comment(directory))
+            return has_its_seal and parts.testzip() is None
     except _DAMAGED:
         return False
     except OSError as error:
         if error.errno == errno.EINVAL:  # an offset beyond the largest file
             return False
         raise
-
-
-def _has_its_seal(checkpoint: Path, parts: zipfile.ZipFile) -> bool:
-    with checkpoint.open("rb") as file:
-        file.seek(parts.start_dir)
-        directory = file.read()[: -len(_LENGTH + parts.comment)]
-    return parts.comment in (b"", _comment(directory))
 
 
 def _comment(directory: bytes) -> bytes:
