@@ -129,6 +129,7 @@ def _options(key: str) -> dict[str, list[str]]:
     for path in sorted((CONFIG_FOLDER / key).glob("*.yaml")):
         content = yaml.safe_load(path.read_text())
         group = content.get(key, content)  # an option may also set keys outside its group
-        names = [name for name in group if name not in {"_target_", "about", "defaults"}]
+        no_settings = {"_target_", "about", "defaults", "name" if key == "optimizer" else ""}
+        names = [name for name in group if name not in no_settings]
         found[group["_target_"]] = list(dict.fromkeys([*found.get(group["_target_"], []), *names]))
     return found

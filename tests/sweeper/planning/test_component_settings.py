@@ -35,6 +35,28 @@ def test_a_size_that_no_model_can_have_is_refused(grid, results, words, said):
 
 
 @pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("+model.hiden=8", "model.hiden must be a setting of SmallCNN; got model.hiden=8. Did you "
+                           "mean model.hidden?"),
+        ("~model.hidden", "model.hidden must be given to SmallCNN. Write model.hidden=VALUE."),
+        ("+optimizer.trust_coeff=1",
+         "optimizer.trust_coeff must be a setting of optimizer._target_=torch.optim.SGD; got "
+         "optimizer.trust_coeff=1. Its settings: momentum, nesterov, weight_decay."),
+    ],
+)  # fmt: skip
+def test_a_setting_that_a_class_lacks_or_needs_is_refused(grid, results, word, said):
+    with pytest.raises(ValueError, match="must be") as refused:
+        plan(grid(word), Ledger(results))
+
+    assert str(refused.value) == said
+
+
+def test_a_library_s_class_may_be_given_settings_that_conf_does_not_have(grid, results):
+    assert plan(grid("+optimizer.maximize=true"), Ledger(results)).specs
+
+
+@pytest.mark.parametrize(
     "words", ["model=resnet18 model.head_std=0", "model.hidden=1", "data.validation_fold=0"]
 )
 def test_the_least_size_is_not(grid, results, words):
