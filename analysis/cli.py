@@ -1,7 +1,6 @@
 """The command line of `python -m analysis`."""
 
 import argparse
-import contextlib
 import json
 import textwrap
 from collections.abc import Callable, Sequence
@@ -100,11 +99,6 @@ def _parser() -> argparse.ArgumentParser:
     report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), help="the page (report.html)"
-    )
-    watch = add(_watch, "serve the page while a sweep runs", results, metric)
-    watch.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    watch.add_argument(
-        "--port", type=whole_number(0, 2**16 - 1), default=8765, help="port to listen on (8765)"
     )
     return parser
 
@@ -280,17 +274,4 @@ def _report(options: argparse.Namespace) -> int:
         say(f"no runs in {', '.join(options.results)}: the page is empty")
     options.out.write_text(page(data), encoding="utf-8")
     say(f"wrote {options.out}")
-    return 0
-
-
-def _watch(options: argparse.Namespace) -> int:
-    from analysis.report.watch import Watcher, open_server
-
-    command = f"python -m analysis watch {' '.join(options.results)}"
-    watcher = Watcher(options.results, command, asked_metric(options))
-    watcher.data_json()  # what is wrong with the results or the metric is said here
-    server = open_server(watcher, options.host, options.port)
-    say(f"http://{options.host}:{server.server_address[1]}/ shows the runs; Ctrl-C ends")
-    with contextlib.suppress(KeyboardInterrupt), server:
-        server.serve_forever()
     return 0

@@ -22,7 +22,6 @@ _IMPORTED = (
     "analysis.figures.draw",
     "analysis.papers.judge",
     "analysis.report.estimates",
-    "analysis.report.watch",
     "analysis.tuning.figures",
     "lightning_modules.data.on_disk",
     "sweeper.commands.sweep",

@@ -18,7 +18,7 @@ from analysis.report.estimates import estimate_all
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import stored_configs
 from analysis.tables.load import read_curves, read_runs
-from analysis.tables.metric import AskedMetric, Measured, Metric, named_metric, with_metric
+from analysis.tables.metric import AskedMetric, Measured, Metric, with_metric
 from analysis.tables.validity import check_validity, doubts
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
@@ -70,27 +70,6 @@ def report_data(
     """
     tables = read_tables(results, asked)
     return shown_data(tables, results, command) | conclusions(tables)
-
-
-def with_running(tables: Measured, runs: pd.DataFrame, curves: pd.DataFrame) -> Measured:
-    """Tables with the runs that have not ended, in place of earlier attempts at them."""
-    if not len(runs):
-        return tables
-    ended = tables.runs[~tables.runs["run_id"].isin(runs["run_id"])]
-    texts = runs.assign(config_json=runs.get("config_json", "{}"))
-    metric = tables.metric if len(tables.runs) else named_metric(texts)
-    both = pd.concat([ended, _as_typed(texts, tables.runs, metric)], ignore_index=True)
-    lines = tables.curves
-    if len(curves):
-        lines = pd.concat([lines, _as_typed(curves, lines, metric)], ignore_index=True)
-    return Measured(both, lines, metric, tables.unread)
-
-
-def _as_typed(rows: pd.DataFrame, like: pd.DataFrame, metric: Metric) -> pd.DataFrame:
-    """Rows with the columns of another frame and the metric, so that the two go together."""
-    known = rows.reindex(columns=list(dict.fromkeys([*like.columns, metric.name])))
-    empty = [name for name in known.columns if known[name].isna().all()]
-    return known.drop(columns=empty)
 
 
 def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[str, Any]:

@@ -45,10 +45,8 @@ function theme() {
   return isDark ? "dark" : "light";
 }
 
-function load(changed) {
-  const whole = changed.whole ?? true;
-  data = whole ? changed.data : { ...data, ...changed.data, runs: { ...data.runs, ...changed.data.runs } };
-  for (const run_id of changed.gone ?? []) delete data.runs[run_id];
+function load(given) {
+  data = given;
   runs = runsOf(data);
   columns = new Map(data.columns.map((one) => [one.name, one]));
   const { made } = data;
@@ -305,16 +303,6 @@ function picture(id) {
   save(`${id}.svg`, "image/svg+xml", asFile(svg, `${view.label.split(";")[0]} (${view.colors.name} by colour)`, legend));
 }
 
-async function watch(mark) {
-  let now = mark;
-  try {
-    const changed = await (await fetch(`data.json?since=${mark}`)).json();
-    if (changed.mark !== mark) load(changed);
-    now = changed.mark;
-  } catch { /* the server is away: asked again */ }
-  setTimeout(watch, 3000, now);
-}
-
 async function begin() {
   const bytes = Uint8Array.from(atob(byId("data").textContent), (c) => c.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -337,8 +325,7 @@ async function begin() {
   addEventListener("resize", again);
   addEventListener("hashchange", () => { fromAddress(); again(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  if (given.data) load({ data: given.data });
-  if (given.live) watch("");
+  load(given);
   document.body.dataset.ready = "yes";
 }
 

@@ -12,23 +12,21 @@ from typing import Any
 _SCRIPTS = ("vendor/d3.min.js", "vendor/plot.min.js", "runs.js", "figures.js", "page.js")
 
 
-def page(data: dict[str, Any] | None, *, live: bool = False) -> str:
+def page(data: dict[str, Any]) -> str:
     """The page as HTML.
 
-    Scripts run only by their hashes, and nothing may be fetched (live: only from the page's own
-    server). All data is compressed, so none of its text is in the page's source, and it is shown as
-    text only.
+    Scripts run only by their hashes, and nothing may be fetched. All data is compressed, so none of
+    its text is in the page's source, and it is shown as text only.
 
-    The data is as `report_data` returns it; None for a live page, which polls for it.
+    The data is as `report_data` returns it.
     """
     scripts = [_read(name) for name in _SCRIPTS]
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    connect = "'self'" if live else "'none'"
     parts = {
         "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        f"connect-src {connect}; base-uri 'none'; form-action 'none'",
+        "connect-src 'none'; base-uri 'none'; form-action 'none'",
         "style": _read("page.css"),
-        "data": _packed(as_json({"live": live, "data": data})),
+        "data": _packed(as_json(data)),
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
     return re.sub(r"{{(\w+)}}", lambda found: parts[found[1]], _read("page.html"))

@@ -112,10 +112,10 @@ BAD_COMMANDS = [
     ["equivalence", "--layouts"], ["equivalence", "--config-dir", "nosuch"],
     ["analysis"], ["analysis", "nosuch"], ["analysis", "--nosuch"],
     *(["analysis", command, "nosuch"] for command in
-      ("figures", "table", "claims", "estimates", "report", "watch", "tuning")),
+      ("figures", "table", "claims", "estimates", "report", "tuning")),
     *(["analysis", command, "."] for command in ("figures", "claims", "estimates", "tuning")),
-    *(["analysis", command, _LONG] for command in ("figures", "report", "watch", "tuning")),
-    *(["analysis", command, "/dev/null"] for command in ("figures", "report", "watch", "tuning")),
+    *(["analysis", command, _LONG] for command in ("figures", "report", "tuning")),
+    *(["analysis", command, "/dev/null"] for command in ("figures", "report", "tuning")),
     ["analysis", "paper"], ["analysis", "paper", "nosuch"], ["analysis", "claims", "--paper", "x"],
     ["analysis", "figures", "--metric"], ["analysis", "figures", "--metric-mode", "x"],
     ["analysis", "tuning", "a", "b"], ["analysis", "tuning", ".", "--storage", "nosuch"],
@@ -132,9 +132,6 @@ BAD_OUTPUTS = [
     ["estimates", "--target", "abc"], ["estimates", "--target", "nan"],
     ["estimates", "--target", "90"], ["figures", "--target", "90"],
     ["estimates", "--metric", "nosuch"],
-    ["watch", "--port", "abc"], ["watch", "--port", "99999"], ["watch", "--port", "-1"],
-    ["watch", "--host", "8.8.8.8"], ["watch", "--host", "no such host"], ["watch", "--host", ""],
-    ["watch", "--host", _LONG], ["watch", "--metric", "nosuch"],
 ]  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 import analysis.cli
-from analysis.report.watch import Watcher
 from sweeper.commands import compact, plan, status
 from sweeper.commands.overrides import expand
 from sweeper.launch.slurm.job import _Job
@@ -48,7 +47,6 @@ COMMANDS = {
     "status_run": lambda folder: status.main([running(folder), "--results", str(folder)]),
     "plan": lambda folder: plan.main([*SHORT, "batch=3840", f"results={folder}", "--no-memory"]),
     "compact": lambda folder: compact.main([str(folder)]),
-    "watch": lambda folder: Watcher([str(folder)], "").data_json(),
     "claims": lambda folder: analysis.cli.main(["claims", str(folder)]),
     "estimates": lambda folder: analysis.cli.main(["estimates", str(folder)]),
     "report": lambda folder: analysis.cli.main(["report", str(folder), "-o", f"{folder}.html"]),
