@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from simulated_questions import NOISES, Kind, alike, asked, best_of, no_worse
 
-from analysis.stats.anytime import Looks
+from analysis.sequential.looks import Looks
 
 #: Questions with no right answer: arms are equal, or exactly at the margin.
 NOTHING = {

@@ -190,7 +190,7 @@ class SequentialSweeper(RunSweeper):
     def sweep(self, arguments: list[str]) -> None:
         """Answer the question and exit with the code of its runs."""
         from sweeper.commands.overrides import expand, plain, resolved, with_preset
-        from sweeper.commands.sequential.study import run_sequential
+        from sweeper.commands.sequential import run_sequential
 
         overrides = with_preset(self._params, arguments)
         points = expand(

@@ -1,8 +1,27 @@
 """Decides what to run and where, and stores the results; never imports torch."""
 
+import importlib.util
+import sys
 from pathlib import Path
 
 _INSTALLED = Path(__file__).parent / "conf"
 
 #: The folder of all defaults: inside the installed package, or next to it in a checkout.
 CONFIG_FOLDER = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1] / "conf"
+
+
+def import_own(name: str) -> None:
+    """Import our package of this name, which stands beside this one, whatever else has its name.
+
+    A project may have an `analysis.py` of its own: it is found first in the folder of the command,
+    and in the processes that train, which do not call this.
+    """
+    init = Path(__file__).resolve().parents[1] / name / "__init__.py"
+    loaded = sys.modules.get(name)
+    if loaded is not None and Path(loaded.__file__ or "").resolve() == init:
+        return
+    spec = importlib.util.spec_from_file_location(name, init)
+    assert spec is not None, "it is installed with this package"
+    assert spec.loader is not None, "as above"
+    sys.modules[name] = package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sweeper import CONFIG_FOLDER
+from sweeper import CONFIG_FOLDER, import_own
 from sweeper.console.text import note, of_os_error, open_closed_streams, say
 from sweeper.spec.exit_codes import BAD_INPUT, DONE, INTERRUPTED
 
@@ -90,7 +90,7 @@ def _gone() -> str | None:
 
 def _hidden() -> str | None:
     """An error if Python finds another package under the name of one of ours."""
-    for name in ("analysis", "hydra_plugins", "lightning_modules"):
+    for name in ("hydra_plugins", "lightning_modules"):
         spec = importlib.util.find_spec(name)
         found = (spec and spec.submodule_search_locations) or ()
         if Path(__file__).parents[1] / name not in [Path(folder).resolve() for folder in found]:
@@ -119,6 +119,8 @@ def _command(name: str, arguments: Sequence[str]) -> int:
     if name in _MEANWHILE and not {"-h", "--help"} & {*arguments}:
         _say_meanwhile(_MEANWHILE[name])
     try:
+        if name == "analysis":
+            import_own(name)
         return importlib.import_module(COMMANDS[name][0]).main(arguments)
     except OSError as error:
         sys.stderr.write(f"{of_os_error(error)}\n")

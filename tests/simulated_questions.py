@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.stats.anytime import Looks
+from analysis.sequential.looks import Looks
+from analysis.sequential.rule import Best, Bounds, Rule, follow
 from analysis.stats.contrasts import Contrasts
-from analysis.stats.sequential import Best, Bounds, Rule, follow
 
 #: Noise of arms over seeds, shape (arms, seeds), of standard deviation 1 where spreads are equal.
 NOISES: dict[str, Callable] = {

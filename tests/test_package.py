@@ -94,9 +94,9 @@ def from_folder(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("name", ["analysis", "lightning_modules"])
 @pytest.mark.parametrize("kind", ["package", "file"])
-def test_a_package_of_the_users_that_hides_one_of_ours_is_refused(tmp_path, name, kind):
+def test_a_package_of_the_users_that_hides_the_one_that_trains_is_refused(tmp_path, kind):
+    name = "lightning_modules"
     own = tmp_path / name / "__init__.py" if kind == "package" else tmp_path / f"{name}.py"
     own.parent.mkdir(exist_ok=True)
     own.write_text("")
@@ -106,6 +106,67 @@ def test_a_package_of_the_users_that_hides_one_of_ours_is_refused(tmp_path, name
     assert said.returncode == 2
     assert f"The import {name} must find sweeper's own package; got {own}" in said.stderr
     assert "Rename that one" in said.stderr
+
+
+PROJECT = """
+import pytorch_lightning as pl, torch
+from torch.utils.data import DataLoader, TensorDataset
+from analysis import SCALE  # the project's own
+
+class Data(pl.LightningDataModule):
+    def __init__(self, batch_size=4):
+        super().__init__()
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.linspace(-1, 1, 32)[:, None]), batch_size=4)
+    val_dataloader = train_dataloader
+
+class Module(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, batch_idx):
+        return (self.layer(batch[0]) - SCALE * batch[0]).square().mean()
+    def validation_step(self, batch, batch_idx):
+        self.log("val/mse", self.training_step(batch, batch_idx))
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+"""
+OWN = (
+    *("-m", "batch=8,16", "warmup=0", "epochs=2", "metric=val/mse", "metric_mode=min"),
+    *("module._target_=project.Module", "data._target_=project.Data"),
+)
+
+
+def sweep_with_own_analysis(folder: Path, kind: str, *sweeper: str | Path) -> None:
+    """A project whose module imports its own `analysis` is swept, and its results analysed."""
+    own = folder / ("analysis.py" if kind == "file" else "analysis/__init__.py")
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("SCALE = 2.0\n")
+    (folder / "project.py").write_text(PROJECT)
+
+    said_by(*sweeper, *OWN, folder=folder)
+    said = said_by(*sweeper, "analysis", "estimates", folder=folder)
+
+    assert len([*(folder / "results/runs").glob("*-finished.parquet")]) == 2
+    assert "How does the best warmup grow" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "sweeper"),
+    [
+        ("file", [sys.executable, "-m", "sweeper"]),
+        ("package", [Path(sys.executable).parent / "sweeper"]),
+    ],
+    ids=["python -m", "script"],
+)
+def test_a_project_has_an_analysis_of_its_own(tmp_path, kind, sweeper):
+    sweep_with_own_analysis(tmp_path, kind, *sweeper)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["file", "package"])
+def test_a_project_with_an_analysis_of_its_own_is_swept_from_the_wheel(installed, tmp_path, kind):
+    sweep_with_own_analysis(tmp_path, kind, installed / "sweeper")
 
 
 def test_a_folder_that_is_no_package_hides_nothing(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
+from sweeper.launch.local.readiness import count_data
 from sweeper.spec.config import Component, is_ours, run_config
 from sweeper.spec.guarantees import OF_MICRO_BATCHES, held
 from sweeper.spec.identity import targets
@@ -71,10 +72,8 @@ def _count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
         checked(_Project, config)
         data = config["data"]
         if None in data.values() and is_ours(data["_target_"]):
-            from lightning_modules.data.on_disk import counted  # numpy and pyarrow: 0.3 s
-
             key = json.dumps(data, sort_keys=True)
-            data = known[key] = known.get(key) or counted(data)
+            data = known[key] = known.get(key) or count_data(data)
         found.append({**config, "data": data})
     return found
 

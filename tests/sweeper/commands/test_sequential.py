@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import expand, resolved
-from sweeper.commands.sequential.study import run_sequential
+from sweeper.commands.sequential import run_sequential
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.event import Event

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.stats.anytime import Interval, Looks
+from analysis.sequential.looks import Interval, Looks
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.replicates import Array
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.anytime import Interval, Looks, critical_values
+from analysis.sequential.looks import Interval, Looks, critical_values
 
 
 @pytest.mark.parametrize(

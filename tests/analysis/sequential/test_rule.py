@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 from simulated_questions import alike, asked, best_of, no_worse
 
-from analysis.stats.anytime import Looks
+from analysis.sequential.looks import Looks
+from analysis.sequential.rule import Best, Bounds, follow
 from analysis.stats.contrasts import Contrasts
-from analysis.stats.sequential import Best, Bounds, follow
 
 LOOKS = Looks.every(1, first=3, last=8)
 NOTHING = {

@@ -10,8 +10,9 @@ import pandas as pd
 from analysis.papers import PAPERS
 from analysis.papers.grid import runs_at
 from analysis.papers.paper import Paper, place_runs
+from analysis.sequential.looks import Looks
+from analysis.sequential.rule import Best, Bounds, Rule
 from analysis.stats.contrasts import Contrasts
-from analysis.stats.sequential import Best, Bounds, Looks, Rule
 from analysis.tables.metric import Metric
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import did_you_mean, several
@@ -35,7 +36,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Question:
     """A question about arms.
 
     Attributes:
@@ -76,7 +77,7 @@ class Asked:
         return Bounds(self.contrasts, looks, self.is_each)
 
 
-def ask(text: str, points: Sequence[RunSpec], metric: Metric) -> Asked:
+def parse_question(text: str, points: Sequence[RunSpec], metric: Metric) -> Question:
     """Read a question about the points of a grid.
 
     Raises:
@@ -86,32 +87,38 @@ def ask(text: str, points: Sequence[RunSpec], metric: Metric) -> Asked:
     words = " ".join(text.replace("=", " ").split())
     for pattern, read in _READERS.items():
         if found := re.fullmatch(pattern, words):
-            asked = read(text, found, points, metric)
-            _check_seeds(asked.arms)
-            return asked
+            question = read(text, found, points, metric)
+            _check_seeds(question.arms)
+            return question
     msg = f"question must have one of the known forms; got question={text!r}. {_FORMS}"
     raise ValueError(msg)
 
 
-def _best(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric) -> Asked:
+def _read_best(
+    text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric
+) -> Question:
     key = found["key"]
-    arms = _arms(key, _selected(found["at"], points))
+    arms = _make_arms(key, _select_points(found["at"], points))
     if len(arms) < 2:
         msg = (
             f"question must leave two or more values of {key} to compare; got question={text!r}, "
             f"with one in the grid: {arms[0].name}. Give {key} more values."
         )
         raise ValueError(msg)
-    return Asked(text=text, arms=arms, metric=metric, margin=_margin(text, found, metric))
+    return Question(text=text, arms=arms, metric=metric, margin=_read_margin(text, found, metric))
 
 
-def _no_worse(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric) -> Asked:
-    points = _selected(found["at"], points)
+def _read_no_worse(
+    text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric
+) -> Question:
+    points = _select_points(found["at"], points)
     key, value = found["key"], found["value"]
     if found["base"]:
         key, value = "batch", points[0].words["base_batch"][0]
-    arms = _arms(key, points)
-    place = next((i for i, arm in enumerate(arms) if _same(arm.name.partition("=")[2], value)), -1)
+    arms = _make_arms(key, points)
+    place = next(
+        (i for i, arm in enumerate(arms) if _is_same_value(arm.name.partition("=")[2], value)), -1
+    )
     if place < 0 or len(arms) < 2:
         shown = ", ".join(arm.name for arm in arms)
         msg = (
@@ -120,9 +127,9 @@ def _no_worse(text: str, found: re.Match[str], points: Sequence[RunSpec], metric
         )
         raise ValueError(msg)
     others = [i for i in range(len(arms)) if i != place]
-    margin = _margin(text, found, metric)
+    margin = _read_margin(text, found, metric)
     pairs = [(i, place) for i in others]
-    return Asked(
+    return Question(
         text=text,
         arms=arms,
         metric=metric,
@@ -133,7 +140,9 @@ def _no_worse(text: str, found: re.Match[str], points: Sequence[RunSpec], metric
     )
 
 
-def _claim(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric) -> Asked:
+def _read_claim(
+    text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric
+) -> Question:
     del metric  # a claim has its own
     paper = PAPERS.get(found["paper"])
     if paper is None:
@@ -153,30 +162,31 @@ def _claim(text: str, found: re.Match[str], points: Sequence[RunSpec], metric: M
             f": {why}. `python -m analysis claims` judges what it can."
         )
         raise ValueError(msg)
-    chosen = _at_points(text, paper, number - 1, points)
+    chosen = _find_points(text, paper, number - 1, points)
     names = [str(point) for point in claim.points]
     _check_alike([c for point in chosen for c in point], ("batch", "warmup", "lr_rule"))
-    arms = [Arm(name, _by_seed(point)) for name, point in zip(names, chosen, strict=True)]
-    return Asked(
+    arms = [Arm(name, _runs_by_seed(point)) for name, point in zip(names, chosen, strict=True)]
+    return Question(
         text=f"{text}: {claim.text}",
         arms=arms,
         metric=claim.metric,
         contrasts=claim.contrasts,
-        names=[_weighed(row, names) for row in claim.contrasts.weights],
+        names=[_describe_contrast(row, names) for row in claim.contrasts.weights],
         is_claim=True,
     )
 
 
+_REFERENCE = r"(?:(?P<base>base_batch)|(?P<key>\S+) (?P<value>\S+))"
 _AT = r"(?: at (?P<at>.+?))?"
 _WITHIN = r" within (?P<margin>[\d.]+(?:e-?\d+)?)(?P<points> points?)?"
-_READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric], Asked]] = {
-    rf"best (?P<key>\S+){_AT}(?:{_WITHIN})?": _best,
-    rf"no worse than (?:(?P<base>base_batch)|(?P<key>\S+) (?P<value>\S+)){_AT}{_WITHIN}": _no_worse,
-    r"claim (?P<number>\d+) of (?P<paper>\S+)": _claim,
+_READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric], Question]] = {
+    rf"best (?P<key>\S+){_AT}(?:{_WITHIN})?": _read_best,
+    rf"no worse than {_REFERENCE}{_AT}{_WITHIN}": _read_no_worse,
+    r"claim (?P<number>\d+) of (?P<paper>\S+)": _read_claim,
 }
 
 
-def _margin(text: str, found: re.Match[str], metric: Metric) -> float:
+def _read_margin(text: str, found: re.Match[str], metric: Metric) -> float:
     """The margin in the metric's own unit; a point is one hundredth of a fraction."""
     if found["margin"] is None:
         return 0.0
@@ -192,7 +202,7 @@ def _margin(text: str, found: re.Match[str], metric: Metric) -> float:
     return float(found["margin"]) / (100 if found["points"] else 1)
 
 
-def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
+def _select_points(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
     """The points that have the values named after `at`."""
     parts = (at or "").split()
     if len(parts) % 2:
@@ -200,7 +210,7 @@ def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
         raise ValueError(msg)
     for key, value in zip(parts[::2], parts[1::2], strict=True):
         _check_key(key, points)
-        left = [point for point in points if _same(point.words[key][0], value)]
+        left = [point for point in points if _is_same_value(point.words[key][0], value)]
         if not left:
             known = ", ".join(dict.fromkeys(point.words[key][0] for point in points))
             msg = (
@@ -212,17 +222,17 @@ def _selected(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpec]:
     return points
 
 
-def _arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
+def _make_arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
     """An arm for each value of a key; nothing else may differ between them."""
     _check_key(key, points)
     _check_alike(points, (key,))
     by_value: dict[str, list[RunSpec]] = {}
     for point in points:
         by_value.setdefault(point.words[key][0], []).append(point)
-    return [Arm(f"{key}={value}", _by_seed(there)) for value, there in by_value.items()]
+    return [Arm(f"{key}={value}", _runs_by_seed(there)) for value, there in by_value.items()]
 
 
-def _by_seed(points: Sequence[RunSpec]) -> dict[int, RunSpec]:
+def _runs_by_seed(points: Sequence[RunSpec]) -> dict[int, RunSpec]:
     return {point.config.seed: point for point in points}
 
 
@@ -236,10 +246,10 @@ def _check_key(key: str, points: Sequence[RunSpec]) -> None:
 
 def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
     free, words = ("seed", *keys), [point.words for point in points]
-    for name in dict.fromkeys(name for one in words for name in one):
+    for name in dict.fromkeys(name for point in words for name in point):
         if any(name == key or name.startswith(f"{key}.") for key in free):
             continue
-        values = list(dict.fromkeys(one.get(name, ("none",))[0] for one in words))
+        values = list(dict.fromkeys(point.get(name, ("none",))[0] for point in words))
         if len(values) > 1:
             msg = (
                 f"the points that a question compares must differ in {', '.join(keys)} only; here "
@@ -251,8 +261,8 @@ def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
 
 def _check_seeds(arms: Sequence[Arm]) -> None:
     seeds = [list(arm.runs) for arm in arms]
-    if len(seeds[0]) < LEAST_SEEDS or any(sorted(one) != sorted(seeds[0]) for one in seeds):
-        numbers = ", ".join(sorted({f"{len(one)}" for one in seeds}))
+    if len(seeds[0]) < LEAST_SEEDS or any(sorted(others) != sorted(seeds[0]) for others in seeds):
+        numbers = ", ".join(sorted({f"{len(others)}" for others in seeds}))
         msg = (
             f"seed must have {LEAST_SEEDS} or more values, the same for all points compared: as "
             f"many as may be spent on the question; got {numbers}. Write 'seed=range(0,20)'."
@@ -260,7 +270,7 @@ def _check_seeds(arms: Sequence[Arm]) -> None:
         raise ValueError(msg)
 
 
-def _at_points(
+def _find_points(
     text: str, paper: Paper, number: int, points: Sequence[RunSpec]
 ) -> list[list[RunSpec]]:
     """For each point of the claim, the runs of the grid at that point."""
@@ -277,7 +287,9 @@ def _at_points(
     return chosen
 
 
-def _weighed(weights: "np.ndarray[tuple[int], np.dtype[np.float64]]", names: Sequence[str]) -> str:
+def _describe_contrast(
+    weights: "np.ndarray[tuple[int], np.dtype[np.float64]]", names: Sequence[str]
+) -> str:
     used = [(weight, name) for weight, name in zip(weights, names, strict=True) if weight]
     if sorted(weight for weight, _ in used) == [-1, 1]:
         above, below = (next(n for w, n in used if w == sign) for sign in (1, -1))
@@ -285,9 +297,9 @@ def _weighed(weights: "np.ndarray[tuple[int], np.dtype[np.float64]]", names: Seq
     return " ".join(f"{weight:+.2g} x {name}" for weight, name in used)
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_value(text: str, other: str) -> bool:
     """Whether two texts mean the same value."""
     try:
-        return float(one) == float(other)
+        return float(text) == float(other)
     except ValueError:
-        return one == other
+        return text == other

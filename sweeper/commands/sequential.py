@@ -1,0 +1,308 @@
+"""A sequential sweep: seeds are added to what is undecided, with a look after each."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sweeper import import_own
+from sweeper.commands.bill import with_predictions
+from sweeper.commands.project_facts import add_facts
+from sweeper.commands.sweep import Launch, guard, set_aside_and_report, take_in
+from sweeper.console.live import LiveTable, live_table
+from sweeper.launch.local.slots import this_device
+from sweeper.planning.budget import allowed_hours, check_budget, left_hours, spent_hours
+from sweeper.planning.code_changes import check_code, of_code
+from sweeper.planning.event import Event
+from sweeper.planning.plan import Plan, Task, plan, tasks
+from sweeper.planning.same_training import of_same
+from sweeper.planning.seconds import Speeds
+from sweeper.spec import exit_codes
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.ledger import Ledger
+
+import_own("analysis")  # a project may have a module of that name
+
+from analysis import sequential as questions  # noqa: E402
+
+
+def run_sequential(
+    configs: Iterable[Mapping[str, Any]], options: Mapping[str, Any], launch: Launch
+) -> int:
+    """Answer a question about a grid; return 0 if nothing is left to do, 1 if a run has no result.
+
+    Args:
+        configs: of the grid's points, resolved.
+        options: `question`, `metric`, `metric_mode`, `results`, `retry`, `rerun` and `code` of
+            the command, `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`.
+        launch: executes runs.
+
+    Raises:
+        ValueError: for bad input, before anything starts.
+    """
+    ledger = Ledger.at(options["results"])
+    _check_options(options)
+    set_aside_and_report(ledger)
+    planned = plan(add_facts(configs, ledger.results), ledger)
+    check_code(planned.changes, options["code"], num_runs=len(planned.specs))
+    metric = questions.metric_named(options["metric"], options["metric_mode"])
+    question = questions.parse_question(options["question"], planned.points, metric)
+    looks = questions.Looks.every(
+        options["seeds_per_look"], first=options["first_look"], last=len(question.seeds)
+    )
+    trained = {pair.point.run_id: pair.trained.run_id for pair in planned.same}
+    _check_apart(question, trained)
+    record = questions.find_record(question, looks, ledger.results)
+    study = Study(question, looks, planned, trained, ledger, options)
+    study.check_times_known()
+    ledger.prepare()
+    keys = [arm.name.partition("=")[0] for arm in question.arms][:1]
+    with live_table([], ledger, keys) as table:
+        if code := of_code(planned.changes, options["code"]):
+            table.say(code)
+        for line in (*planned.distinct_warnings, *planned.of_repeats, *of_same(planned.same)):
+            table.say(line)
+        study.introduce(table)
+        questions.record_question(record, question, looks, answer=None)
+        return guard(lambda: study.answer(launch, table, record), table, ledger)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    if not options["question"]:
+        msg = (
+            "question must be given with hydra/sweeper=sequential; got none. Write "
+            "'question=\"best warmup at batch=3840\"'; docs/sequential.md has the others."
+        )
+        raise ValueError(msg)
+    for name, least in (("first_look", questions.LEAST_SEEDS), ("seeds_per_look", 1)):
+        value = options[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            msg = (
+                f"hydra.sweeper.{name} must be a whole number, {least} or more; got "
+                f"{name}={value!r}."
+            )
+            raise ValueError(msg)
+    chance = options["give_up"]
+    if isinstance(chance, bool) or not isinstance(chance, int | float) or not 0 <= chance < 1:
+        msg = f"hydra.sweeper.give_up must be a probability, 0 to below 1; got give_up={chance!r}."
+        raise ValueError(msg)
+    if options["rerun"]:
+        msg = (
+            "rerun must be null with hydra/sweeper=sequential, whose answer would change with it; "
+            f"got rerun={options['rerun']}. Use another results folder."
+        )
+        raise ValueError(msg)
+
+
+def _check_apart(question: questions.Question, trained: Mapping[str, str]) -> None:
+    """Refuse two arms that are the same training, so that there is nothing to compare.
+
+    Raises:
+        ValueError: names them.
+    """
+    owners: dict[str, str] = {}
+    for arm in question.arms:
+        for run in arm.runs.values():
+            other = owners.setdefault(trained.get(run.run_id, run.run_id), arm.name)
+            if other != arm.name:
+                msg = (
+                    f"the points that a question compares must train differently; {other} and "
+                    f"{arm.name} have the same learning rate at each step. Leave one out."
+                )
+                raise ValueError(msg)
+
+
+@dataclass(slots=True)
+class Study:
+    """A question and the runs that answer it, whose results are always read from the ledger."""
+
+    question: questions.Question
+    looks: questions.Looks
+    planned: Plan
+    trained: Mapping[str, str]
+    ledger: Ledger
+    options: Mapping[str, Any]
+    why: str = ""
+    _pending: set[str] = field(default_factory=set[str])
+    _stale: set[str] = field(default_factory=set[str])
+    _said: int = 0
+
+    def __post_init__(self) -> None:
+        """Ignore the results of runs that will be trained again."""
+        if self.options["code"] == "rerun":
+            self._stale = {*self.planned.changes}
+
+    def introduce(self, table: LiveTable) -> None:
+        """Print the question and its largest cost, and show the results that exist."""
+        arms, seeds = len(self.question.arms), len(self.question.seeds)
+        outside = len(self.planned.points) - arms * seeds
+        table.say(
+            f"Question: {self.question.text}. Looks after {self.looks.at[0]} seeds"
+            f"{'' if len(self.looks.at) == 1 else ' and then up to ' + str(seeds)}; each seed "
+            f"costs {several(arms, 'run')}, fewer as arms are decided; at most {arms * seeds} runs."
+        )
+        if outside:
+            table.say(
+                f"Not in the question, so not trained: {several(outside, 'point')} of the grid."
+            )
+        used = {*self._used_runs(self._take_looks()[1])}
+        for spec in self.planned.specs:
+            if spec.run_id in used:
+                table.add(spec, self.planned.ended[spec.run_id].outcome)
+
+    def answer(self, launch: Launch, table: LiveTable, record: Path) -> int:
+        """Execute the runs that the looks need, record the answer; return the exit code."""
+
+        def take(event: Event) -> None:
+            table.update(event)
+            self._pending -= event.ended.keys()
+            self._stale -= event.ended.keys()
+
+        rounds = self._rounds(table)
+        first = next(rounds, None)  # None if it is already answered
+        if first is not None:
+            take_in(launch(chain([first], rounds), self.ledger), take)
+        code = exit_codes.DONE if self.why else self._report_missing(table)
+        rule, course = self._take_looks()
+        runs, answer = self._used_runs(course), questions.describe_verdict(self.question, rule)
+        questions.record_question(
+            record, self.question, self.looks, answer=answer, why=self.why, runs=runs
+        )
+        table.say(questions.describe_end(self.question, rule, course, self.why, runs))
+        return code
+
+    def check_times_known(self) -> None:
+        """Refuse a budget if the time of a run of the first look is not known.
+
+        Raises:
+            ValueError: names it.
+        """
+        runs = self._missing_runs(self._take_looks()[1])
+        if not runs or allowed_hours(runs[0].config) is None:
+            return
+        hours = self._left_hours(runs)
+        if None in hours.values():
+            check_budget(runs[0].config, hours, runs, spent=0.0)
+
+    def _rounds(self, table: LiveTable) -> Iterator[Task | None]:
+        """The runs of the next look, then those of the following look once these have ended."""
+        while True:
+            rule, course = self._take_looks()
+            if not course.needs.any():
+                self.why = self._why_ended(rule, course)
+                return
+            if course.seeds > self._said:
+                self._said = course.seeds
+                verdict = questions.describe_verdict(self.question, rule)
+                table.say(f"After {course.seeds} seeds: {verdict}")
+            missing = self._missing_runs(course)
+            self.why = self._why_over_budget(missing)
+            if self.why:
+                return
+            part = replace(self.planned, specs=missing)
+            options = {name: self.options[name] for name in ("retry", "code")}
+            for task in tasks(part, self.ledger, rerun=None, **options):
+                self._pending.add(task.spec.run_id)
+                table.add(task.spec, "waiting")
+                yield task
+            while self._pending:
+                yield None
+            if self._missing_runs(course):  # some failed and are not retried
+                return
+
+    def _take_looks(self) -> tuple[questions.Rule, questions.Course]:
+        """The rule after the looks that the runs in the ledger allow, and how far they go."""
+        rule = self.question.rule(self.looks)
+        return rule, questions.follow(rule, self._values(), self.options["give_up"])
+
+    def _values(self) -> npt.NDArray[np.float64]:
+        """The value of each arm and seed: nan without a result, infinite if the run diverged.
+
+        A metric that is not finite counts as infinite too: repeating the run would not change it.
+        """
+        question, name = self.question, self.question.metric.name
+        arms, seeds = range(len(question.arms)), question.seeds
+        ids = [[self._run_id(arm, seed) for seed in seeds] for arm in arms]
+        rows = self.ledger.measured({run_id for row in ids for run_id in row}, [name])
+
+        def value(run_id: str) -> float:
+            row = rows.get(run_id)
+            if row is None or run_id in self._stale or not Outcome(row["outcome"]).is_result:
+                return np.nan
+            measured = row[name]
+            if row["outcome"] == Outcome.DIVERGED:
+                return np.inf
+            if measured is None:
+                return np.nan
+            return question.sign * measured if isfinite(measured) else np.inf
+
+        return np.array([[value(run_id) for run_id in row] for row in ids])
+
+    def _run_id(self, arm: int, seed: int) -> str:
+        run_id = self.question.arms[arm].runs[seed].run_id
+        return self.trained.get(run_id, run_id)
+
+    def _used_runs(self, course: questions.Course) -> list[str]:
+        """The ids of the runs that the looks so far used."""
+        seeds = self.question.seeds
+        return [self._run_id(arm, s) for arm, n in enumerate(course.used) for s in seeds[:n]]
+
+    def _missing_runs(self, course: questions.Course) -> list[RunSpec]:
+        """The runs without a result that the next look needs, seed by seed."""
+        missing = np.isnan(self._values()) & course.needs[:, None]
+        missing[:, course.upto :] = False
+        seeds = self.question.seeds
+        ids = [self._run_id(int(arm), seeds[seed]) for seed, arm in np.argwhere(missing.T)]
+        specs = {spec.run_id: spec for spec in self.planned.specs}
+        return [specs[run_id] for run_id in dict.fromkeys(ids)]
+
+    def _left_hours(self, runs: Sequence[RunSpec]) -> dict[str, float | None]:
+        known = with_predictions(runs, Speeds(self.ledger, this_device(runs=1)))
+        return {run.run_id: left_hours(run, self.ledger) for run in known}
+
+    def _why_over_budget(self, missing: Sequence[RunSpec]) -> str:
+        """Why the budget ends the question; empty if it covers the next look."""
+        config = self.planned.specs[0].config
+        if (allowed := allowed_hours(config)) is None:
+            return ""
+        left = allowed - spent_hours(self.planned.specs, self.ledger)
+        cost = sum(hours or 0.0 for hours in self._left_hours(missing).values())
+        if cost <= left:
+            return ""
+        return (
+            f"Stopped at budget={config.budget}: the next look costs {cost:.3g} device-hours, "
+            f"{max(0.0, left):.3g} are left."
+        )
+
+    def _why_ended(self, rule: questions.Rule, course: questions.Course) -> str:
+        """Why no more seeds are trained."""
+        chance = self.options["give_up"]
+        if course.is_hopeless and questions.has_no_spread(rule):
+            return "Stopped: differences that are the same at every seed cannot be tested."
+        if course.is_hopeless:
+            return (
+                f"Stopped: the remaining seeds would decide it with a probability below {chance:g}."
+            )
+        if rule.is_answered:
+            return f"Decided after {several(course.seeds, 'seed')}."
+        if course.seeds == self.looks.at[-1]:
+            return "Not decided after all seeds."
+        return "Stopped: more seeds would not decide it, as runs diverged."
+
+    def _report_missing(self, table: LiveTable) -> int:
+        """Say which runs of the next look have no result; return the exit code."""
+        _, course = self._take_looks()
+        missing = self._missing_runs(course)
+        self.why = (
+            f"The look after {several(course.upto, 'seed')} waits for "
+            f"{several(len(missing), 'run')}, first {missing[0].point}."
+        )
+        table.say("Repeat the command to continue; retry=failed retries failed runs.")
+        return exit_codes.RUN_FAILED
