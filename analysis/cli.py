@@ -142,7 +142,7 @@ def _figures(options: argparse.Namespace) -> int:
 
 def _paper(options: argparse.Namespace) -> int:
     from analysis.decide.missing import describe_missing
-    from analysis.papers.draw import draw_paper
+    from analysis.papers.paper_figures import draw_paper
 
     runs = read_asked_runs(options)
     measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
@@ -154,7 +154,7 @@ def _paper(options: argparse.Namespace) -> int:
 
 
 def _claims(options: argparse.Namespace) -> int:
-    from analysis.papers.judge import judge_all, judge_paper, lines, table
+    from analysis.papers.judge import judge_all, judge_paper, verdict_lines, verdict_table
     from analysis.tables.validity import check_validity
 
     runs = read_asked_runs(options)
@@ -166,10 +166,10 @@ def _claims(options: argparse.Namespace) -> int:
         say(paper.heading)
         for finding in check_validity(paper.compared.runs, measured.metric):
             say(f"  {finding}")
-        for verdict, words in lines(paper):
+        for verdict, words in verdict_lines(paper):
             say(f"{verdict:>14}  {words}")
     if options.out:
-        table(judged).to_csv(options.out, index=False)
+        verdict_table(judged).to_csv(options.out, index=False)
         say(f"wrote {options.out}")
     return 0
 

@@ -123,7 +123,7 @@ class PointValues:
         counted = zip(self.finished, self.num_diverged, strict=True)
         return [np.append(values, np.full(lost, self.worst)) for values, lost in counted]
 
-    def diverged_among(self, used: NDArray[np.bool_]) -> str:
+    def describe_diverged(self, used: NDArray[np.bool_]) -> str:
         """The share that diverged of each point that is used, in words; empty if none did."""
         counted = zip(self.names, self.finished, self.num_diverged, used, strict=True)
         shares = [
@@ -150,19 +150,23 @@ def values_of(
 
     Other runs with the same validation set help to tell how many examples it has.
     """
+
+    def known_values(column: pd.Series) -> Array:
+        return column.dropna().to_numpy(dtype=float)
+
     lost = [arm["outcome"] == "diverged" for arm in arms]
-    finished = [_values(arm.loc[~bad, metric.name]) for arm, bad in zip(arms, lost, strict=True)]
-    known = np.concatenate(finished if others is None else [*finished, _values(others)])
+    finished = [
+        known_values(arm.loc[~bad, metric.name]) for arm, bad in zip(arms, lost, strict=True)
+    ]
+    known = np.concatenate(finished if others is None else [*finished, known_values(others)])
     size = validation_size(known) if metric.unit == "%" else None
     counts = [int(bad.sum()) for bad in lost]
     return PointValues(finished, counts, names, -metric.sign * np.inf, size)
 
 
-def _values(column: pd.Series) -> Array:
-    return column.dropna().to_numpy(dtype=float)
-
-
-def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims: int) -> Verdict:
+def judge_claim(
+    claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims: int
+) -> Verdict:
     """Judge a claim on runs, as if it were the only one; `settle` corrects for the others.
 
     `num_claims` is how many claims of the paper there are, for the seeds that would decide.
@@ -176,20 +180,20 @@ def judge(claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims
     )
     if measured.num_seeds == 0:
         lacks = [not len(values) for values in measured.ranked]
-        return replace(blank, why=_missing(everything, claim.points, lacks))
+        return replace(blank, why=_describe_missing(everything, claim.points, lacks))
     if claim.contrasts is None:
         return _judge_exponent(claim, runs, rng, blank)
     return judge_contrasts(claim.contrasts, measured, blank, rng, num_claims)
 
 
-def _missing(runs: pd.DataFrame, points: Sequence[Point], lacks: Sequence[bool]) -> str:
+def _describe_missing(runs: pd.DataFrame, points: Sequence[Point], lacks: Sequence[bool]) -> str:
     """Which points were not run, and which were but have no value."""
     found: dict[str, list[str]] = {}
     for point, here, is_lacking in zip(points, runs_at(runs, points), lacks, strict=True):
         if is_lacking:
-            said = "run without a result" if here.any() else "not run"
-            found.setdefault(said, []).append(str(point))
-    return "; ".join(f"{said}: {', '.join(names)}" for said, names in sorted(found.items()))
+            state = "run without a result" if here.any() else "not run"
+            found.setdefault(state, []).append(str(point))
+    return "; ".join(f"{state}: {', '.join(names)}" for state, names in sorted(found.items()))
 
 
 def judge_contrasts(
@@ -210,7 +214,7 @@ def judge_contrasts(
     if measured.num_validation:
         arms = arms.floored(measured.num_validation)
     by_rank = contrasts.using(np.array(measured.num_diverged) > 0)
-    diverged = measured.diverged_among(np.array(contrasts.uses.any(axis=0)))
+    diverged = measured.describe_diverged(np.array(contrasts.uses.any(axis=0)))
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
         return replace(blank, why=f"nothing to rank against; {diverged}")
     ranks = [
@@ -272,16 +276,15 @@ def shares_outside(draws: Array, lower: float, upper: float) -> tuple[float, flo
 def settle(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts on a paper's claims as one family: decided by p values corrected by Holm."""
     corrected = holm(np.array([v.p for v in verdicts], dtype=float))
-    return [_settled(v, float(p)) for v, p in zip(verdicts, corrected, strict=True)]
+    return [
+        replace(verdict, p_corrected=float(p), seeds_needed=0, seeds_for=np.nan)
+        if p <= ONE_SIDED
+        else replace(verdict, p_corrected=float(p), verdict=UNDECIDED)
+        for verdict, p in zip(verdicts, corrected, strict=True)
+    ]
 
 
-def _settled(verdict: Verdict, corrected: float) -> Verdict:
-    if corrected <= ONE_SIDED:
-        return replace(verdict, p_corrected=corrected, seeds_needed=0, seeds_for=np.nan)
-    return replace(verdict, verdict=UNDECIDED, p_corrected=corrected)
-
-
-def lacking(runs: pd.DataFrame, metric: Metric = ACCURACY) -> str:
+def lacking_metric(runs: pd.DataFrame, metric: Metric = ACCURACY) -> str:
     """Why no claim about a metric can be judged, if runs that finished have none; else empty."""
     has_finished = (runs["outcome"] == "finished").any()
     if has_finished and runs[metric.name].isna().all():

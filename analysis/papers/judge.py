@@ -13,8 +13,8 @@ from analysis.papers.claim import (
     UNDECIDED,
     Claim,
     Verdict,
-    judge,
-    lacking,
+    judge_claim,
+    lacking_metric,
     runs_about,
     settle,
 )
@@ -82,7 +82,7 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     is_there = paper.is_protocol_of(compared.runs)
     verdicts = [
         Verdict(text=claim.text, where=claim.where, why=why)
-        if (why := lacking(compared.runs, claim.metric))
+        if (why := lacking_metric(compared.runs, claim.metric))
         else _judge_valid(claim, placed, rng, len(paper.claims), is_there=is_there)
         for claim in paper.claims
     ]
@@ -93,53 +93,43 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     return Judged(name, paper.citation, compared, settle(verdicts), len(runs), is_asked)
 
 
-def table(judged: Sequence[Judged]) -> pd.DataFrame:
+def verdict_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """One row per claim: the paper, and the fields of `Verdict`."""
     return pd.DataFrame([{"paper": j.paper, **asdict(v)} for j in judged for v in j.verdicts])
 
 
-def lines(judged: Judged) -> list[tuple[str, str]]:
-    """Each verdict with its words; one line for all claims about what these runs do not record."""
+def verdict_lines(judged: Judged) -> list[tuple[str, str]]:
+    """Each verdict in words; a single line for all claims on what these runs do not record."""
     counts = Counter(v.why for v in judged.verdicts if v.why.startswith(LACKING))
     family = sum(not np.isnan(v.p) for v in judged.verdicts)
-    shown = [(v.verdict, in_words(v, family)) for v in judged.verdicts if v.why not in counts]
+    shown = [
+        (v.verdict, describe_verdict(v, family)) for v in judged.verdicts if v.why not in counts
+    ]
     folded = [f"{n} claim{'s' * (n > 1)}: {why}" for why, n in counts.items()]
     return [*shown, *((UNDECIDED, words) for words in folded)]
 
 
-def in_words(verdict: Verdict, family: int = 1) -> str:
+def describe_verdict(verdict: Verdict, family: int = 1) -> str:
     """A verdict as a line: the claim, effect, interval, seeds, and what would decide it.
 
     `family` is how many of the paper's claims were tested.
     """
+    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
     parts = [f"{verdict.text} ({verdict.where})"]
     if not np.isnan(verdict.effect):
-        parts.append(_effect_words(verdict))
+        effect = f"effect {scale * verdict.effect:.3g} {unit}"
+        if not np.isnan(verdict.low):
+            effect += f" (95 %: {scale * verdict.low:.3g} to {scale * verdict.high:.3g})"
+        parts.append(effect)
     parts.append(f"seeds: {verdict.num_seeds}")
     if not np.isnan(verdict.p):
-        parts.append(_p_words(verdict, family))
+        corrected = f"{verdict.p_corrected:.2g} corrected for {several(family, 'claim')}"
+        parts.append(f"p = {verdict.p:.2g}, {corrected}")
     if verdict.seeds_needed > 0:
         about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
-        parts.append(f"{about} seeds per point would decide {_amount(verdict, verdict.seeds_for)}")
+        amount = f"{scale * verdict.seeds_for:.3g} {unit}"
+        parts.append(f"{about} seeds per point would decide {amount}")
     return "; ".join(filter(None, [*parts, verdict.why]))
-
-
-def _p_words(verdict: Verdict, family: int) -> str:
-    corrected = f"{verdict.p_corrected:.2g} corrected for {several(family, 'claim')}"
-    return f"p = {verdict.p:.2g}, {corrected}"
-
-
-def _amount(verdict: Verdict, value: float) -> str:
-    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
-    return f"{scale * value:.3g} {unit}"
-
-
-def _effect_words(verdict: Verdict) -> str:
-    scale = 100 if verdict.unit == "accuracy" else 1
-    value = f"effect {_amount(verdict, verdict.effect)}"
-    if np.isnan(verdict.low):
-        return value
-    return f"{value} (95 %: {scale * verdict.low:.3g} to {scale * verdict.high:.3g})"
 
 
 def _judge_valid(
@@ -148,7 +138,7 @@ def _judge_valid(
     """A verdict, or why there can be none."""
     if claim.only_there and not is_there:
         return Verdict(text=claim.text, where=claim.where, why=claim.only_there)
-    verdict = judge(claim, placed, rng, num_claims)
+    verdict = judge_claim(claim, placed, rng, num_claims)
     why = _refusal(claim, runs_about(claim, placed))
     if not why or not verdict.num_seeds:
         return verdict
@@ -158,17 +148,13 @@ def _judge_valid(
 def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
     """Why a claim cannot be judged: arms that are the same, an optimum that is not bracketed."""
     if groups := same_arms(ours):
-        arms = " and ".join(_differences(groups[0]))
-        return f"refused: identical learning rates at every step of {arms}"
+        same = groups[0]
+        differing = [i for i in range(len(ARM)) if len({arm[i] for arm in same}) > 1]
+        arms = [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in same]
+        return f"refused: identical learning rates at every step of {' and '.join(arms)}"
     if found := confounds(ended(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
         return f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
     if claim.contrasts is None and (edges := at_upper_edge(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
         return f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
     return ""
-
-
-def _differences(arms: tuple[tuple[object, ...], ...]) -> list[str]:
-    """Each arm, described by the columns in which the arms differ."""
-    differing = [i for i in range(len(ARM)) if len({arm[i] for arm in arms}) > 1]
-    return [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in arms]

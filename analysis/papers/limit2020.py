@@ -17,7 +17,7 @@ from analysis.papers.claim import (
     UNDECIDED,
     Verdict,
     judge_contrasts,
-    lacking,
+    lacking_metric,
     settle,
     values_of,
 )
@@ -103,7 +103,7 @@ def gains(num_arms: int) -> Contrasts:
 
 def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     where = f"abstract; batch {int(runs['global_batch'].iloc[0]):,}"
-    if why := lacking(runs):
+    if why := lacking_metric(runs):
         return Verdict(text=_GAIN, where=where, why=why)
     names = runs["optimizer"].unique()
     if BASELINE not in names or len(names) < 2:
@@ -121,7 +121,7 @@ def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
 def _judge_drift(runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator) -> Verdict:
     blank = Verdict(text=_DRIFT, where="abstract")
     series = [constant_rate(group, curves) for _, group in runs.groupby("optimizer")]
-    fits = [diffusion(one, rng) for one in series if len(one)]
+    fits = [diffusion(distances, rng) for distances in series if len(distances)]
     if not fits:
         why = "no run has a recorded distance over six epochs of one learning rate"
         return replace(blank, why=why)

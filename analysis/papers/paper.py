@@ -131,8 +131,8 @@ def own_batch(batch: int, examples: int) -> int:
     """
     share = examples / IMAGENET_EXAMPLES
     rounded = (round(batch * share / unit) * unit for unit in (100, 10))
-    near = (one for one in rounded if nearest_batch(one / share, [batch]) is not None)
-    return next((one for one in near if one <= examples), round(batch * share))
+    near = (own for own in rounded if nearest_batch(own / share, [batch]) is not None)
+    return next((own for own in near if own <= examples), round(batch * share))
 
 
 def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 from analysis.decide.proposal import proposal_pairs
 from analysis.decide.proposals import propose
 from analysis.figures.points import points, reading_note
-from analysis.papers.judge import judge_all, lines
+from analysis.papers.judge import judge_all, verdict_lines
 from analysis.report.estimates import estimate_all
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.configs import stored_configs
@@ -125,7 +125,8 @@ def conclusions(tables: Measured) -> dict[str, Any]:
     found = {str(f) for paper in judged for f in check_validity(paper.compared.runs, metric)}
     return {
         "claims": [
-            {"heading": j.heading, "verdicts": [list(line) for line in lines(j)]} for j in judged
+            {"heading": j.heading, "verdicts": [list(line) for line in verdict_lines(j)]}
+            for j in judged
         ],
         "findings": sorted(found),  # refusals before remarks
         "estimates": [[e.question, e.words] for e in estimate_all(tables)],

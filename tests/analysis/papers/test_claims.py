@@ -9,7 +9,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.papers import goyal2017
-from analysis.papers.judge import in_words, judge_all, judge_paper, lines
+from analysis.papers.judge import describe_verdict, judge_all, judge_paper, verdict_lines
 from analysis.papers.mccord2021 import BATCHES, WARMUPS
 from analysis.tables.validity import check_validity
 
@@ -65,7 +65,7 @@ def test_noise_larger_than_the_effect_decides_nothing_and_asks_for_seeds():
     best = next(v for v in found if v.text == "At 7,680, 5 epochs of warmup are best")
     assert best.verdict == "not decidable"
     assert best.seeds_needed > 3
-    assert "seeds per point would decide" in in_words(best)
+    assert "seeds per point would decide" in describe_verdict(best)
 
 
 def test_one_seed_decides_nothing():
@@ -254,7 +254,11 @@ def test_p_values_are_corrected_for_the_claims_that_were_tested():
     assert (
         f"p = {falls.p:.2g}, {falls.p_corrected:.2g} corrected for 3 claims"
         in dict(
-            zip((v.text for v in found.verdicts), (words for _, words in lines(found)), strict=True)
+            zip(
+                (v.text for v in found.verdicts),
+                (words for _, words in verdict_lines(found)),
+                strict=True,
+            )
         )[falls.text]
     )
 

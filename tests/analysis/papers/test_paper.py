@@ -8,9 +8,9 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.figures import save
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.draw import draw_figure, draw_optimizers
 from analysis.papers.grid import median_of_last_epochs, missing_points, runs_of
 from analysis.papers.paper import own_point, place_runs
+from analysis.papers.paper_figures import draw_figure, draw_optimizers
 from analysis.tables.comparable_runs import group_comparable
 
 PAPER = PAPERS["mccord2021"]

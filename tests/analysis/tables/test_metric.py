@@ -10,7 +10,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.figures.curves import draw_per_epoch
-from analysis.papers.judge import judge_paper, lines
+from analysis.papers.judge import judge_paper, verdict_lines
 from analysis.report.data import report_data
 from analysis.report.estimates import estimate_all
 from analysis.stats.breaking import breaking_batch
@@ -217,7 +217,7 @@ def test_claims_about_accuracy_are_one_line_without_it(tmp_path):
 
     judged = judge_paper("mccord2021", found.runs, found.curves)
 
-    assert lines(judged) == [
+    assert verdict_lines(judged) == [
         ("not decidable", "11 claims: these runs have no validation accuracy"),
         ("not decidable", "1 claim: these runs have no validation loss"),
     ]

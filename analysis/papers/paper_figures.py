@@ -69,7 +69,7 @@ def draw_figure(
     frame = summary = points(runs, figure.metric.name)
     sheet = Sheet.new(width, strips=[figure.is_final and bool(frame["num_diverged"].any())])
     (axes,) = sheet.panels
-    names = _names(runs, figure.along)
+    names = _line_labels(runs, figure.along)
     if figure.is_final:
         is_cut = _draw_final(sheet, frame, figure, names)
         _draw_published(axes, paper, figure, runs)
@@ -80,10 +80,12 @@ def draw_figure(
         frame = frame[frame["epoch"] > first].reset_index(drop=True)
         note = reading_note_of_curves(summary, has_bands=len(names) <= MOST_BANDS)
         note += _draw_curves(sheet, frame, figure, names)
-    _draw_lines(axes, paper, figure, runs)
-    words = [compared.about, note + _remarks(placed, figure, paper)]
+    for (height, source), linestyle in zip(paper.lines, (":", "--"), strict=False):
+        if _is_comparable(paper, figure, runs):
+            axes.axhline(height, color=style.GREY, linewidth=0.9, linestyle=linestyle, label=source)
+    notes = [compared.about, note + _remarks(placed, figure, paper)]
     legend = "" if figure.is_final else _LABEL[figure.along]
-    return sheet.finish(frame, _title(paper, figure, compared, runs), words, legend)
+    return sheet.finish(frame, _title(paper, figure, compared, runs), notes, legend)
 
 
 @style.look()
@@ -109,7 +111,7 @@ def draw_optimizers(
         draw_points(axes, line, "global_batch", mark=mark, lane=lane, label=str(name))
         if has_diverged:
             draw_diverged(sheet.strips[0], line, "global_batch", mark=mark, lane=lane)
-    is_cut = _limit(axes, frame, metric)
+    is_cut = _limit_values(axes, frame, metric)
     sheet.label(BATCH, style.value_label(metric))
     first = runs.iloc[0]
     title = f"{limit2020.CITATION}: optimizers up to the full batch: {first['data']}, "
@@ -118,7 +120,7 @@ def draw_optimizers(
     return sheet.finish(frame, title + str(first["model"]), [about, note], "optimizer")
 
 
-def _names(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
+def _line_labels(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
     """Labels of lines or places; for a twin, with the paper's number in brackets."""
     column = _COLUMN[along]
     theirs = {"batch": "paper_batch", "warmup": "paper_warmup", "rule": "lr_rule"}[along]
@@ -153,10 +155,10 @@ def _draw_final(
         sheet.add_strip(0, DIVERGED)
         draw_diverged(sheet.strips[0], frame, column, mark=mark, lane=lane)
     sheet.label(_LABEL[figure.along], style.value_label(figure.metric))
-    return _limit(axes, frame, figure.metric)
+    return _limit_values(axes, frame, figure.metric)
 
 
-def _limit(axes: Axes, frame: pd.DataFrame, metric: Metric) -> bool:
+def _limit_values(axes: Axes, frame: pd.DataFrame, metric: Metric) -> bool:
     style.value_axis(axes, metric)
     seen = [value for values in frame["values"] for value in values]
     return style.value_limits(axes, metric, seen, frame[["low", "high"]])
@@ -200,12 +202,6 @@ def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.Data
     if figure.along == "batch":
         batches = {p.point.batch for p in shown} & set(figure.batches)
         style.batch_axis(axes, sorted(batches | set(runs["global_batch"])))
-
-
-def _draw_lines(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
-    for (height, source), linestyle in zip(paper.lines, (":", "--"), strict=False):
-        if _is_comparable(paper, figure, runs):
-            axes.axhline(height, color=style.GREY, linewidth=0.9, linestyle=linestyle, label=source)
 
 
 def _is_comparable(paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> bool:
