@@ -1,18 +1,15 @@
 """Results folders into pandas frames: the runs, and their curves."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from analysis.tables.files import KEYS, Unread, read_folder
-from analysis.tables.same_runs import trained_for, with_same
-from sweeper.store.same_runs import read_same
 from sweeper.store.schema import TABLES
 
 Folders = str | Path | Sequence[str | Path]
@@ -89,7 +86,7 @@ def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
     shown = ["results", *(wanted if columns is None else columns)]
     names = list(dict.fromkeys([*KEYS, "outcome", *shown]))
     runs = frame.loc[kept, names].reset_index(drop=True)
-    return Loaded(with_same(runs, _same_points(results), SETTLED), unread)
+    return Loaded(runs, unread)
 
 
 def read_curves(
@@ -98,7 +95,7 @@ def read_curves(
     """Like `load_curves`, for runs already read, also returning the skipped files."""
     wanted = _wanted("curves", columns, ("epoch",))
     table, unread = _read_folders(results, "curves", wanted)
-    frame = _frame(_of_runs(table, runs, _same_points(results)))
+    frame = _frame(_of_runs(table, runs))
     frame = frame.drop_duplicates(["results", *KEYS, "epoch"])
     return Loaded(frame.sort_values(["results", "run_id", "epoch"], ignore_index=True), unread)
 
@@ -107,31 +104,15 @@ def read_metrics(results: Folders, runs: pd.DataFrame) -> Loaded:
     """What the modules of runs already read have logged, one row per run, epoch and name."""
     wanted = _wanted("metrics", None, ())
     table, unread = _read_folders(results, "metrics", wanted)
-    return Loaded(_frame(_of_runs(table, runs, _same_points(results))), unread)
+    return Loaded(_frame(_of_runs(table, runs)), unread)
 
 
-def _same_points(results: Folders) -> list[dict[str, Any]]:
-    return [point for folder in folders(results) for point in read_same(folder)]
-
-
-def _of_runs(table: pa.Table, runs: pd.DataFrame, points: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """The rows of these runs and attempts, or of the runs that were trained for them."""
+def _of_runs(table: pa.Table, runs: pd.DataFrame) -> pa.Table:
+    """The rows of these runs and attempts."""
     keys = ["results", *KEYS]
     right = pa.Table.from_pandas(runs[keys].astype({"results": "str"}), preserve_index=False)
     right = right.cast(pa.schema([table.schema.field(name) for name in keys]))
-    found = table.join(right, keys, join_type="left semi")
-    present = set(map(str, table["run_id"].unique().to_pylist())) if points else set[str]()
-    sources = trained_for(runs, points, present)
-    if not sources:
-        return found
-    wanted = right.filter(pc.field("run_id").isin([*sources]))
-    trained = pa.array(
-        [sources[str(run_id)] for run_id in wanted["run_id"].to_pylist()], pa.string()
-    )
-    left = table.rename_columns([n if n != "run_id" else "trained_as" for n in table.column_names])
-    by_source = ["results", "trained_as", "attempt"]
-    same = left.join(wanted.append_column("trained_as", trained), by_source, join_type="inner")
-    return pa.concat_tables([found, same.select(found.column_names)])
+    return table.join(right, keys, join_type="left semi")
 
 
 def folders(results: Folders) -> list[Path]:

@@ -154,7 +154,7 @@ class Predictions:
 
 def with_prediction(task: Task, speeds: Speeds) -> Task:
     """The task with its run's predicted time, if known; an earlier prediction is kept."""
-    seconds = None if task.spec.config.predicted else speeds.of(task.spec)
+    seconds = None if task.spec.facts.predicted else speeds.of(task.spec)
     return replace(task, spec=task.spec.with_predicted(seconds.predicted)) if seconds else task
 
 

@@ -48,7 +48,8 @@ def main(arguments: Sequence[str]) -> int:
                 f"makes {len(planned.specs)}. Give each key one value."
             )
             raise ValueError(msg)
-        config = planned.specs[0].config.replaced(epochs=1, warmup=0, num_nodes=1)
+        spec = planned.specs[0]
+        config = spec.config.replaced(epochs=1, warmup=0, num_nodes=1)
         layouts, left_out = _feasible(config, options.layouts, ledger.results)
         configs = [config.replaced(precision=one) for one in options.precision.split(",")]
     except ValueError as error:
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         return DONE
     if config.has_own_module and any(row.only_value_differs for row in rows):
         console.print(_OF_VALUE)
-    for reason in reasons(config):
+    for reason in reasons(spec):
         console.print(reason)
     return RUN_FAILED
 
@@ -78,14 +79,14 @@ _OF_VALUE = (
 )
 
 
-def reasons(config: RunConfig) -> list[str]:
+def reasons(spec: RunSpec) -> list[str]:
     """Why the layouts of a user's module may differ, as far as known; empty for our own module."""
-    if not config.has_own_module:
+    if not spec.config.has_own_module:
         return []
-    module = config.module.name
+    module = spec.config.module.name
     found = [
         f"Not confirmed for {module}: {name}. {GUARANTEES[name]}"
-        for name in missing(config.guarantees or ())
+        for name in missing(spec.facts.guarantees or ())
         if name in OF_LAYOUTS
     ]
     return [*found, "`sweeper doctor` with the same overrides says more."] if found else []

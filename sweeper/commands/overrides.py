@@ -21,7 +21,7 @@ from sweeper.commands.preset_grids import check_preset_grids
 from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unreadable
 from sweeper.commands.unknown_keys import check_key
 from sweeper.console.text import note
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import Facts, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
 from sweeper.upstream.hydras import (
     ConfigLoader,
@@ -44,6 +44,7 @@ def plain(config: DictConfig) -> Config:
     """
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check_complete(OmegaConf.to_container(ours))
+    _check_no_facts(config)
     text = OmegaConf.to_yaml(ours)
     try:
         return resolved(
@@ -56,6 +57,14 @@ def plain(config: DictConfig) -> Config:
     except OmegaConfBaseException as error:
         msg = f"every config value must be given; {sentence(error)}"
         raise ValueError(msg) from error
+
+
+def _check_no_facts(config: DictConfig) -> None:
+    """ValueError for a key that the program finds out by itself."""
+    for key in Facts.model_fields:
+        if key in config:
+            msg = f"{key} must be left to the program, which finds it out; got {key}=. Remove it."
+            raise ValueError(msg)
 
 
 def resolved(settings: Mapping[str, Any]) -> Config:
@@ -170,6 +179,7 @@ class _Template:
         self._loader, self._chosen = loader, chosen
         self.composed = _compose(loader, chosen)
         ours = OmegaConf.masked_copy(self.composed, [str(k) for k in self.composed if k != "hydra"])
+        _check_no_facts(ours)
         self._plain: Any = OmegaConf.to_container(ours)
         self._names = names_in(str(self._plain))
         self._lacks = any(missing_keys(self._plain))

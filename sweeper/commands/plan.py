@@ -27,7 +27,6 @@ from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
-from sweeper.planning.same_training import of_same
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.exit_codes import DONE
 from sweeper.spec.run_spec import RunSpec
@@ -122,7 +121,7 @@ def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) ->
 
 def _say_what_is_missing(planned: Plan, machine: Machine) -> None:
     """Say why new runs could not start on this machine; they may be meant for another one."""
-    new = {s.kin: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
+    new = {s.kind: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
     try:
         check_ready(new, machine)
     except ValueError as error:
@@ -164,18 +163,18 @@ def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Lin
         planned: the runs.
         seconds: their predicted times by run id; None if not known.
     """
-    of_kin = {
-        spec.kin: _line_of_kin(spec, planned, seconds.get(spec.run_id))
-        for spec in _one_of_each_kin(planned)
+    of_kind = {
+        spec.kind: _line_of_kind(spec, planned, seconds.get(spec.run_id))
+        for spec in _kinds(planned)
     }
-    return [{**of_kin[spec.kin], **_own_line(spec, planned)} for spec in planned.specs]
+    return [{**of_kind[spec.kind], **_own_line(spec, planned)} for spec in planned.specs]
 
 
-def _one_of_each_kin(planned: Plan) -> list[RunSpec]:
-    return list({spec.kin: spec for spec in planned.specs}.values())
+def _kinds(planned: Plan) -> list[RunSpec]:
+    return list({spec.kind: spec for spec in planned.specs}.values())
 
 
-def _line_of_kin(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
+def _line_of_kind(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
     return {
         **planned_columns(spec),
         **(seconds.predicted.columns if seconds else {}),
@@ -218,14 +217,14 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         console.print(
             "Layouts with ? are upper bounds until memory is traced (`sweeper plan --memory`)."
         )
-    kinds = _one_of_each_kin(planned)
+    kinds = _kinds(planned)
     memory = [describe_memory(spec, planned.fits[spec.run_id]) for spec in kinds]
     said = [*memory, *map(rates, kinds), *map(course, kinds), *map(compared, kinds)]
     for sentence in dict.fromkeys(said):
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
-    for text in (*planned.of_repeats, *of_same(planned.same), *warnings):
+    for text in (*planned.of_repeats, *warnings):
         console.print(text)
     for sentence in dict.fromkeys(map(guarantees, kinds)):
         if sentence:

@@ -20,7 +20,6 @@ from sweeper.planning.budget import allowed_hours, check_budget, left_hours, spe
 from sweeper.planning.code_changes import check_code, of_code
 from sweeper.planning.event import Event
 from sweeper.planning.plan import Plan, Task, plan, tasks
-from sweeper.planning.same_training import of_same
 from sweeper.planning.seconds import Speeds
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
@@ -53,21 +52,20 @@ def run_sequential(
     planned = plan(add_facts(configs, ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = questions.metric_named(options["metric"], options["metric_mode"])
-    question = questions.parse_question(options["question"], planned.points, metric)
+    question = questions.parse_question(options["question"], planned.specs, metric)
     looks = questions.Looks.every(
         options["seeds_per_look"], first=options["first_look"], last=len(question.seeds)
     )
-    trained = {pair.point.run_id: pair.trained.run_id for pair in planned.same}
-    _check_apart(question, trained)
+    _check_apart(question)
     record = questions.find_record(question, looks, ledger.results)
-    study = Study(question, looks, planned, trained, ledger, options)
+    study = Study(question, looks, planned, ledger, options)
     study.check_times_known()
     ledger.prepare()
     keys = [arm.name.partition("=")[0] for arm in question.arms][:1]
     with live_table([], ledger, keys) as table:
         if code := of_code(planned.changes, options["code"]):
             table.say(code)
-        for line in (*planned.distinct_warnings, *planned.of_repeats, *of_same(planned.same)):
+        for line in (*planned.distinct_warnings, *planned.of_repeats):
             table.say(line)
         study.introduce(table)
         questions.record_question(record, question, looks, answer=None)
@@ -101,7 +99,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise ValueError(msg)
 
 
-def _check_apart(question: questions.Question, trained: Mapping[str, str]) -> None:
+def _check_apart(question: questions.Question) -> None:
     """Refuse two arms that are the same training, so that there is nothing to compare.
 
     Raises:
@@ -110,7 +108,7 @@ def _check_apart(question: questions.Question, trained: Mapping[str, str]) -> No
     owners: dict[str, str] = {}
     for arm in question.arms:
         for run in arm.runs.values():
-            other = owners.setdefault(trained.get(run.run_id, run.run_id), arm.name)
+            other = owners.setdefault(run.lr_equivalence_id or run.run_id, arm.name)
             if other != arm.name:
                 msg = (
                     f"the points that a question compares must train differently; {other} and "
@@ -126,7 +124,6 @@ class Study:
     question: questions.Question
     looks: questions.Looks
     planned: Plan
-    trained: Mapping[str, str]
     ledger: Ledger
     options: Mapping[str, Any]
     why: str = ""
@@ -142,7 +139,7 @@ class Study:
     def introduce(self, table: LiveTable) -> None:
         """Print the question and its largest cost, and show the results that exist."""
         arms, seeds = len(self.question.arms), len(self.question.seeds)
-        outside = len(self.planned.points) - arms * seeds
+        outside = len(self.planned.specs) - arms * seeds
         table.say(
             f"Question: {self.question.text}. Looks after {self.looks.at[0]} seeds"
             f"{'' if len(self.looks.at) == 1 else ' and then up to ' + str(seeds)}; each seed "
@@ -246,8 +243,7 @@ class Study:
         return np.array([[value(run_id) for run_id in row] for row in ids])
 
     def _run_id(self, arm: int, seed: int) -> str:
-        run_id = self.question.arms[arm].runs[seed].run_id
-        return self.trained.get(run_id, run_id)
+        return self.question.arms[arm].runs[seed].run_id
 
     def _used_runs(self, course: questions.Course) -> list[str]:
         """The ids of the runs that the looks so far used."""

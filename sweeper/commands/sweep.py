@@ -35,7 +35,6 @@ from sweeper.planning.code_changes import of_code
 from sweeper.planning.event import Event
 from sweeper.planning.order import by_information
 from sweeper.planning.plan import LazyTasks, Plan, Task, Tasks, plan, tasks
-from sweeper.planning.same_training import of_same
 from sweeper.spec import exit_codes
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -261,7 +260,7 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
         names = ", ".join(ignored)
         table.say(f"Warning: runs ignore the environment's {names}. Use trainer.KEY=VALUE.")
-    for line in (*planned.of_repeats, *of_same(planned.same)):
+    for line in planned.of_repeats:
         table.say(line)
     to_run = {task.spec.run_id for task in to_do}
     if early := len(planned.early & to_run):

@@ -52,7 +52,7 @@ def guarantees(spec: RunSpec) -> str:
     """The guarantees found to hold for the user's module; empty for our own module."""
     if not spec.config.has_own_module:
         return ""
-    holding = spec.config.guarantees or []
+    holding = spec.facts.guarantees or []
     not_holding = f"; not confirmed: {', '.join(names)}" if (names := missing(holding)) else ""
     return (
         f"Confirmed for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"

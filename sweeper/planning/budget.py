@@ -73,9 +73,9 @@ def _taken_hours(folder: Path) -> float:
 
 def left_hours(spec: RunSpec, ledger: Ledger, *, from_scratch: bool = False) -> float | None:
     """Predicted remaining time of a run; None if its time is not known [device-hours]."""
-    if spec.config.predicted is None:
+    if spec.facts.predicted is None:
         return None
-    hours = spec.config.predicted.s * spec.split.world_size / 3600
+    hours = spec.facts.predicted.s * spec.split.world_size / 3600
     last = 0 if from_scratch else ledger.last_attempt(spec.run_id)
     attempt = Attempt.load(ledger, spec.run_id, last) if last else None
     if attempt is None or not attempt.checkpoint.exists():

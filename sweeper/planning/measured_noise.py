@@ -1,10 +1,9 @@
 """``lr_rule.noise_scale=measured``: the noise scale that an earlier run in the folder measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
-from sweeper.spec.config import RunConfig
-from sweeper.spec.lr_rules import OwnRule, Saturating, Surge
 from sweeper.store.ledger import Ledger
 
 
@@ -31,12 +30,15 @@ def measured_in(ledger: Ledger) -> Callable[[str], float]:
     return noise_scale
 
 
-def with_measured_noise(config: RunConfig, noise_of: Callable[[str], float]) -> RunConfig:
+def with_measured_noise(
+    config: Mapping[str, Any], noise_of: Callable[[str], float]
+) -> Mapping[str, Any]:
     """The config with `measured` replaced by the number.
 
     The number is part of the run's identity; the run that measured it is not.
     """
-    rule = config.lr_rule
-    assert isinstance(rule, Saturating | Surge | OwnRule)
-    measured = {**config.resolved["lr_rule"], "noise_scale": noise_of(str(rule.measured_in or ""))}
-    return config.replaced(lr_rule=measured)
+    rule = config.get("lr_rule")
+    if not isinstance(rule, dict) or rule.get("noise_scale") != "measured":
+        return config
+    measured = {**rule, "noise_scale": noise_of(str(rule.get("measured_in") or ""))}
+    return {**config, "lr_rule": measured}

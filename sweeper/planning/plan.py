@@ -1,6 +1,5 @@
 """The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
-import pickle
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -10,20 +9,17 @@ from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_
 from sweeper.planning.component_settings import check_settings
 from sweeper.planning.measured_noise import measured_in, with_measured_noise
 from sweeper.planning.names import check_names
-from sweeper.planning.repeats import check_repeat
-from sweeper.planning.same_training import SamePoint, StoredTrainings, same_points, without_same
-from sweeper.spec.config import Component, RunConfig, run_config
+from sweeper.spec.config import Component, RunConfig
+from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
-from sweeper.spec.values import LARGEST
 from sweeper.spec.warnings import find_warnings
 from sweeper.store.attempt import Open, attempt_state, finish_abandoned, recover_attempt
 from sweeper.store.damaged import sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row_file import RowFile
-from sweeper.store.same_runs import note_same
 
 Config = Mapping[str, Any]
 
@@ -32,18 +28,15 @@ Config = Mapping[str, Any]
 class Plan:
     """The plan of a grid.
 
-    `points` are all distinct runs of the grid, `specs` the runs trained for them, `ended` their
-    current rows in the ledger; `repeats` counts points that only differ from another in where they
-    run; `same` are points whose training is that of one of the specs; `warnings` are by run id;
-    `fits`, by run id, is what is known about which micro-batches fit, empty if not read; `changes`
-    are runs trained with other sources; `early` those that failed before their first step.
+    `specs` are all distinct runs of the grid, `ended` their current rows in the ledger; `repeats`
+    counts points that only differ from another in where they run; `warnings` are by run id; `fits`,
+    by run id, is what is known about which micro-batches fit, empty if not read; `changes` are runs
+    trained with other sources; `early` those that failed before their first step.
     """
 
     specs: Sequence[RunSpec]
-    points: Sequence[RunSpec]
     ended: Mapping[str, RowFile]
     repeats: int
-    same: Sequence[SamePoint]
     warnings: Mapping[str, Sequence[str]]
     fits: Mapping[str, Fit]
     changes: Changes = field(default_factory=dict[str, CodeChange])
@@ -118,8 +111,6 @@ def plan(
     ledger: Ledger,
     *,
     device: Device | None = None,
-    stored: StoredTrainings | None = None,
-    running_now: Sequence[RunSpec] = (),
 ) -> Plan:
     """Check every point of a grid and find its runs in the ledger; changes nothing.
 
@@ -128,31 +119,22 @@ def plan(
         ledger: the ledger of their runs.
         device: what they will train on, to look up the micro-batches known to fit; None leaves that
             to the launcher.
-        stored: what was read of the ledger's runs, to be shared by callers that plan repeatedly.
-        running_now: runs that this command has started.
 
     Raises:
         ValueError: with a line per distinct mistake, if any point is impossible.
     """
     specs, repeats = _runs_of(configs, ledger)
     ended = sound_rows(ledger)
-    new = {spec.kin: spec.config for run_id, spec in specs.items() if run_id not in ended}.values()
-    shared = {id(group[1]): group for config in new for group in _groups(config)}
-    groups = list({repr(group): group for group in shared.values()}.values())
+    new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
+    groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
-    points, same = list(specs.values()), list[SamePoint]()
-    if len(specs) > 1 or ended or running_now:  # otherwise there is nothing to compare with
-        same = same_points(specs, ended, stored or StoredTrainings(ledger), running_now)
-        specs = without_same(specs, same)
-    named = {run_id: spec.kin.targets for run_id, spec in specs.items()}
+    named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
     fits = MemoryCache(ledger.results, device).fits(specs.values()) if device else {}
     return Plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
-        points=points,
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
-        same=same,
         warnings=find_warnings([*specs.values()], {id: fit.fails for id, fit in fits.items()}),
         fits=fits,
         changes=code_changes(named, ended, ledger),
@@ -163,14 +145,14 @@ def plan(
 def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
     """The runs of a grid by id, as their first points specify, and how many points repeat one."""
     specs, mistakes = dict[str, RunSpec](), Counter[str]()
-    repeats, points = 0, _Points(ledger)
+    repeats, noise_of = 0, measured_in(ledger)
     for config in configs:
         try:
-            spec = points.read(config)
+            spec = run_spec(with_measured_noise(config, noise_of))
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:
-                check_repeat(first.config.resolved, config)
+                _check_repeat(first.config.resolved, config)
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
@@ -185,33 +167,31 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
     return specs, repeats
 
 
-class _Points:
-    """Reads points; one that differs from an earlier one only in its seed reuses its spec.
+def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Refuse two points with the same run id whose data folders or models differ.
 
-    One that has the same keys and groups as an earlier one reuses its groups.
+    Args:
+        first: the resolved config of a point.
+        other: the resolved config of another point with the same run id.
+
+    Raises:
+        ValueError: for two data folders, or for two models with a module that reads neither.
     """
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._noise_of = measured_in(ledger)
-        self._first: dict[bytes, RunSpec] = {}
-        self._like: dict[bytes, RunConfig] = {}
-
-    def read(self, config: Config) -> RunSpec:
-        seed = config.get("seed")
-        if type(seed) is not int or not 0 <= seed <= LARGEST:
-            return self._read(config)  # raises
-        rest = pickle.dumps({**config, "seed": None})  # a third of the time of `repr`
-        first = self._first.get(rest) or self._first.setdefault(rest, self._read(config))
-        return first.with_seed(seed)
-
-    def _read(self, config: Config) -> RunSpec:
-        groups = [value for value in config.values() if isinstance(value, dict | list)]
-        key = pickle.dumps((list(config), groups))
-        like = self._like.get(key)
-        read = like.with_values(config) if like else run_config(config)
-        self._like.setdefault(key, read)
-        is_measured = getattr(read.lr_rule, "noise_scale", None) == "measured"
-        return run_spec(with_measured_noise(read, self._noise_of) if is_measured else read)
+    roots = [config["data"].get("root") for config in (first, other)]
+    if roots[0] != roots[1]:
+        msg = (
+            "data.root must be one folder in a grid, as it says where the files are and does not "
+            f"distinguish runs; got {roots[0]} and {roots[1]}. If the data differ, set a key that "
+            "says so, such as data.name, or use a results folder for each."
+        )
+        raise ValueError(msg)
+    if first.get("model") != other.get("model"):
+        msg = (
+            "model can be swept with module=classifier only, which reads it; got two models with "
+            f"module._target_={first['module']['_target_']}. Remove model, or make it a setting of "
+            "your module: +module.KEY=A,B."
+        )
+        raise ValueError(msg)
 
 
 def tasks(
@@ -234,7 +214,6 @@ def tasks(
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
     finish_abandoned(ledger)
-    note_same([(pair.point, pair.trained) for pair in planned.same], ledger.results)
     again = {spec.run_id for spec in planned.specs} if rerun else set[str]()
     if code == "rerun":
         again |= {*planned.changes}

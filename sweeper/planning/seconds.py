@@ -14,7 +14,6 @@ from typing import Any
 from sweeper.planning.exchange import exposed_s
 from sweeper.planning.time_bounds import Seen, bounds, widened
 from sweeper.spec.config import Predicted, is_ours
-from sweeper.spec.identity import Kin
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import LAYOUT, WITHOUT_WORK, Device, work_part
 from sweeper.spec.run_spec import RunSpec
@@ -120,7 +119,7 @@ class Speeds:
         found = _of_rows(ledger)
         self._factors = bounds(found.values())
         self._usual: dict[str, dict[str, _Usual]] = defaultdict(dict)
-        self._of_kin: dict[Kin, Seconds | None] = {}
+        self._of_kind: dict[str, Seconds | None] = {}
         probed = {key: t for key, t in read_timings(ledger.results).items() if key not in found}
         timings = {key: [run.timing for run in seen] for key, seen in found.items()}
         for (kind, on), seen in {**probed, **timings}.items():
@@ -134,9 +133,9 @@ class Speeds:
 
     def of(self, spec: RunSpec) -> Seconds | None:
         """The predicted time of a run; None if no run of its kind was seen on its device."""
-        if spec.kin not in self._of_kin:
-            self._of_kin[spec.kin] = self._predict(spec)
-        return self._of_kin[spec.kin]
+        if spec.kind not in self._of_kind:
+            self._of_kind[spec.kind] = self._predict(spec)
+        return self._of_kind[spec.kind]
 
     def _predict(self, spec: RunSpec) -> Seconds | None:
         usual = self._usual_of(spec)

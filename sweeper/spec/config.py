@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from sweeper.spec.comm_hooks import CommHook
-from sweeper.spec.groups import Groups
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
@@ -155,6 +154,22 @@ class Predicted(Settings):
         return dict(zip(self.names, (self.s, self.least_s, self.most_s), strict=True))
 
 
+class Facts(Settings):
+    """What the program finds out about a run: stored beside its config, and no keys of users.
+
+    Attributes:
+        guarantees: those found to hold for a user's module.
+        data_order: `counted` for data without indices.
+        predicted: the duration, if the time of such runs is known.
+        predicted_memory_gib: the same for memory [GiB].
+    """
+
+    guarantees: list[Text] | None = None
+    data_order: Literal["counted"] | None = None
+    predicted: Predicted | None = None
+    predicted_memory_gib: Positive | None = None
+
+
 class Scientific(Settings):
     """The keys that can change a run's numbers beyond rounding: they define its identity."""
 
@@ -204,17 +219,13 @@ class Incidental(Tariff):
     results: Text
     twin_of: Text | None = None
     tags: Text | None = None
-    data_order: Literal["counted"] | None = None  # filled in for data without indices
     keep_checkpoint: Switch = False
     keep_going: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
-    guarantees: list[Text] | None = None  # of the user's module: filled in once found
     budget: Budget | None = None
     hardware: Hardware | None = None
     order: Literal["grid", "information"] | None = None  # None in earlier rows
-    predicted: Predicted | None = None  # filled in if the time of such runs is known
-    predicted_memory_gib: Positive | None = None  # the same for memory
     code: Literal["keep", "rerun"] | None = None
     metric: Text
     metric_mode: Literal["max", "min"] | None = None
@@ -245,32 +256,6 @@ class RunConfig(Incidental, Scientific):
         """The plain mapping that this was read from, for files and for the identity."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
-    @cached_property
-    def groups(self) -> Groups:
-        """Those of `resolved`."""
-        return Groups({k: value for k, value in self.resolved.items() if isinstance(value, dict)})
-
-    def with_values(self, resolved: Mapping[str, Any]) -> "RunConfig":
-        """Read a config with the same keys and groups as this one, but other plain values.
-
-        Args:
-            resolved: as for `run_config`.
-
-        Raises:
-            ValueError: as in `run_config`.
-        """
-        groups = {k: getattr(self, k) for k, v in resolved.items() if isinstance(v, dict | list)}
-        try:
-            config = RunConfig.model_validate({**resolved, **groups})
-        except ValidationError:
-            return run_config(resolved)  # says what is wrong
-        if any(not_stored({k: v for k, v in resolved.items() if k not in groups})):
-            return run_config(resolved)
-        plain = self.resolved
-        same = {k: plain[k] if k in groups else getattr(config, k) for k in plain}
-        vars(config).update(resolved=same, groups=self.groups)
-        return config
-
     def replaced(self, **changes: Any) -> "RunConfig":
         """The same config with some keys changed.
 
@@ -284,11 +269,12 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
     """Read a resolved config.
 
     Args:
-        resolved: plain values by the keys that users type.
+        resolved: plain values by the keys that users type; `Facts` beside them are ignored.
 
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
+    resolved = {key: value for key, value in resolved.items() if key not in Facts.model_fields}
     config = checked(RunConfig, resolved)
     if wrong := list(not_stored(resolved)):
         raise ValueError("\n".join(wrong))

@@ -5,12 +5,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.spec.config import Scientific, is_ours
-from sweeper.spec.groups import Groups
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
 
@@ -44,7 +42,7 @@ def run_id(config: Mapping[str, Any]) -> str:
     Args:
         config: the resolved config, as returned by `with_spans`.
     """
-    return _digest(_text_of(scientific_part(config)))
+    return _digest(scientific_part(config))
 
 
 def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[str, Any]:
@@ -61,96 +59,19 @@ def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[
 
 #: Keys that affect training only through the learning rates derived from them, unless the run
 #: measures gradient noise.
-OF_RATES = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
+_OF_RATES = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
 
 
-def id_but_for_rates(config: Mapping[str, Any]) -> str:
-    """Hash of everything that training depends on, except its learning rates.
+def lr_equivalence_id(config: Mapping[str, Any], rates: Any) -> str:
+    """Hash of everything that training depends on, with its learning rates instead of their keys.
 
     Args:
         config: as for `run_id`.
+        rates: a few values that determine the learning rate at every step.
     """
-    return _digest(_text_of([_but_for_rates(scientific_part(config)), None]))
-
-
-_SEED = "\0"  # a placeholder for the seed, which no JSON text contains
-
-
-class Kin:
-    """What runs that differ only in their seed have in common, computed once for all of them.
-
-    Args:
-        config: of any one of them, as for `run_id`.
-        groups: of that config.
-        rates: what determines their learning rates; None if they depend on measured noise.
-    """
-
-    def __init__(self, config: Mapping[str, Any], groups: Groups, rates: Any) -> None:
-        self._config, self._groups, self._rates = config, groups, rates
-
-    def run_id(self, seed: int) -> str:
-        """As the function `run_id`."""
-        return _digest(str(seed).join(self._identity))
-
-    def training_id(self, seed: int) -> str | None:
-        """Hash of everything that training depends on, with its rates; None if they are unknown."""
-        return _digest(str(seed).join(self._training)) if self._training else None
-
-    def id_but_for_rates(self, seed: int) -> str:
-        """As the function `id_but_for_rates`."""
-        before, after = self._rest
-        return _digest(f"{before}{seed}{after}, null]")
-
-    def words(self, seed: int) -> Words:
-        """As the function `words`."""
-        return {**self._words, "seed": (str(seed), ())}
-
-    @cached_property
-    def targets(self) -> tuple[str, ...]:
-        """Every `_target_` of their configs."""
-        own = targets({"loss_items": self._config.get("loss_items")})
-        return (*own, *self._groups.once(_targets))
-
-    @cached_property
-    def _kept(self) -> dict[str, Any]:
-        return _scientific(self._config, self._groups.once(_kept_groups))
-
-    @cached_property
-    def _texts(self) -> dict[str, str]:
-        of_groups = self._groups.once(_texts_of_groups)
-        return {key: of_groups.get(key) or _plain_text(kept) for key, kept in self._kept.items()}
-
-    @cached_property
-    def _identity(self) -> tuple[str, str]:
-        return _around_seed(self._texts)
-
-    @cached_property
-    def _training(self) -> tuple[str, str] | None:
-        if self._rates is None:
-            return None
-        before, after = self._rest
-        return before, f"{after}, {_text_of(_canonical(self._rates))}]"
-
-    @cached_property
-    def _rest(self) -> tuple[str, str]:
-        before, after = _around_seed(_but_for_rates(self._texts))
-        return f"[{before}", after
-
-    @cached_property
-    def _words(self) -> Words:
-        return _words_of(self._config, self._kept, self._groups.once(_leaves_of_groups))
-
-
-def _around_seed(texts: Mapping[str, str]) -> tuple[str, str]:
-    """The text to be hashed, of settings as JSON by key, before and after the seed."""
-    pairs = [f"{_text_of(key)}: {text}" for key, text in sorted({**texts, "seed": _SEED}.items())]
-    before, after = f"{{{', '.join(pairs)}}}".split(_SEED)
-    return before, after
-
-
-_text_of = json.JSONEncoder(sort_keys=True, allow_nan=False).encode
-#: Cached, because most runs of a grid share their plain values.
-_plain_text = lru_cache(maxsize=10_000, typed=True)(_text_of)
+    kept = scientific_part(config)
+    rest = {key: value for key, value in kept.items() if key not in _OF_RATES}
+    return _digest([rest, _canonical(rates)])
 
 
 def targets(node: Any) -> Iterator[str]:
@@ -167,29 +88,9 @@ def targets(node: Any) -> Iterator[str]:
             yield from targets(value)
 
 
-def _targets(groups: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(targets(groups))
-
-
-def _kept_groups(groups: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The scientific groups without their incidental keys."""
-    return {k: _without_incidental(k, group) for k, group in groups.items() if k in _SCIENTIFIC}
-
-
-def _texts_of_groups(groups: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _text_of(kept) for key, kept in _kept_groups(groups).items()}
-
-
-def _leaves_of_groups(groups: Mapping[str, Any]) -> dict[str, Sequence[_Leaf]]:
-    return {key: tuple(_leaves(key, kept, ())) for key, kept in _kept_groups(groups).items()}
-
-
-def _digest(text: str) -> str:
+def _digest(settings: Any) -> str:
+    text = json.dumps(settings, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _but_for_rates(kept: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in kept.items() if key not in OF_RATES}
 
 
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,17 +99,9 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     A key that is null, false or empty counts as absent, so that a switch added later, off by
     default, does not change the identity of earlier runs.
     """
-    return _scientific(config, _kept_groups(_groups_in(config)))
-
-
-def _groups_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if isinstance(value, dict)}
-
-
-def _scientific(config: Mapping[str, Any], groups: Mapping[str, Any]) -> dict[str, Any]:
     unread = _unread(config)
     kept = {
-        key: groups[key] if key in groups else _canonical(value)
+        key: _without_incidental(key, value) if isinstance(value, dict) else _canonical(value)
         for key, value in config.items()
         if key in _SCIENTIFIC and key not in unread
     }
@@ -225,15 +118,10 @@ def words(config: Mapping[str, Any]) -> Words:
     Args:
         config: as for `run_id`.
     """
-    return _words_of(config, scientific_part(config), _leaves_of_groups(_groups_in(config)))
-
-
-def _words_of(
-    config: Mapping[str, Any], kept: Mapping[str, Any], of_groups: Mapping[str, Sequence[_Leaf]]
-) -> Words:
+    kept = scientific_part(config)
+    leaves = (leaf for key, value in kept.items() for leaf in _leaves(key, value, ()))
     off = {k: v for k, v in config.items() if k not in kept and k in _SCIENTIFIC}
     switched_off = {key: (_text(v), ()) for key, v in off.items() if v is None or v is False}
-    leaves = (leaf for k, v in kept.items() for leaf in of_groups.get(k) or _plain_leaves(k, v))
     return {**dict(leaves), **switched_off}
 
 
@@ -267,12 +155,6 @@ def _canonical(value: Any) -> Any:
 def _is_read(group: Mapping[str, Any]) -> bool:
     """Whether we read its settings, rather than passing them on to a user's class."""
     return is_ours(str(group.get("_target_", "sweeper.")))
-
-
-@lru_cache(maxsize=10_000, typed=True)
-def _plain_leaves(key: str, value: Any) -> Sequence[_Leaf]:
-    """`_leaves` of a value that is no group; cached, because most runs of a grid share it."""
-    return tuple(_leaves(key, value, ()))
 
 
 def _leaves(path: str, value: Any, choices: tuple[str, ...]) -> Iterator[_Leaf]:

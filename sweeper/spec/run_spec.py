@@ -1,8 +1,9 @@
 """One fully specified run: all that a worker needs and a row records, checked and derived once."""
 
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +15,7 @@ from sweeper.spec.batch import (
     steps_per_epoch,
 )
 from sweeper.spec.batch_plan import BatchPlan
-from sweeper.spec.config import Predicted, RunConfig, run_config
+from sweeper.spec.config import Facts, Predicted, RunConfig, run_config
 from sweeper.spec.gradient_noise import needs_noise
 from sweeper.spec.lr_rules import OwnRule, peak_lr
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
@@ -25,6 +26,7 @@ from sweeper.spec.schedules import (
     Training,
     checked_decay,
 )
+from sweeper.spec.sentences import checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,66 +37,54 @@ class RunSpec:
         config: with the keys that users type.
         batch_plan: micro-batch, accumulation, ranks and steps of each epoch, as far as known.
         schedule: the learning rate at every step; with AdaScale, that of the base batch.
+        facts: what the program has found out about it.
     """
 
     config: RunConfig
     batch_plan: BatchPlan
     schedule: LRSchedule
-
-    @cached_property
-    def kin(self) -> identity.Kin:
-        """What it shares with the runs that differ from it only in the seed."""
-        return identity.Kin(self.identified, self.config.groups, self._rates)
+    facts: Facts = field(default_factory=Facts)
 
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        return self.kin.run_id(self.config.seed)
+        return identity.run_id(self.identified)
 
     @cached_property
-    def training_id(self) -> str | None:
+    def kind(self) -> str:
+        """The config without the seed, and the layout: all that its time and memory depend on."""
+        return json.dumps([{**self.config.resolved, "seed": None}, self.split.micro_batch])
+
+    @property
+    def lr_equivalence_id(self) -> str | None:
         """Hash of all that training depends on; runs that share it are identical, step by step.
 
         None if its rates or batches depend on what training measures.
         """
-        return self.kin.training_id(self.config.seed)
-
-    @property
-    def words(self) -> identity.Words:
-        """The scientific configuration by dotted key, as text."""
-        return self.kin.words(self.config.seed)
-
-    def with_seed(self, seed: int) -> "RunSpec":
-        """The same run with another seed, 0 or more; nothing else depends on the seed."""
-        return self if seed == self.config.seed else self._with("seed", seed, plain=seed)
-
-    def with_predicted(self, predicted: Predicted | None) -> "RunSpec":
-        """The same run with its predicted duration, which its row will record."""
-        return self._with("predicted", predicted, plain=predicted and predicted.model_dump())
-
-    def with_predicted_memory(self, gib: float) -> "RunSpec":
-        """The same run with its predicted memory [GiB]."""
-        return self._with("predicted_memory_gib", gib, plain=gib)
-
-    def _with(self, key: str, value: Any, *, plain: Any) -> "RunSpec":
-        """The same run with another value of a key; `plain` is that value as written to files."""
-        config = self.config.model_copy(update={key: value})
-        vars(config)["resolved"] = {**self.config.resolved, key: plain}
-        spec = object.__new__(RunSpec)  # a fifth of the time of `replace`; plans make thousands
-        vars(spec).update(
-            config=config, batch_plan=self.batch_plan, schedule=self.schedule, kin=self.kin
-        )
-        return spec
-
-    @property
-    def _rates(self) -> Sequence[object] | None:
-        """A few values that fix all learning rates; None if those depend on measured noise."""
         if needs_noise(self.config):
             return None
         decay = self.config.schedule
         reads_warmup = isinstance(decay, OwnSchedule) or getattr(decay, "clock", "") == "warmup"
         rates = self.schedule.before_decay(with_length=reads_warmup)
-        return [*rates, self.config.base_lr is None]
+        return identity.lr_equivalence_id(self.identified, [*rates, self.config.base_lr is None])
+
+    @cached_property
+    def words(self) -> identity.Words:
+        """The scientific configuration by dotted key, as text."""
+        return identity.words(self.identified)
+
+    def with_predicted(self, predicted: Predicted | None) -> "RunSpec":
+        """The same run with its predicted duration, which its row will record."""
+        return replace(self, facts=self.facts.model_copy(update={"predicted": predicted}))
+
+    def with_predicted_memory(self, gib: float) -> "RunSpec":
+        """The same run with its predicted memory [GiB]."""
+        return replace(self, facts=self.facts.model_copy(update={"predicted_memory_gib": gib}))
+
+    @property
+    def stored_config(self) -> dict[str, Any]:
+        """The config as written to files, with the facts beside it."""
+        return {**self.config.resolved, **self.facts.model_dump(exclude_none=True)}
 
     @property
     def identified(self) -> dict[str, Any]:
@@ -159,16 +149,19 @@ class RunSpec:
         return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
 
 
-def run_spec(config: Mapping[str, Any] | RunConfig) -> RunSpec:
+def run_spec(config: Mapping[str, Any] | RunConfig, facts: Facts | None = None) -> RunSpec:
     """Check a config and derive the run from it.
 
     Args:
-        config: of the run; if a mapping, resolved and with the keys that users type.
+        config: of the run; if a mapping, resolved, with the keys that users type and any facts.
+        facts: what is known of it; by default those in the mapping.
 
     Raises:
         ValueError: if a value is wrong or the values do not fit together.
     """
-    return _run_spec(config if isinstance(config, RunConfig) else run_config(config))
+    if isinstance(config, RunConfig):
+        return _run_spec(config, facts or Facts())
+    return _run_spec(run_config(config), facts or _read_facts(config))
 
 
 def stored_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> RunSpec:
@@ -183,18 +176,23 @@ def stored_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> Ru
     Raises:
         ValueError: if a value is wrong or the values do not fit together.
     """
-    return _run_spec(run_config(config), noted_lr)
+    return _run_spec(run_config(config), _read_facts(config), noted_lr)
 
 
-def _run_spec(config: RunConfig, noted_lr: float | None = None) -> RunSpec:
+def _read_facts(config: Mapping[str, Any]) -> Facts:
+    return checked(Facts, {key: config[key] for key in Facts.model_fields if key in config})
+
+
+def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) -> RunSpec:
     check_methods(config)
     plan = _batch_plan(config)
-    spec = RunSpec(config=config, batch_plan=plan, schedule=_lr_schedule(config, plan, noted_lr))
+    schedule = _lr_schedule(config, plan, noted_lr)
+    spec = RunSpec(config=config, batch_plan=plan, schedule=schedule, facts=facts)
     check_growth(config, spec.schedule.warmup_epochs)
-    schedule = config.schedule
-    if not isinstance(schedule, GrowingBatch) or schedule.growth == "measured":
+    growing = config.schedule
+    if not isinstance(growing, GrowingBatch) or growing.growth == "measured":
         return spec
-    grown = schedule.milestones[: schedule.growths_allowed(config.batch)]
+    grown = growing.milestones[: growing.growths_allowed(config.batch)]
     return with_growths(spec, grown) if grown else spec
 
 
@@ -211,7 +209,8 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     Raises:
         ValueError: if micro-batches of this size do not split the batch exactly.
     """
-    return replace(run_spec(spec.config.replaced(micro_batch=micro_batch)), config=spec.config)
+    changed = run_spec(spec.config.replaced(micro_batch=micro_batch), spec.facts)
+    return replace(changed, config=spec.config)
 
 
 def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:

@@ -34,9 +34,11 @@ def find_warnings(
         specs: every run of the grid.
         fails: by run id, the smallest micro-batch known to need too much memory; may lack runs.
     """
-    one_of = {spec.kin: spec for spec in specs}
-    of_kin = {kin: [*_of_run(spec, fails.get(spec.run_id))] for kin, spec in one_of.items()}
-    found = {spec.run_id: [*of_kin[spec.kin]] for spec in specs}
+    of_kind = dict[str, list[str]]()
+    for spec in specs:
+        if spec.kind not in of_kind:
+            of_kind[spec.kind] = [*_of_run(spec, fails.get(spec.run_id))]
+    found = {spec.run_id: [*of_kind[spec.kind]] for spec in specs}
     for alike in _by_data(specs):
         if uneven := _uneven(alike):
             for spec in alike:
@@ -46,7 +48,33 @@ def find_warnings(
         if varying := _varying(follow, key):
             for spec in follow:
                 found[spec.run_id].append(varying)
+    if same := _same_trainings(specs):
+        for spec in specs:
+            found[spec.run_id].append(same)
     return found
+
+
+def _same_trainings(specs: Sequence[RunSpec]) -> str:
+    """A warning if runs have the same learning rate at each step as another; else empty."""
+    trainings = dict[str | None, list[RunSpec]]()
+    for spec in specs:
+        trainings.setdefault(spec.lr_equivalence_id, []).append(spec)
+    trainings.pop(None, None)
+    same = [runs for runs in trainings.values() if len(runs) > 1]
+    if not same:
+        return ""
+    points = dict[str, None]()
+    for first, *others in same:
+        for spec in others:
+            keys = [key for key in spec.words if spec.words[key] != first.words.get(key)]
+            keys = [key for key in keys if key in first.words]
+            pair = [" ".join(f"{k}={s.words[k][0]}" for k in keys) for s in (spec, first)]
+            points[f"{pair[0]} as {pair[1]} at batch={spec.config.batch}"] = None
+    num = sum(map(len, same)) - len(same)
+    return (
+        f"{several(num, 'run')} {'has' if num == 1 else 'have'} the same learning rate at each "
+        f"step as another, and so the same result: {_listed(list(points))}."
+    )
 
 
 def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:

@@ -76,7 +76,7 @@ class Attempt:
         if not claim(folder):
             return None
         ledger.mark_active(spec.run_id, number)
-        config = {**spec.config.resolved, "micro_batch": spec.split.micro_batch}
+        config = {**spec.stored_config, "micro_batch": spec.split.micro_batch}
         if isinstance(spec.config.lr_rule, OwnRule):  # readers of the folder do not call it
             publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)

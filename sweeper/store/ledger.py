@@ -6,7 +6,6 @@
     results/superseded/                                 the same tables for earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder per attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
-    results/same_runs/                                  points that are the training of another run
     results/damaged/                                    files that were found damaged
     results/runs/compact-*.parquet, and other tables    many rows, merged from small files
 

@@ -272,7 +272,7 @@ class MemoryCache:
 
 
 def _predict(spec: RunSpec, kind: KindMemory, source: str) -> Fit:
-    """What is known of a run with its micro-batch; its config gets the predicted memory."""
+    """What is known of a run with its micro-batch; with the predicted memory."""
     classes = kind.classes(spec.split.micro_batch)
     if classes:
         spec = spec.with_predicted_memory(total_gib(classes))

@@ -24,7 +24,7 @@ def planned_row(spec: RunSpec) -> dict[str, Any]:
 
 def planned_columns(spec: RunSpec) -> dict[str, Any]:
     """The part of a run's row that is known before it starts, without the config's text."""
-    config, split = spec.config, spec.split
+    config, split, predicted = spec.config, spec.split, spec.facts.predicted
     return {
         "run_id": spec.run_id,
         "global_batch": split.global_batch,
@@ -44,16 +44,16 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "data_about": config.data.about,
         "twin_of": config.twin_of,
         "tags": config.tags,
-        "data_order": config.data_order or "global",
+        "data_order": spec.facts.data_order or "global",
         "num_train_examples": config.data.num_train_examples,
         "dropped_examples": spec.dropped_examples,
         "bn_span": spec.bn_span if config.bn_span else None,
-        "guarantees": ", ".join(config.guarantees or ()) if config.has_own_module else None,
+        "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_module else None,
         "precision": config.precision,
         "seed": config.seed,
         "epochs": spec.epochs,
-        **(config.predicted.columns if config.predicted else dict.fromkeys(Predicted.names)),
-        "predicted_memory_gib": config.predicted_memory_gib,
+        **(predicted.columns if predicted else dict.fromkeys(Predicted.names)),
+        "predicted_memory_gib": spec.facts.predicted_memory_gib,
     }
 
 

@@ -10,7 +10,6 @@ from optuna.trial import TrialState
 
 from sweeper.planning.event import Event
 from sweeper.planning.plan import Task, plan, tasks
-from sweeper.planning.same_training import StoredTrainings
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End
@@ -58,17 +57,12 @@ class Tuner:
     ledger: Ledger
     expect: Expect
     say: Say
-    _stored: StoredTrainings = field(init=False)
     _running: list[_RunningTrial] = field(default_factory=list)
     _ready: deque[Task] = field(default_factory=deque)
     _pending: set[str] = field(default_factory=set)
     _attempts: dict[str, Attempt] = field(default_factory=dict)
     _ends_without_result: Counter[str] = field(default_factory=Counter)
     _has_stopped: bool = False
-
-    def __post_init__(self) -> None:
-        """Create the cache of stored trainings, which all trials share."""
-        self._stored = StoredTrainings(self.ledger)
 
     def tasks(self) -> Iterator[Task | None]:
         """Runs to start: those of interrupted trials first; None while the next must wait."""
@@ -102,12 +96,7 @@ class Tuner:
         """Plan the runs of a trial; if all have results already, the trial ends at once."""
         tuned = [override(key, value) for key, value in trial.params.items()]
         try:
-            planned = plan(
-                self.configs_of([*study.point, *tuned]),
-                self.ledger,
-                stored=self._stored,
-                running_now=[spec for one in self._running for spec in one.specs.values()],
-            )
+            planned = plan(self.configs_of([*study.point, *tuned]), self.ledger)
             to_do = tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
         except ValueError as error:
             study.tell_failed(trial, "failed", str(error))

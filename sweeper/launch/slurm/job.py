@@ -279,7 +279,9 @@ def _own_log() -> Path:
 
 def _task_of(ticket: Ticket, number: int) -> Task:
     scratch = ticket.from_scratch and number == ticket.number
-    spec = run_spec(ticket.spec.config)  # the same run as was submitted: the ticket checks its id
+    spec = run_spec(
+        ticket.spec.config, ticket.spec.facts
+    )  # the same run as was submitted: the ticket checks its id
     return Task(spec=spec, number=number, from_scratch=scratch)
 
 

@@ -217,7 +217,7 @@ class _Sweep:
     ) -> bool:
         ticket = Ticket(
             run_id=task.spec.run_id,
-            config=task.spec.config.resolved,
+            config=task.spec.stored_config,
             number=task.number,
             from_scratch=task.from_scratch,
             submission=submission,

@@ -91,12 +91,12 @@ def test_a_run_is_predicted_as_it_starts_if_it_was_not_known_before(grid, ledger
     late._reading_s = 0.0  # however slow it was
     known = with_prediction(task, late.known())
 
-    assert known.spec.config.predicted.s == pytest.approx(9)
+    assert known.spec.facts.predicted.s == pytest.approx(9)
     assert known.spec.run_id == runs[1].run_id
     assert with_prediction(known, late.known()) is known
     begun = Attempt.begin(known.spec, ledger, 1)
     again = Attempt.load(ledger, begun.spec.run_id, 1)  # by a sweep that recovers it
-    assert again.spec.config.predicted == known.spec.config.predicted
+    assert again.spec.facts.predicted == known.spec.facts.predicted
 
 
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):

@@ -10,6 +10,7 @@ from sweeper.console.layouts import Trained
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import run_config
 from sweeper.spec.guarantees import OF_LAYOUTS
+from sweeper.spec.run_spec import run_spec
 
 LAYOUTS = [
     {"devices": 1, "micro_batch": 3840},
@@ -165,15 +166,15 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     (own,) = grid(*words, *more)
     held = ["keyed items", "separate items", "fixed batchnorm"]
 
-    assert reasons(run_config({**own, "guarantees": held})) == [
+    assert reasons(run_spec({**own, "guarantees": held})) == [
         "Not confirmed for B: additive loss. Unless the loss is a mean over examples, each "
         "layout has a different gradient.",
         "Not confirmed for B: keyed draws. Random draws of a step outside dropout layers depend "
         "on the micro-batch.",
         "`sweeper doctor` with the same overrides says more.",
     ]
-    assert reasons(run_config({**own, "guarantees": list(OF_LAYOUTS)})) == []
-    assert reasons(run_config(grid("bn_span=80")[0])) == []
+    assert reasons(run_spec({**own, "guarantees": list(OF_LAYOUTS)})) == []
+    assert reasons(run_spec(grid("bn_span=80")[0])) == []
 
 
 @pytest.mark.parametrize("layout", ["2by4", "2x4x1", "0x4", "x"])

@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, preset_overrides, values_of
+from sweeper.commands.plan import configs_of
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -202,3 +203,9 @@ def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
         grid(*PROJECT, word)
     hydras = Exception(f"Could not override '{word.partition('=')[0]}'.")
     assert re.search(sentence, refusals.sentence(hydras, [*PROJECT, word]))
+
+
+@pytest.mark.parametrize("word", ["+guarantees=[keyed items]", "+predicted_memory_gib=1"])
+def test_what_the_program_finds_out_is_no_key(word):
+    with pytest.raises(ValueError, match=r"must be left to the program, which finds it out"):
+        configs_of([word], config_dir=None)

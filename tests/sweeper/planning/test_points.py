@@ -1,4 +1,4 @@
-"""Points share their numbers or groups where these are equal, and are the runs they are alone."""
+"""The points of a grid are the runs that they are alone."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,6 @@ from sweeper.commands.plan import configs_of
 from sweeper.planning import plan as planning
 from sweeper.planning.plan import plan
 from sweeper.spec import identity
-from sweeper.spec.config import run_config
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
 
@@ -63,12 +62,16 @@ WORDS = [
 def as_it_is_alone(config):
     """Of a run: all that its identity and its row consist of, worked out by itself."""
     spec = run_spec(config)
-    known = (identity.run_id(spec.identified), spec.training_id, identity.words(spec.identified))
+    known = (
+        identity.run_id(spec.identified),
+        spec.lr_equivalence_id,
+        identity.words(spec.identified),
+    )
     return known, planned_row(spec), [spec.schedule.lr(step) for step in (0, 7, 90)]
 
 
 def as_planned(spec):
-    known = (spec.run_id, spec.training_id, spec.words)
+    known = (spec.run_id, spec.lr_equivalence_id, spec.words)
     return known, planned_row(spec), [spec.schedule.lr(step) for step in (0, 7, 90)]
 
 
@@ -81,7 +84,7 @@ def test_points_that_share_numbers_are_the_runs_they_are_alone(words, ledger, mo
     monkeypatch.setattr(planning, "check_names", list)  # some are not there
     configs = configs_of([*words, "seed=3,0,5", "loss_ceiling=null,50,60.5"], config_dir=None)
 
-    specs = {spec.run_id: spec for spec in plan(configs, ledger).points}
+    specs = {spec.run_id: spec for spec in plan(configs, ledger).specs}
 
     for config in configs:
         alone = as_it_is_alone(config)
@@ -89,24 +92,42 @@ def test_points_that_share_numbers_are_the_runs_they_are_alone(words, ledger, mo
         assert json.dumps(planned) == json.dumps(alone)
 
 
-def test_of_points_that_differ_in_their_seed_alone_one_is_checked(ledger, grid, monkeypatch):
-    checked = []
-    monkeypatch.setattr(planning, "run_spec", lambda config: checked.append(1) or run_spec(config))
-
-    planned = plan(grid("seed=range(20)", "warmup=0,5", "batch=7680,7680"), ledger)
-
-    assert (len(planned.specs), planned.repeats, len(checked)) == (40, 40, 2)
-    assert {spec.config.seed for spec in planned.specs} == {*range(20)}
+BASE = ("batch=3840", "base_batch=3840", "schedule=constant", "epochs=2", "warmup=0")
 
 
-def test_the_groups_of_points_that_have_the_same_are_read_once(ledger, grid, monkeypatch):
-    read = []
-    monkeypatch.setattr(planning, "run_config", lambda given: read.append(1) or run_config(given))
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ((*BASE, "lr_rule=none,linear,sqrt,power"), 1),
+        ((*BASE, "base_batch=256", "warmup=0,0.5,1", "lr_rule=none"), 1),
+        ((*BASE, "base_batch=256", "warmup=0.5,1", "warmup_start=zero", "lr_rule=none"), 2),
+        ((*BASE, "base_batch=256", "warmup=0", "warmup_start=zero,base,constant"), 1),
+        ((*BASE, "base_batch=256", "warmup=1", "warmup_start=zero,base,constant"), 3),
+        ((*BASE, "base_batch=256", "lr_rule=none,linear"), 2),
+        ((*BASE, "lr_rule=none,linear", "seed=0,1"), 2),
+        ((*BASE, "lr_rule=none,linear", "schedule=constant,cosine"), 2),
+        ((*BASE, "schedule=cosine", "warmup=0,1", "schedule.clock=start"), 1),
+        ((*BASE, "schedule=cosine", "warmup=0,1", "schedule.clock=warmup"), 2),
+        ((*BASE, "lr_rule=none", "base_lr=0.1,0.2"), 2),
+        ((*BASE, "base_batch=1920,3840", "base_lr=0.1", "lr_rule=none"), 1),
+    ],
+)
+def test_points_with_the_same_rate_at_each_step_share_an_id(grid, ledger, words, number):
+    specs = plan(grid(*words), ledger).specs
 
-    planned = plan(grid("warmup=0,5", "batch=3840,7680", "optimizer.momentum=0.9,0.8"), ledger)
+    assert len(specs) == len(grid(*words))
+    assert len({spec.lr_equivalence_id for spec in specs}) == number
+    rates = {tuple(map(spec.schedule.lr, range(spec.total_steps))) for spec in specs}
+    assert len(rates) <= number
 
-    assert (len(planned.specs), len(read)) == (8, 2)
-    assert len({id(spec.config.groups) for spec in planned.specs}) == 2
+
+def test_points_of_the_same_training_are_named(grid, ledger):
+    found = plan(grid(*BASE, "lr_rule=none,linear", "seed=0,1"), ledger)
+
+    assert found.distinct_warnings == [
+        "2 runs have the same learning rate at each step as another, and so the same result: "
+        "lr_rule=linear as lr_rule=none at batch=3840."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sweeper.spec.config import Incidental, RunConfig, Scientific
+from sweeper.spec.config import Facts, Incidental, RunConfig, Scientific
 from sweeper.spec.identity import run_id, words
 from sweeper.spec.run_spec import run_spec
 
@@ -14,8 +14,8 @@ from sweeper.spec.run_spec import run_spec
 def test_every_config_key_is_on_one_side(default_config):
     assert set() == {*Scientific.model_fields} & {*Incidental.model_fields}
     assert {*RunConfig.model_fields} == {*Scientific.model_fields, *Incidental.model_fields}
-    filled_in = {"data_order", "loss_span"}
-    assert {*RunConfig.model_fields} - set(default_config) == filled_in
+    assert {*RunConfig.model_fields} - set(default_config) == {"loss_span"}
+    assert not {*Facts.model_fields} & {*default_config, *RunConfig.model_fields}
 
 
 @pytest.mark.parametrize(

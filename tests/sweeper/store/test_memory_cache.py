@@ -46,7 +46,7 @@ def test_without_a_limit_micro_batch_limit_decides(memory, spec):
     fit = memory.fit(spec(memory_limit_gib=None))
 
     assert (fit.source, fit.spec.split.micro_batch, fit.classes) == ("limit", 768, {})
-    assert fit.spec.config.predicted_memory_gib is None
+    assert fit.spec.facts.predicted_memory_gib is None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec):
     assert fit.spec.split.global_batch == 3840
     assert fit.spec.run_id == run.run_id
     assert fit.spec.config.micro_batch == "auto"
-    assert fit.spec.config.predicted_memory_gib == total_gib(fit.classes) == pytest.approx(1.75)
+    assert fit.spec.facts.predicted_memory_gib == total_gib(fit.classes) == pytest.approx(1.75)
     assert memory.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 384
     assert memory.fit(spec(memory_limit_gib=8.0)).spec.split.micro_batch == 768
 
