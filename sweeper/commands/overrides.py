@@ -7,8 +7,8 @@ large grid costs microseconds a point instead of Hydra's fifth of a second.
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
@@ -16,8 +16,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.interpolations import may_be_meant, names_in
-from sweeper.commands.preset_grids import check_preset_grids
 from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unreadable
 from sweeper.commands.unknown_keys import check_key
 from sweeper.console.text import note
@@ -83,9 +81,9 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     """
     axes = [_axis(override, loader) for override in parse(overrides, loader)]
     _check_size(axes)
-    groups = [[one.text for one in axis] for axis in axes if axis and not axis[0].is_value]
+    groups = [[choice.text for choice in axis] for axis in axes if axis and not axis[0].is_value]
     given = {axis[0].override.key_or_group for axis in axes if axis}
-    check_preset_grids(groups, given, partial(_grid_of_preset, loader))
+    _check_preset_grids(loader, groups, given)
     for point in itertools.product(*axes):
         chosen = tuple(choice.text for choice in point if not choice.is_value)
         template = _template(loader, chosen)
@@ -114,10 +112,37 @@ def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
         note(f"Checking {points:,} points.")
 
 
+def _check_preset_grids(
+    loader: ConfigLoader, groups: Sequence[Sequence[str]], given: Collection[str]
+) -> None:
+    """Refuse a grid over presets that have grids of their own, since those would be ignored.
+
+    Args:
+        loader: composes the presets.
+        groups: for each group, its choices as typed.
+        given: all keys that the command sets.
+
+    Raises:
+        ValueError: naming the preset.
+    """
+    if all(len(choices) == 1 for choices in groups):
+        return
+    known = _grid_of_preset(loader, [choices[0] for choices in groups if len(choices) == 1])
+    for chosen in itertools.product(*groups):
+        swept = [key for key in _grid_of_preset(loader, chosen) if key not in known]
+        if left_out := [key for key in swept if key.lstrip("+") not in given]:
+            msg = (
+                "a grid must not combine presets that have grids of their own; got "
+                f"{' '.join(chosen)}, whose grid over {', '.join(left_out)} would be left out. "
+                "Give each a command of its own; runs that they share are trained once."
+            )
+            raise ValueError(msg)
+
+
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
     """The overrides that a preset adds, from `hydra.sweeper.params`."""
     fixed = [o for o in parse(with_own_classes(overrides), loader) if not o.is_sweep_override()]
-    chosen = [one.input_line or "" for one in fixed if not _is_value(one, loader)]
+    chosen = [o.input_line or "" for o in fixed if not _is_value(o, loader)]
     return _grid_of_preset(loader, chosen)
 
 
@@ -172,6 +197,23 @@ class _Single:
         self.may_lack = "???" in str(self.value)
 
 
+#: Stands for the names in a text with nested interpolations, which may refer to anything.
+_ANYTHING = "${"
+
+
+def _names_in(text: str) -> frozenset[str]:
+    """The words inside a text's interpolations, which include every key that they refer to."""
+    if re.search(r"\$\{[^{}]*\{", text):
+        return frozenset({_ANYTHING})
+    inside = re.findall(r"\$\{([^{}]*)\}", text)
+    return frozenset(re.findall(r"\w+", " ".join(inside)))
+
+
+def _may_be_meant(path: Sequence[str], names: frozenset[str]) -> bool:
+    """Whether any of these names may refer to a key, to a group that holds it, or into it."""
+    return _ANYTHING in names or not names.isdisjoint(path)
+
+
 class _Template:
     """The composed config of one choice of groups; plain values are set on copies of it."""
 
@@ -181,7 +223,7 @@ class _Template:
         ours = OmegaConf.masked_copy(self.composed, [str(k) for k in self.composed if k != "hydra"])
         _check_no_facts(ours)
         self._plain: Any = OmegaConf.to_container(ours)
-        self._names = names_in(str(self._plain))
+        self._names = _names_in(str(self._plain))
         self._lacks = any(missing_keys(self._plain))
         self._resolved = dict[tuple[str, ...], Config]()
         self._known: set[str] = set()
@@ -205,9 +247,9 @@ class _Template:
 
     def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
         """The values that interpolate, or that interpolations may refer to."""
-        names = self._names.union(*(names_in(str(v.value)) for v in values if v.interpolates))
+        names = self._names.union(*(_names_in(str(v.value)) for v in values if v.interpolates))
         is_any = bool(names) and self._lacks
-        return [v for v in values if is_any or v.interpolates or may_be_meant(v.path, names)]
+        return [v for v in values if is_any or v.interpolates or _may_be_meant(v.path, names)]
 
     def _with_meant(self, values: Sequence[_Single]) -> Config:
         """The config that Hydra composes with these values, cached for all points with them."""
