@@ -15,7 +15,7 @@ from pathlib import Path
 from sweeper.commands.plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import tasks
+from sweeper.planning.plan import claim_tasks
 from sweeper.store.ledger import Ledger
 
 MICRO_BATCH = 256
@@ -66,7 +66,7 @@ def _run(batch: int, *, epochs: int) -> tuple[float, float]:
         words = [*WORDS, f"batch={batch}", f"epochs={epochs}", f"results={folder}/results"]
         planned, ledger = plan_grid(words, config_dir=None)
         ledger.prepare()
-        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
         for _ in run_here(to_do, ledger, Machine(cores=1)):
             pass
         (row,) = (

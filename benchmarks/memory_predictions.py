@@ -16,7 +16,7 @@ from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_device, this_machine
 from sweeper.launch.memory_trace import trace_memory
-from sweeper.planning.plan import tasks
+from sweeper.planning.plan import claim_tasks
 from sweeper.spec.run_memory import DEVICE
 from sweeper.store.memory_cache import MemoryCache
 
@@ -86,7 +86,7 @@ def _case(words: list[str]) -> tuple[dict[str, float], float]:
             raise SystemExit(why_not)
         classes = dict(memory.fit(spec).classes)
         ledger.prepare()
-        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
         for _ in run_here(to_do, ledger, this_machine(jobs=1, runs_per_gpu=1)):
             pass
         row = ledger.rows({spec.run_id}, ["outcome", "reason", "peak_memory_gib"])[spec.run_id]

@@ -27,7 +27,7 @@ from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import tasks
+from sweeper.planning.plan import claim_tasks
 
 ROOT = Path(__file__).parent.parent
 PROJECTS = {
@@ -110,7 +110,9 @@ def _in_sweep(project: str, epochs: int, folder: Path, *, other: Path | None) ->
     ]
     planned, ledger = plan_grid(with_own_classes(words), config_dir=None)
     ledger.prepare()
-    for _ in run_here(tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=1)):
+    for _ in run_here(
+        claim_tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=1)
+    ):
         pass
 
 

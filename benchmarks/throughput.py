@@ -18,7 +18,7 @@ from pathlib import Path
 from sweeper.commands.plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import tasks
+from sweeper.planning.plan import claim_tasks
 from sweeper.store.ledger import Ledger
 
 MICRO_BATCH = 3840  # of the small network by default
@@ -63,7 +63,7 @@ def _sweep(*, epochs: int) -> tuple[list[float], float]:
         words = [*WORDS, f"epochs={epochs}", f"results={folder}/results"]
         planned, ledger = plan_grid(words, config_dir=None)
         ledger.prepare()
-        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
         started = time.perf_counter()
         for _ in run_here(to_do, ledger, Machine(cores=1)):
             pass

@@ -22,7 +22,7 @@ from sweeper.console.layouts import Trained, show
 from sweeper.console.text import note, text_console
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.config import RunConfig
 from sweeper.spec.exit_codes import DONE, RUN_FAILED
@@ -127,7 +127,7 @@ def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict
     ledger.prepare()
     planned = plan([config.resolved], ledger)
     (spec,) = planned.specs
-    to_do = tasks(planned, ledger, retry=None, rerun=None)
+    to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
     note(f"Training an epoch in {config.precision} on layout {which}: {_in_words(spec.split)} ...")
     for event in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
         for text in event.said:

@@ -19,7 +19,7 @@ from sweeper.launch.local.slots import this_device
 from sweeper.planning.budget import allowed_hours, check_budget, left_hours, spent_hours
 from sweeper.planning.code_changes import check_code, of_code
 from sweeper.planning.event import Event
-from sweeper.planning.plan import Plan, Task, plan, tasks
+from sweeper.planning.plan import Plan, Task, claim_tasks, plan
 from sweeper.planning.seconds import Speeds
 from sweeper.spec import exit_codes
 from sweeper.spec.outcomes import Outcome
@@ -205,7 +205,7 @@ class Study:
                 return
             part = replace(self.planned, specs=missing)
             options = {name: self.options[name] for name in ("retry", "code")}
-            for task in tasks(part, self.ledger, rerun=None, **options):
+            for task in claim_tasks(part, self.ledger, rerun=None, **options):
                 self._pending.add(task.spec.run_id)
                 table.add(task.spec, "waiting")
                 yield task

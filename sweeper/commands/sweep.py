@@ -34,7 +34,7 @@ from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.event import Event
 from sweeper.planning.order import by_information
-from sweeper.planning.plan import LazyTasks, Plan, Task, Tasks, plan, tasks
+from sweeper.planning.plan import LazyTasks, Plan, Task, Tasks, claim_tasks, plan
 from sweeper.spec import exit_codes
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -130,7 +130,7 @@ def _launcher() -> Launch:
     from sweeper.launch.local.slots import this_machine
 
     machine = this_machine(jobs=1, runs_per_gpu=1)
-    return lambda to_do, ledger: run_here(to_do, ledger, machine)
+    return lambda tasks, ledger: run_here(tasks, ledger, machine)
 
 
 def run_sweep(
@@ -150,17 +150,17 @@ def run_sweep(
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     predictions = Predictions(ledger)
-    to_do = [*_predicted(tasks(planned, ledger, **options), predictions)]
-    if settings.get("order") == "information" and len(to_do) > 1:
-        to_do = by_information(to_do)
+    tasks = [*_predicted(claim_tasks(planned, ledger, **options), predictions)]
+    if settings.get("order") == "information" and len(tasks) > 1:
+        tasks = by_information(tasks)
     with live_table(planned.specs, ledger) as table:
         if said := of_code(planned.changes, settings.get("code")):
             table.say(said)
-        _introduce(planned, to_do, table)
-        affordable = LazyTasks(to_do, _predicted(to_do, predictions))
+        _introduce(planned, tasks, table)
+        offered = LazyTasks(tasks, _predicted(tasks, predictions))
         if account:
-            affordable = LazyTasks(to_do, filter(account.fits, to_do), account.left)
-        return guard(lambda: _follow(affordable, launch, ledger, table, account), table, ledger)
+            offered = LazyTasks(tasks, filter(account.fits, tasks), account.left)
+        return guard(lambda: _follow(offered, launch, ledger, table, account), table, ledger)
 
 
 def set_aside_and_report(ledger: Ledger) -> None:
@@ -173,9 +173,9 @@ def set_aside_and_report(ledger: Ledger) -> None:
         note(f"Warning: {text} Its runs are trained again.")
 
 
-def _predicted(to_do: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
+def _predicted(tasks: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
     """The tasks, each with the prediction that is available when it is taken."""
-    for task in to_do:
+    for task in tasks:
         speeds = predictions.known()
         yield with_prediction(task, speeds) if speeds else task
 
@@ -222,14 +222,14 @@ def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
 
 
 def _follow(
-    affordable: LazyTasks,
+    offered: LazyTasks,
     launch: Launch,
     ledger: Ledger,
     table: LiveTable,
     account: Account | None,
 ) -> int:
     small_files, is_detached = ledger.num_small_files(), False
-    to_do = affordable.known
+    tasks = offered.known
 
     def take(event: Event) -> None:
         nonlocal small_files, is_detached
@@ -244,17 +244,17 @@ def _follow(
             compact(ledger.results)
             small_files = 0
 
-    attempts = [(task.spec, task.number) for task in to_do]
+    attempts = [(task.spec, task.number) for task in tasks]
     with list_pending(attempts, ledger.results):
-        if to_do:
-            take_in(launch(affordable, ledger), take)
-    if account and (said := account.words(to_do[0].spec.config.budget)):
+        if tasks:
+            take_in(launch(offered, ledger), take)
+    if account and (said := account.words(tasks[0].spec.config.budget)):
         table.say(said)
     is_done = is_detached or table.all_have_results
     return exit_codes.DONE if is_done else exit_codes.RUN_FAILED
 
 
-def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
+def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable) -> None:
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
@@ -262,7 +262,7 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"Warning: runs ignore the environment's {names}. Use trainer.KEY=VALUE.")
     for line in planned.of_repeats:
         table.say(line)
-    to_run = {task.spec.run_id for task in to_do}
+    to_run = {task.spec.run_id for task in tasks}
     if early := len(planned.early & to_run):
         table.say(f"Retrying {several(early, 'run')} that failed before the first step.")
     skipped = [row for row in planned.ended.values() if row.run_id not in to_run]
@@ -272,5 +272,5 @@ def _introduce(planned: Plan, to_do: Sequence[Task], table: LiveTable) -> None:
         table.say(f"{of_all if len(planned.specs) > 1 else 'The run already has'} a result.")
     if failed := len(skipped) - settled:
         table.say(f"{several(failed, 'failed run')} not retried; use retry=failed to retry.")
-    if to_do:
-        table.say(f"{several(len(to_do), 'run')} to train.")
+    if tasks:
+        table.say(f"{several(len(tasks), 'run')} to train.")

@@ -194,7 +194,7 @@ def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
         raise ValueError(msg)
 
 
-def tasks(
+def claim_tasks(
     planned: Plan,
     ledger: Ledger,
     *,

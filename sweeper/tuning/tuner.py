@@ -9,7 +9,7 @@ import optuna
 from optuna.trial import TrialState
 
 from sweeper.planning.event import Event
-from sweeper.planning.plan import Task, plan, tasks
+from sweeper.planning.plan import Task, claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End
@@ -97,7 +97,7 @@ class Tuner:
         tuned = [override(key, value) for key, value in trial.params.items()]
         try:
             planned = plan(self.configs_of([*study.point, *tuned]), self.ledger)
-            to_do = tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
+            to_do = claim_tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
         except ValueError as error:
             study.tell_failed(trial, "failed", str(error))
             self.say(f"failed   {_named(study, trial)}: {error}")

@@ -12,7 +12,7 @@ from provoked import train_until
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import LocalRanks
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.store.ledger import Ledger
 
 MEASURED = ["train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "step"]
@@ -32,7 +32,9 @@ def train(config):
         short = {"batch": 7680, "warmup": 1, "epochs": 3, "schedule": {"name": "constant"}}
         short["data"] = {**config()["data"], "num_train_examples": 15_360}
         short["model"] = {"_target_": "provoked.Dropping"}
-        to_do = tasks(plan([config(**short | layout)], ledger), ledger, retry=None, rerun=None)
+        to_do = claim_tasks(
+            plan([config(**short | layout)], ledger), ledger, retry=None, rerun=None
+        )
         ranks = LocalRanks() if until is None else LocalRanks(partial(train_until, until))
         for _ in run_here(to_do, ledger, Machine(cores=2), ranks=ranks):
             pass

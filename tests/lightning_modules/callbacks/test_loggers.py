@@ -14,7 +14,7 @@ from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from lightning_modules.callbacks.loggers import Mirror
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 
@@ -29,7 +29,7 @@ def train(grid, results):
         short = ["epochs=2", "warmup=0", "schedule=constant", "batch=1024"]
         short += ["data.num_train_examples=2048"]
         planned = plan(grid(*short, *words), ledger)
-        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
         for _ in run_here(to_do, ledger, Machine(cores=2)):
             pass
         (row,) = pd.read_parquet(results / "runs").to_dict("records")

@@ -14,7 +14,7 @@ from lightning_modules.process import energy_meter
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import LocalRanks
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, WorkerArgs
@@ -216,7 +216,7 @@ def test_rows_have_the_energy_of_all_ranks_and_attempts(config, tmp_path):
     short["data"] = {**config()["data"], "num_train_examples": 768}
 
     def row(until: int) -> pd.Series:
-        to_do = tasks(plan([config(**short)], ledger), ledger, retry=None, rerun=None)
+        to_do = claim_tasks(plan([config(**short)], ledger), ledger, retry=None, rerun=None)
         ranks = LocalRanks(partial(train_counted, until))
         for _ in run_here(to_do, ledger, Machine(cores=2), ranks=ranks):
             pass

@@ -5,7 +5,7 @@ import pytest
 
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.store.ledger import Ledger
 
 SHORT = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "batch": 7680}
@@ -26,7 +26,7 @@ def launch(short, results):
         ledger = Ledger(into)
         ledger.prepare()
         planned = plan([short(**change) for change in changes], ledger)
-        to_do = tasks(planned, ledger, retry=None, rerun=None)
+        to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
         for _ in run_here(to_do, ledger, Machine(cores=2, jobs=jobs)):
             pass
         return pd.read_parquet(into / "runs")

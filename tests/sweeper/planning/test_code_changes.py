@@ -7,7 +7,7 @@ import pytest
 
 from sweeper.commands.tune import _check_code
 from sweeper.planning.code_changes import of_code
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import own_code
@@ -51,7 +51,7 @@ def test_unchanged_sources_stand_without_a_word(configs, ledger):
     planned = plan(configs, ledger)
 
     assert planned.changes == {}
-    assert ids(tasks(planned, ledger, retry=None, rerun=None)) == [planned.specs[1].run_id]
+    assert ids(claim_tasks(planned, ledger, retry=None, rerun=None)) == [planned.specs[1].run_id]
 
 
 @pytest.mark.usefixtures("net")
@@ -82,7 +82,7 @@ def test_a_result_of_other_sources_is_refused_before_anything_starts(net, config
     planned = plan(configs, ledger)
 
     with pytest.raises(ValueError, match="same sources of your project") as refused:
-        tasks(planned, ledger, retry=None, rerun=None)
+        claim_tasks(planned, ledger, retry=None, rerun=None)
 
     assert str(refused.value) == (
         "all runs must be trained with the same sources of your project; got 1 of 2 runs trained "
@@ -99,8 +99,8 @@ def test_keep_lets_results_stand_and_rerun_makes_them_again_from_scratch(net, co
     planned = plan(configs, ledger)
     made, new = (spec.run_id for spec in planned.specs)
 
-    assert ids(tasks(planned, ledger, retry=None, rerun=None, code="keep")) == [new]
-    to_do = tasks(planned, ledger, retry=None, rerun=None, code="rerun")
+    assert ids(claim_tasks(planned, ledger, retry=None, rerun=None, code="keep")) == [new]
+    to_do = claim_tasks(planned, ledger, retry=None, rerun=None, code="rerun")
     assert ids(to_do) == [made, new]
     assert [task.from_scratch for task in to_do] == [True, False]
     assert ledger.ended() == {}
@@ -110,7 +110,7 @@ def test_starting_all_over_needs_no_answer(net, configs, ledger):
     make(configs[0], ledger)
     net.write_text("Net = 2")
 
-    assert len(tasks(plan(configs, ledger), ledger, retry=None, rerun="all")) == 2
+    assert len(claim_tasks(plan(configs, ledger), ledger, retry=None, rerun="all")) == 2
 
 
 @pytest.mark.parametrize("outcome", ["preempted", "failed"])
@@ -122,7 +122,7 @@ def test_a_checkpoint_of_other_sources_is_refused_too(net, configs, ledger, outc
     attempt.checkpoint.touch()
     planned = plan(configs, ledger)
     assert [*planned.changes] == [attempt.spec.run_id]
-    task = tasks(planned, ledger, retry=None, rerun=None, code="rerun")[0]
+    task = claim_tasks(planned, ledger, retry=None, rerun=None, code="rerun")[0]
     assert (task.spec.run_id, task.from_scratch) == (attempt.spec.run_id, True)
 
 
@@ -151,7 +151,7 @@ def test_a_run_that_is_being_trained_with_other_sources_cannot_be_made_again_now
     planned = plan(configs, ledger)
 
     with pytest.raises(ValueError, match=f"other sources, first {attempt.spec.run_id}"):
-        tasks(planned, ledger, retry=None, rerun=None, code="rerun")
+        claim_tasks(planned, ledger, retry=None, rerun=None, code="rerun")
     release(attempt.folder)
 
 
@@ -162,7 +162,7 @@ def test_without_the_list_of_files_it_says_so(net, configs, ledger):
         path.unlink()
 
     with pytest.raises(ValueError, match="Changed: unknown, as no sources were recorded"):
-        tasks(plan(configs, ledger), ledger, retry=None, rerun=None)
+        claim_tasks(plan(configs, ledger), ledger, retry=None, rerun=None)
 
 
 def test_our_own_sources_do_not_count(config, ledger):

@@ -3,7 +3,7 @@
 import pytest
 
 from sweeper.launch.first_ends import FirstEnds
-from sweeper.planning.plan import plan, tasks
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import FIRST_STEP
 from sweeper.store.attempt import Attempt, End
@@ -42,7 +42,7 @@ def test_a_sweep_stops_when_its_first_runs_fail_alike_and_tries_them_again(
 def test_a_run_that_failed_before_its_first_step_is_tried_again(launch, short, results):
     row = launch(CURSED).iloc[0]
     planned = plan([short(**CURSED)], Ledger(results))
-    (again,) = tasks(planned, Ledger(results), retry=None, rerun=None)
+    (again,) = claim_tasks(planned, Ledger(results), retry=None, rerun=None)
 
     assert (row.outcome, row.steps, again.number) == ("failed", 0, 2)
 

@@ -12,7 +12,7 @@ import pytest
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import GracefulStop, LocalRanks, Running, worker_failure
-from sweeper.planning.plan import Task, plan, tasks
+from sweeper.planning.plan import Task, claim_tasks, plan
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import attempt as attempt_module
 from sweeper.store.attempt import Attempt
@@ -159,8 +159,8 @@ def test_a_failed_run_is_tried_again_only_on_request(launch, short, results):
     ledger = Ledger(results)
     planned = plan([short(**cursed)], ledger)
 
-    assert tasks(planned, ledger, retry=None, rerun=None) == []
-    (again,) = tasks(planned, ledger, retry="failed", rerun=None)
+    assert claim_tasks(planned, ledger, retry=None, rerun=None) == []
+    (again,) = claim_tasks(planned, ledger, retry="failed", rerun=None)
     assert again.number == 2
 
 
@@ -169,7 +169,7 @@ def test_starting_over_keeps_the_earlier_rows(launch, short, results):
     ledger = Ledger(results)
     planned = plan([short()], ledger)
 
-    (again,) = tasks(planned, ledger, retry=None, rerun="all")
+    (again,) = claim_tasks(planned, ledger, retry=None, rerun="all")
     for _ in run_here([again], ledger, Machine(cores=2)):
         pass
 
