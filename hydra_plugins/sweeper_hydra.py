@@ -174,10 +174,10 @@ class OptunaSweeper(RunSweeper):
         found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
         ours, config = resolved(self._settings), plain(self._config)
         named = {key: config[key] for key in ("metric", "metric_mode")}
-        settings = StudySettings.from_config(ours, found.space, found.averaged, **named)
+        settings = StudySettings.from_config(ours, found.space, **named)
 
         def configs_of(chosen: Sequence[str]) -> Any:
-            return expand(loader, [*found.fixed, *found.averaged, *chosen])
+            return expand(loader, [*found.fixed, *chosen])
 
         options = {**config, **ours}
         points = list(found.points())

@@ -26,7 +26,7 @@ from sweeper.tuning.study import (
     SETTINGS_KEY,
     SPACE_KEY,
 )
-from sweeper.tuning.study_settings import OBJECTIVES, objectives
+from sweeper.tuning.study_settings import OBJECTIVES, parse_objective
 
 #: Studies that differ only in these keys are replicates of each other.
 REPLICATES = ("seed",)
@@ -71,7 +71,7 @@ class Tuned:
     @property
     def label(self) -> str:
         """The objective on an axis: a column, or what the module logs with its direction."""
-        (found,) = objectives([self.objective])
+        found = parse_objective(self.objective)
         better = "higher" if found.mode == "max" else "lower"
         own = f"{found.column} ({better} is better)"
         return found.column if found.column in OBJECTIVES else own
@@ -79,7 +79,7 @@ class Tuned:
     @property
     def metric(self) -> AskedMetric:
         """The objective as a metric of the curves; accuracy if it has no curve."""
-        (found,) = objectives([self.objective])
+        found = parse_objective(self.objective)
         curve = found.curve or "val_accuracy"
         return AskedMetric(curve, OBJECTIVES.get(curve, found).mode)
 
@@ -106,7 +106,7 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
         storage: as hydra.sweeper.storage; None for the journal in the folder.
 
     Returns:
-        The largest set first. Studies with several objectives are left to Optuna.
+        The largest set first. Studies with several objectives, of Optuna itself, are left out.
 
     Raises:
         ValueError: if there is no study.

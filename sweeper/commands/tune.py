@@ -46,18 +46,18 @@ def run_tuning(
     """
     check_no_question(options.get("question"))
     ledger = Ledger.at(options["results"])
-    configs_of = _with_facts(configs_of, ledger)
+    configs_of = _add_facts(configs_of, ledger)
     _check_budget(options, settings)
     warnings = _check_space(points, settings.space, configs_of, ledger)
     ledger.prepare()
     storage = open_storage(options["storage"], ledger.results)
     try:
-        studies = _studies(points, settings, options["study_name"], configs_of, storage)
+        studies = _open_studies(points, settings, options["study_name"], configs_of, storage)
         _check_code(studies, ledger, options["code"])
         with live_table([], ledger, _shown_keys(points, settings)) as table:
             for warning in warnings:
                 table.say(f"Warning: {warning}")
-            for spec, outcome in _made(studies, ledger):
+            for spec, outcome in _ended_runs(studies, ledger):
                 table.add(spec, outcome)
             tuner = Tuner(
                 studies=studies,
@@ -70,7 +70,9 @@ def run_tuning(
                 expect=table.add,
                 say=table.say,
             )
-            return guard(lambda: _follow(tuner, launch, table, options["retry"]), table, ledger)
+            return guard(
+                lambda: _run_guarded(tuner, launch, table, options["retry"]), table, ledger
+            )
     finally:
         close_storage(storage)
 
@@ -81,11 +83,11 @@ def _shown_keys(points: Sequence[Sequence[str]], settings: StudySettings) -> lis
     return [*settings.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
 
 
-def _with_facts(configs_of: ConfigsOf, ledger: Ledger) -> ConfigsOf:
+def _add_facts(configs_of: ConfigsOf, ledger: Ledger) -> ConfigsOf:
     return lambda overrides: add_facts(configs_of(overrides), ledger.results)
 
 
-def _studies(
+def _open_studies(
     points: Sequence[Sequence[str]],
     settings: StudySettings,
     study_name: str | None,
@@ -95,7 +97,7 @@ def _studies(
     """The studies of these points, new or resumed."""
     try:
         known = optuna.get_all_study_names(storage)
-        names = [_name(point, settings, study_name, configs_of, known) for point in points]
+        names = [_name_study(point, settings, study_name, configs_of, known) for point in points]
         return [
             PointStudy(name, point, settings, storage)
             for name, point in zip(names, points, strict=True)
@@ -108,7 +110,7 @@ def _studies(
         raise ValueError(msg) from error
 
 
-def _made(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple[RunSpec, Outcome]]:
+def _ended_runs(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple[RunSpec, Outcome]]:
     """The ended runs of the trials so far, except runs of an incompatible version."""
     run_ids = {run_id for study in studies for run_id in study.run_ids}
     rows = ledger.rows(run_ids, ["config_json", "outcome"]) if run_ids else {}
@@ -117,7 +119,7 @@ def _made(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple[RunSp
             yield stored_run_spec(json.loads(row["config_json"])), Outcome(row["outcome"])
 
 
-def _follow(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
+def _run_guarded(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
     try:
         return _run(tuner, launch, table, retry)
     except storage_errors() as error:
@@ -144,7 +146,7 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
         if not event.is_stopping:  # a stopped trial will resume; it has not failed
             tuner.handle(event)
 
-    take_in(launch(tuner.tasks(), tuner.ledger), take)
+    take_in(launch(tuner.claim_tasks(), tuner.ledger), take)
     for study in tuner.studies:
         table.say(summarize(study))
     all_have_results = not any(
@@ -204,34 +206,33 @@ def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None)
         raise ValueError(msg)
 
 
-def _name(
+def _name_study(
     point: Sequence[str],
     settings: StudySettings,
     study_name: str | None,
     configs_of: ConfigsOf,
     known: Sequence[str],
 ) -> str:
-    """A study's name: its point, and a hash of the scientific keys that are not tuned or averaged.
+    """A study's name: its point, and a hash of the scientific keys that are not tuned.
 
     A point keeps its study, whichever other points it is compared with.
     """
     corners = [ends(key, space).partition(",")[0] for key, space in settings.space.items()]
     config = scientific_part(next(configs_of([*point, *corners])))
-    averaged = [override.partition("=")[0].lstrip("+") for override in settings.averaged]
-    for key in [*settings.space, *averaged]:
-        _drop(config, key.split("."))
+    for key in settings.space:
+        _drop_key(config, key.split("."))
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
     name = " ".join(part for part in (study_name, *point, digest) if part)
-    same = [other for other in known if _without_point(other) == _without_point(name)]
+    same = [other for other in known if _unspelled_parts(other) == _unspelled_parts(name)]
     return name if name in known or not same else same[0]
 
 
-def _without_point(name: str) -> list[str]:
+def _unspelled_parts(name: str) -> list[str]:
     """The parts of a name that do not depend on how its point is spelled."""
     return [part for part in name.split(" ") if "=" not in part]
 
 
-def _drop(config: dict[str, Any], path: Sequence[str]) -> None:
+def _drop_key(config: dict[str, Any], path: Sequence[str]) -> None:
     *groups, last = path
     node = config
     for group in groups:

@@ -1,4 +1,4 @@
-"""The overrides of a tuned sweep: which are compared, which tuned, which averaged over."""
+"""The overrides of a tuned sweep: which are compared, which tuned."""
 
 import itertools
 import math
@@ -17,20 +17,18 @@ from sweeper.commands.overrides import MOST_VALUES, parse, values_of
 from sweeper.tuning.space import Space, ends
 from sweeper.upstream.hydras import ConfigLoader
 
-_TAGS = {"tune", "log", "mean"}
+_TAGS = {"tune", "log"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningOverrides:
     """The overrides of a tuned sweep, by their use.
 
-    `fixed` have one value; `compared` has, for each key, an override per value; each trial is a
-    mean over the values of `averaged`.
+    `fixed` have one value; `compared` has, for each key, an override per value.
     """
 
     fixed: Sequence[str]
     compared: Sequence[Sequence[str]]
-    averaged: Sequence[str]
     space: Space
 
     def points(self) -> Iterator[tuple[str, ...]]:
@@ -41,15 +39,17 @@ class TuningOverrides:
 def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverrides:
     """Sort the overrides of a command.
 
-    An interval is tuned, and so is a range or choice with the tag `tune`; one with the tag `mean`
-    is averaged over; every other list of values is compared. ValueError if an override cannot be
-    parsed, a range is invalid, a key occurs twice, or nothing is tuned.
+    An interval is tuned, and so is a range or choice with the tag `tune`; every other list of
+    values is compared.
+
+    Raises:
+        ValueError: if an override cannot be parsed, a range is invalid, a key occurs twice, or
+            nothing is tuned.
     """
     overrides = parse(given, loader)
     _check_once(overrides)
     space: Space = {}
     fixed: list[str] = []
-    averaged: list[str] = []
     compared: list[list[str]] = []
     for override in overrides:
         line = override.input_line or ""
@@ -61,8 +61,6 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
             space[key] = _distribution(override)
             if override.is_add():  # the key must exist for trials to set it
                 fixed.append(f"+{ends(key, space[key]).partition(',')[0]}")
-        elif "mean" in tags:
-            averaged.append(line)
         else:
             compared.append([value.input_line or "" for value in values_of(override, loader)])
     if not space:
@@ -71,7 +69,7 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
             "tagged tune. Write base_lr=tag(log, interval(1e-3, 1)), or use hydra/sweeper=grid."
         )
         raise ValueError(msg)
-    return TuningOverrides(fixed=fixed, compared=compared, averaged=averaged, space=space)
+    return TuningOverrides(fixed=fixed, compared=compared, space=space)
 
 
 def _distribution(override: Override) -> BaseDistribution:
@@ -125,13 +123,7 @@ def _tags(override: Override) -> set[str]:
     sweep = override.value()
     tags = set(sweep.tags) if isinstance(sweep, IntervalSweep | RangeSweep | ChoiceSweep) else set()
     if unknown := sorted(tags - _TAGS):
-        msg = f"a tag must be one of log, mean, tune; got {unknown[0]} in {override.input_line}."
-        raise ValueError(msg)
-    if "mean" in tags and ("tune" in tags or isinstance(sweep, IntervalSweep)):
-        msg = (
-            f"{override.key_or_group} must be either tuned or averaged over; got "
-            f"{override.input_line}. Remove one tag."
-        )
+        msg = f"a tag must be log or tune; got {unknown[0]} in {override.input_line}."
         raise ValueError(msg)
     return tags
 

@@ -13,9 +13,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeper.spec.sentences import several
 from sweeper.tuning.space import edge, override, short_override, to_json
-from sweeper.tuning.study_settings import StudySettings, violations
+from sweeper.tuning.study_settings import StudySettings
 from sweeper.upstream.others import resume_trial
 
 #: User attributes of studies.
@@ -38,13 +37,13 @@ class PointStudy:
         self, name: str, point: Sequence[str], settings: StudySettings, storage: BaseStorage
     ) -> None:
         self.name, self.point, self.settings, self._storage = name, point, settings, storage
-        with _quiet():
+        with _ignore_warnings():
             self.optuna = optuna.create_study(
                 study_name=name,
                 storage=storage,
                 sampler=settings.new_sampler(0),
                 pruner=settings.new_pruner(),
-                directions=[o.direction for o in settings.objectives],
+                direction=settings.objective.direction,
                 load_if_exists=True,
             )
         self._record()
@@ -61,7 +60,7 @@ class PointStudy:
     @property
     def run_ids(self) -> list[str]:
         """The runs of all trials so far."""
-        return [id for trial in self.trials() for id in trial.user_attrs.get(RUNS_KEY, ())]
+        return [run_id for t in self.trials() for run_id in t.user_attrs.get(RUNS_KEY, ())]
 
     def budget(self, n_trials: int) -> int:
         """Trials that the study may start: those requested, or all that are queued for a retry."""
@@ -71,7 +70,7 @@ class PointStudy:
         """Queue the failed trials again, as new trials; how many."""
         failed = self.failed()
         for trial in failed:
-            with _quiet():
+            with _ignore_warnings():
                 self.optuna.enqueue_trial(trial.params, skip_if_exists=False)
         return len(failed)
 
@@ -84,7 +83,7 @@ class PointStudy:
         """A new trial."""
         waiting = self.trials(TrialState.WAITING)
         number = waiting[0].number if waiting else len(self.trials())
-        with _quiet():
+        with _ignore_warnings():
             self.optuna.sampler = self.settings.new_sampler(number)
             trial = self.optuna.ask(self.settings.space)
         trial.set_user_attr(SEED_KEY, self.settings.seed(number))
@@ -94,7 +93,7 @@ class PointStudy:
         """A trial that an earlier command began, with the same parameters."""
         study_id = self._storage.get_study_id_from_name(self.name)
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
-        with _quiet():
+        with _ignore_warnings():
             self.optuna.sampler = self.settings.new_sampler(number)
             trial = resume_trial(self.optuna, trial_id)
             for key in self.settings.space:
@@ -109,34 +108,25 @@ class PointStudy:
 
     def should_prune(self, trial: optuna.Trial) -> bool:
         """Whether the pruner would stop a trial."""
-        with _quiet():
+        with _ignore_warnings():
             return trial.should_prune()
 
-    def tell(self, trial: optuna.Trial, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Give a trial the result of its ended runs: means, or the worst if one diverged.
+    def tell(self, trial: optuna.Trial, row: Mapping[str, Any]) -> str | None:
+        """Give a trial the result of its ended run, or the worst if that diverged.
 
         Returns:
             The column that should judge the trial but was not measured; None if it has its result.
         """
-        objectives, constraints = self.settings.objectives, self.settings.constraints
-        diverged = [row for row in rows if row["outcome"] == "diverged"]
-        means = {name: _mean(rows, name) for name in self.settings.columns}
-        missing = [name for name, mean in means.items() if mean is None]
-        if diverged:
-            values = [objective.worst for objective in objectives]
-            bounded = dict.fromkeys(constraints, float("inf"))
-        elif missing:
-            self.tell_failed(trial, "failed", f"{missing[0]} was not measured; choose another")
-            return missing[0]
+        objective = self.settings.objective
+        value = row[objective.column]
+        if row["outcome"] == "diverged":
+            self._tell(trial, TrialState.COMPLETE, "diverged", row["reason"], objective.worst)
+        elif value is None or value != value:
+            reason = f"{objective.column} was not measured; choose another"
+            self.tell_failed(trial, "failed", reason)
+            return objective.column
         else:
-            bounded = {name: mean for name, mean in means.items() if mean is not None}
-            values = [bounded[objective.column] for objective in objectives]
-        for name, excess in violations(constraints, bounded).items():
-            trial.set_constraint(name, excess)
-        reason = diverged[0]["reason"] if diverged else ""
-        self._tell(
-            trial, TrialState.COMPLETE, "diverged" if diverged else "finished", reason, values
-        )
+            self._tell(trial, TrialState.COMPLETE, "finished", "", value)
         return None
 
     def tell_failed(self, trial: optuna.Trial, outcome: str, reason: str) -> None:
@@ -151,14 +141,10 @@ class PointStudy:
         """A trial and its result, in a line."""
         trial = self.trials()[number]
         tuned = " ".join(short_override(key, value) for key, value in trial.params.items())
-        columns = [objective.column for objective in self.settings.objectives]
-        found = " ".join(
-            f"{column}={value:.5g}"
-            for column, value in zip(columns, trial.values or (), strict=False)
-        )
+        value = f"{self.settings.objective.column}={trial.value:.5g}" if trial.values else ""
         outcome, reason = (trial.user_attrs.get(key, "") for key in (OUTCOME_KEY, REASON_KEY))
         line = f"{outcome:<8} trial {number} of {self.name}: {tuned}"
-        return "  ".join(part for part in (line, found, reason) if part)
+        return "  ".join(part for part in (line, value, reason) if part)
 
     def _tell(
         self,
@@ -166,13 +152,13 @@ class PointStudy:
         state: TrialState,
         outcome: str,
         reason: str,
-        values: Sequence[float] | None = None,
+        value: float | None = None,
     ) -> None:
         trial.set_user_attr(OUTCOME_KEY, outcome)
         if reason:
             trial.set_user_attr(REASON_KEY, reason)
-        with _quiet():
-            self.optuna.tell(trial, values, state=state, skip_if_finished=True)
+        with _ignore_warnings():
+            self.optuna.tell(trial, value, state=state, skip_if_finished=True)
 
     def _suggest(self, trial: optuna.Trial, key: str) -> None:
         chosen = self.settings.space[key]
@@ -192,17 +178,20 @@ class PointStudy:
             self.optuna.set_user_attr(POINT_KEY, list(self.point))
             self.optuna.set_user_attr(SPACE_KEY, to_json(self.settings.space))
             self.optuna.set_user_attr(VERSIONS_KEY, versions)
-            with _quiet():
-                self.optuna.set_metric_names([o.column for o in self.settings.objectives])
+            with _ignore_warnings():
+                self.optuna.set_metric_names([self.settings.objective.column])
             self.optuna.set_user_attr(SETTINGS_KEY, now)  # last: if interrupted, made again
-        elif changed := [name for name in now if before[name] != now[name]]:
-            lines = (_changed(self.name, name, before[name], now[name]) for name in changed)
+        elif changed := [name for name in now if before.get(name) != now[name]]:
+            lines = (
+                _describe_change(self.name, name, str(before.get(name)), now[name])
+                for name in changed
+            )
             raise ValueError("\n".join(lines))
 
 
-def _changed(study: str, name: str, before: str, now: str) -> str:
+def _describe_change(study: str, name: str, before: str, now: str) -> str:
     if name == "the search space":
-        before, now = _spelled(before), _spelled(now)
+        before, now = _describe_space(before), _describe_space(now)
     return (
         f"{name} must be the same as when study {study!r} was created; it was {before}, and is now "
         f"{now}. Restore it, or create another study with hydra.sweeper.study_name=NAME: it reuses "
@@ -210,7 +199,7 @@ def _changed(study: str, name: str, before: str, now: str) -> str:
     )
 
 
-def _spelled(space: str) -> str:
+def _describe_space(space: str) -> str:
     parts: list[str] = []
     for key, text in json.loads(space).items():
         attributes = json.loads(text)["attributes"]
@@ -218,15 +207,8 @@ def _spelled(space: str) -> str:
     return "; ".join(parts)
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], column: str) -> float | None:
-    values = [row[column] for row in rows]
-    if any(value is None or value != value for value in values):
-        return None
-    return sum(values) / len(values)
-
-
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
+def _ignore_warnings() -> Generator[None]:
     """Suppress Optuna's warnings about experimental features and infinite losses."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
@@ -236,19 +218,13 @@ def _quiet() -> Generator[None]:
 
 def summarize(study: PointStudy) -> str:
     """The best trial of a study, how its trials ended, and whether a range should be wider."""
-    counts = _counts(study)
-    finished = [t for t in study.trials(TrialState.COMPLETE) if _outcome(t) == "finished"]
+    counts = _count_outcomes(study)
+    finished = [t for t in study.trials(TrialState.COMPLETE) if _outcome_of(t) == "finished"]
     if not finished:
         return f"{study.name}: no trial finished ({counts})."
-    if len(study.settings.objectives) > 1:
-        front = several(len(study.optuna.best_trials), "trial")
-        return f"{study.name}: {front} on the Pareto front ({counts})."
-    feasible = [t for t in finished if all(value <= 0 for value in t.constraints.values())]
-    if not feasible:
-        return f"{study.name}: no trial satisfies the constraints ({counts})."
-    objective = study.settings.objectives[0]
+    objective = study.settings.objective
     sign = -1 if objective.direction == "maximize" else 1
-    best = min(feasible, key=lambda trial: sign * (trial.value or 0.0))
+    best = min(finished, key=lambda trial: sign * (trial.value or 0.0))
     tuned = " ".join(override(key, value) for key, value in best.params.items())
     line = (
         f"{study.name}: best {objective.column}={best.value:.5g} at {tuned} "
@@ -259,10 +235,10 @@ def summarize(study: PointStudy) -> str:
     return "\n".join([line, *(f"    {text}." for text in advice if text)])
 
 
-def _outcome(trial: FrozenTrial) -> str:
+def _outcome_of(trial: FrozenTrial) -> str:
     return str(trial.user_attrs.get(OUTCOME_KEY, "running"))
 
 
-def _counts(study: PointStudy) -> str:
-    outcomes = [_outcome(trial) for trial in study.trials()]
+def _count_outcomes(study: PointStudy) -> str:
+    outcomes = [_outcome_of(trial) for trial in study.trials()]
     return ", ".join(f"{outcomes.count(name)} {name}" for name in sorted(set(outcomes)))

@@ -23,7 +23,7 @@ from sweeper.store.table_files import write_rows
 from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import RUNS_KEY, PointStudy
-from sweeper.tuning.study_settings import StudySettings, objectives
+from sweeper.tuning.study_settings import StudySettings, parse_objective
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 10, log=True), "warmup": IntDistribution(0, 20)}
 BATCHES, BEND, RULE_FACTOR = (256, 512, 1024, 2048, 4096), 1024, 2.0
@@ -62,9 +62,9 @@ def simulated(seeds=(0, 1, 2, 3), n_trials=16, space=SPACE, batches=BATCHES) -> 
 def store(tuned: Tuned, results) -> None:
     """A results folder with these studies and the tables of their runs."""
     settings = StudySettings(
-        space=tuned.space, objectives=objectives(["val_loss"]), constraints={}, sampler_seed=0,
+        space=tuned.space, objective=parse_objective("val_loss"), sampler_seed=0,
         sampler={"_target_": "sweeper.tuning.samplers.QuasiRandomSampler"},
-        pruner={"_target_": "optuna.pruners.NopPruner"}, averaged=[],
+        pruner={"_target_": "optuna.pruners.NopPruner"},
     )  # fmt: skip
     storage, curves = open_storage(None, results), []
     rows = tuned.trials.assign(val_loss=tuned.trials["loss"], attempt=1, config_json="{}")
@@ -73,7 +73,7 @@ def store(tuned: Tuned, results) -> None:
         for row in trials.to_dict("records"):
             trial = study.ask()
             trial.set_user_attr(RUNS_KEY, [row["run_id"]])
-            study.tell(trial, [row])
+            study.tell(trial, row)
             curves += [
                 {"run_id": row["run_id"], "attempt": 1, "epoch": epoch, "step": 10 * epoch,
                  "val_loss": row["loss"] + 3 - epoch} for epoch in (1, 2, 3)

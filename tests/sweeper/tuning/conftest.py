@@ -46,9 +46,9 @@ def tune(loader, results) -> Callable[..., int]:
         try:
             return run_tuning(
                 list(found.points()),
-                StudySettings.from_config(settings, found.space, found.averaged, **named),
+                StudySettings.from_config(settings, found.space, **named),
                 {**plain(composed), **settings},
-                lambda more: expand(loader, [*fixed, *found.averaged, *more]),
+                lambda more: expand(loader, [*fixed, *more]),
                 lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
             )
         except ValueError as error:

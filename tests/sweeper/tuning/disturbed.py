@@ -18,7 +18,7 @@ from sweeper.tuning.storage import close_storage, open_storage
 WORDS = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=150",
     "batch=256,512", "base_lr=tag(log, interval(0.01, 1))", "warmup=tag(tune, choice(0, 1))",
-    "hydra/sweeper/sampler=quasi_random", "hydra.sweeper.objectives=[val_loss]", "n_trials=3",
+    "hydra/sweeper/sampler=quasi_random", "hydra.sweeper.objective=val_loss", "n_trials=3",
     "hydra.sweeper.max_attempts=9",
 ]  # fmt: skip
 

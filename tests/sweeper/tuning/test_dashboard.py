@@ -14,7 +14,7 @@ from optuna.distributions import FloatDistribution
 
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
-from sweeper.tuning.study_settings import StudySettings, objectives
+from sweeper.tuning.study_settings import StudySettings, parse_objective
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 1, log=True)}
 
@@ -23,15 +23,14 @@ SPACE = {"base_lr": FloatDistribution(1e-3, 1, log=True)}
 def journal(results) -> Path:
     """Of a study of three trials: one finished, one diverged, one running."""
     settings = StudySettings(
-        space=SPACE, objectives=objectives(["val_loss"]), sampler_seed=0, averaged=[],
-        constraints={"peak_memory_gib": {"max": 12}},
+        space=SPACE, objective=parse_objective("val_loss"), sampler_seed=0,
         sampler={"_target_": "optuna.samplers.RandomSampler"},
         pruner={"_target_": "optuna.pruners.NopPruner"},
     )  # fmt: skip
     study = PointStudy("batch=256 made-up", ["batch=256"], settings, open_storage(None, results))
     for outcome in ("finished", "diverged"):
         row = {"outcome": outcome, "reason": "became non-finite", "peak_memory_gib": 1.0}
-        study.tell(study.ask(), [{**row, "val_loss": 0.125}])
+        study.tell(study.ask(), {**row, "val_loss": 0.125})
     study.ask()
     return results / "tuning.journal"
 

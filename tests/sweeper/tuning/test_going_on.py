@@ -20,7 +20,7 @@ from sweeper.tuning.study_settings import StudySettings
 from sweeper.tuning.tuner import Tuner
 
 RATES = "base_lr=tag(log, interval(0.01, 1))"
-LOSS = "hydra.sweeper.objectives=[val_loss]"
+LOSS = "hydra.sweeper.objective=val_loss"
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=2",
     "batch=256,512", "base_lr=tag(log, interval(0.01, 1))", "warmup=tag(tune, choice(0, 1))",
@@ -97,11 +97,11 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
     """A launcher that does not run them: six tasks of two studies, then none until some end."""
     found = sort_overrides(QUICK, loader)
     config = {
-        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
+        "objective": "val_loss", "sampler_seed": 0,
         "sampler": {"_target_": "optuna.samplers.RandomSampler"},
         "pruner": {"_target_": "optuna.pruners.NopPruner"},
     }  # fmt: skip
-    settings = StudySettings.from_config(config, found.space, [])
+    settings = StudySettings.from_config(config, found.space)
     storage = open_storage(None, results)
     tuner = Tuner(
         studies=[PointStudy(" ".join(p), p, settings, storage) for p in found.points()],
@@ -109,7 +109,7 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
         configs_of=lambda more: expand(loader, [*found.fixed, *more]),
         expect=lambda spec, status: None, say=lambda text: None,
     )  # fmt: skip
-    tasks = tuner.tasks()
+    tasks = tuner.claim_tasks()
 
     first = list(itertools.islice(tasks, 7))
     assert [task is None for task in first] == [False] * 6 + [True]
@@ -126,7 +126,11 @@ def test_a_trial_that_ctrl_c_stops_has_not_failed(results):
     handled = []
     ended = {"a run": End(outcome=Outcome.PREEMPTED, reason="stopped after epoch 1")}
     tuner = SimpleNamespace(
-        studies=[], n_trials=1, ledger=Ledger(results), tasks=lambda: [], handle=handled.append
+        studies=[],
+        n_trials=1,
+        ledger=Ledger(results),
+        claim_tasks=lambda: [],
+        handle=handled.append,
     )
     table = SimpleNamespace(say=lambda _: None, update=lambda _: None)
 

@@ -22,7 +22,7 @@ def test_tuned_rates_and_critical_batch_come_out_within_their_intervals(tune, re
     tune(
         f"batch={','.join(map(str, BATCHES))}", "seed=range(6)", "base_lr=interval(0.02, 1.5)",
         "model.decay=0", f"model.noise_scale={NOISE_SCALE}", "data.length=64",
-        "data.num_train_examples=${batch}", "hydra.sweeper.objectives=[val_loss]",
+        "data.num_train_examples=${batch}", "hydra.sweeper.objective=val_loss",
         "hydra/sweeper/sampler=quasi_random", "n_trials=5",
     )  # fmt: skip
 

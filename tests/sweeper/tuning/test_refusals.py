@@ -7,9 +7,9 @@ import pytest
 
 from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study_settings import StudySettings, objectives
+from sweeper.tuning.study_settings import StudySettings, parse_objective
 
-LOSS = "hydra.sweeper.objectives=[val_loss]"
+LOSS = "hydra.sweeper.objective=val_loss"
 RATES = "base_lr=tag(log, interval(0.01, 1))"
 
 
@@ -32,10 +32,7 @@ RATES = "base_lr=tag(log, interval(0.01, 1))"
          "lr_rule must be a choice of two or more different values; got "
          "lr_rule=tag(tune, choice(linear, linear))."),
         (["base_lr=tag(tun, range(1, 3))"],
-         "a tag must be one of log, mean, tune; got tun in base_lr=tag(tun, range(1, 3))."),
-        (["seed=tag(mean, tune, range(3))"],
-         "seed must be either tuned or averaged over; got seed=tag(mean, tune, range(3)). "
-         "Remove one tag."),
+         "a tag must be log or tune; got tun in base_lr=tag(tun, range(1, 3))."),
         (["base_lr=0.1,0.2", "base_lr=interval(0.1, 1)"],
          "base_lr must be given once, either tuned or compared; got base_lr=0.1,0.2 and "
          "base_lr=interval(0.1, 1). Remove one of them."),
@@ -86,53 +83,40 @@ def test_studies_that_cannot_be(tune, capsys, results, words, sentence):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"objectives": ["accuracy"]}, "hydra.sweeper.objectives must be a list of different"),
-        ({"objectives": ["val/mae"]}, "hydra.sweeper.objectives must be a list of different"),
-        ({"objectives": ["val/mae min", "val/mae max"]}, "hydra.sweeper.objectives must be a list"),
-        ({"objectives": []}, "hydra.sweeper.objectives must be a list of different"),
-        ({"constraints": {"val/mae": {"max": 1}}},
-         "hydra.sweeper.constraints must give min or max of columns among"),
-        ({"objectives": ["val_loss", "train_s"], "pruner": "optuna.pruners.MedianPruner"},
-         "hydra/sweeper/pruner must be none with several objectives, for which Optuna does not "
-         "support pruning; got val_loss, train_s."),
-        ({"objectives": ["train_s"], "pruner": "optuna.pruners.MedianPruner"},
+        ({"objective": "accuracy"}, "hydra.sweeper.objective must be a column among"),
+        ({"objective": "val/mae"}, "hydra.sweeper.objective must be a column among"),
+        ({"objective": "train_s", "pruner": "optuna.pruners.MedianPruner"},
          "hydra/sweeper/pruner needs an objective that is measured every epoch, such as "
          "val_accuracy or val_loss; got train_s. Use hydra/sweeper/pruner=none."),
-        ({"constraints": {"peak_memory_gib": {"max": "lots"}}},
-         "hydra.sweeper.constraints must give min or max of columns among"),
-        ({"constraints": {"peak_memory_gib": {}}},
-         "hydra.sweeper.constraints must give min or max of columns among"),
-        ({"constraints": {"peak_memory_gib": 12}},
-         "hydra.sweeper.constraints must give min or max of columns among"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_fit(loader, settings, sentence):
     space = sort_overrides([RATES], loader).space
     pruner = {"_target_": settings.pop("pruner", "optuna.pruners.NopPruner")}
     given = {
-        "objectives": ["val_loss"], "constraints": None, "sampler_seed": 0,
+        "objective": "val_loss", "sampler_seed": 0,
         "sampler": {"_target_": "optuna.samplers.RandomSampler"}, "pruner": pruner,
         **settings,
     }  # fmt: skip
 
     with pytest.raises(ValueError, match="hydra") as refused:
-        StudySettings.from_config(given, space, [])
+        StudySettings.from_config(given, space)
 
     assert str(refused.value).startswith(sentence)
 
 
-def test_objectives_are_the_metric_or_logged_names_with_a_direction():
-    def known(names, *metric):
-        return [(o.column, o.direction, o.worst, o.curve) for o in objectives(names, *metric)]
+def test_the_objective_is_the_metric_or_a_logged_name_with_a_direction():
+    def known(text, *metric):
+        found = parse_objective(text, *metric)
+        return found.column, found.direction, found.worst, found.curve
 
     error = ("val/rmse", "minimize", math.inf, "val/rmse")
-    assert known(None, "val/rmse", "min") == known(["val/rmse min"]) == [error]
-    assert known(["val/loss"]) == [("val/loss", "minimize", math.inf, "val/loss")]
-    assert known(["val/r2 max"]) == [("val/r2", "maximize", -math.inf, "val/r2")]
-    assert known(None) == known(["val_accuracy"]) == [
-        ("val_accuracy", "maximize", 0.0, "val_accuracy")
-    ]  # fmt: skip
-    again = [o.spelled for o in objectives(["val/loss", "val/r2 max", "val_loss"])]
+    assert known(None, "val/rmse", "min") == known("val/rmse min") == error
+    assert known("val/loss") == ("val/loss", "minimize", math.inf, "val/loss")
+    assert known("val/r2 max") == ("val/r2", "maximize", -math.inf, "val/r2")
+    accuracy = ("val_accuracy", "maximize", 0.0, "val_accuracy")
+    assert known(None) == known("val_accuracy") == accuracy
+    again = [parse_objective(text).spelled for text in ("val/loss", "val/r2 max", "val_loss")]
     assert again == ["val/loss min", "val/r2 max", "val_loss"]
 
 

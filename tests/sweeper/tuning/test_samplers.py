@@ -12,7 +12,7 @@ from sweeper import CONFIG_FOLDER
 from sweeper.tuning.samplers import GridSampler, value_at
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study import PointStudy
-from sweeper.tuning.study_settings import StudySettings, objectives
+from sweeper.tuning.study_settings import StudySettings, parse_objective
 
 NUMBERS = {"base_lr": FloatDistribution(1e-3, 1, log=True), "warmup": IntDistribution(0, 20)}
 CHOICES = {**NUMBERS, "lr_rule": CategoricalDistribution(("none", "linear", "sqrt"))}
@@ -31,8 +31,8 @@ NO_PRUNER = {"_target_": "optuna.pruners.NopPruner"}
 
 def open_study(folder, sampler, space, seed=0, pruner=NO_PRUNER) -> PointStudy:
     settings = StudySettings(
-        space=space, objectives=objectives(["val_loss"]), constraints={}, sampler=sampler,
-        sampler_seed=seed, pruner=pruner, averaged=[],
+        space=space, objective=parse_objective("val_loss"), sampler=sampler,
+        sampler_seed=seed, pruner=pruner,
     )  # fmt: skip
     return PointStudy("batch=256", ["batch=256"], settings, open_storage(None, folder))
 
@@ -50,7 +50,7 @@ def make_trials(study, count) -> None:
 
 def tell(study, trial) -> None:
     outcome = "diverged" if trial.params["base_lr"] > 0.8 else "finished"
-    study.tell(trial, [{"outcome": outcome, "reason": "made up", "val_loss": loss(trial)}])
+    study.tell(trial, {"outcome": outcome, "reason": "made up", "val_loss": loss(trial)})
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,9 @@
 
 import math
 
-import pytest
 from optuna.trial import TrialState
 
-LOSS = "hydra.sweeper.objectives=[val_loss]"
+LOSS = "hydra.sweeper.objective=val_loss"
 RATES = "base_lr=tag(log, interval(0.01, 1))"
 
 
@@ -102,37 +101,10 @@ def test_a_failing_run_is_retried_and_then_given_up(tune, studies, rows):
     assert study.trials[0].user_attrs["reason"].startswith("RuntimeError")
 
 
-def test_a_trial_may_be_a_mean_over_seeds(tune, studies, rows):
-    tune("seed=tag(mean, range(3))", RATES, "n_trials=2", LOSS)
-
-    (study,) = studies()
-    table = rows()
-    assert len(table) == 6
-    for trial in study.trials:
-        runs = table.loc[trial.user_attrs["run_ids"]]
-        assert sorted(runs.seed) == [0, 1, 2]
-        assert runs.base_lr.nunique() == 1
-        assert trial.value == pytest.approx(runs.val_loss.mean())
-
-
-def test_several_objectives_and_constraints(tune, studies, rows):
-    tune(
-        RATES, "n_trials=2", "hydra.sweeper.objectives=[val_loss,train_s]",
-        "hydra.sweeper.constraints={val_loss: {max: 0.0}}",
-    )  # fmt: skip
-
-    (study,) = studies()
-    assert [d.name for d in study.directions] == ["MINIMIZE", "MINIMIZE"]
-    for trial in study.trials:
-        run = rows().loc[trial.user_attrs["run_ids"][0]]
-        assert trial.values == [run.val_loss, run.train_s]
-        assert trial.constraints == {"val_loss max": run.val_loss}
-
-
 def test_an_objective_that_nobody_measures_ends_the_study_with_its_first_trial(
     tune, studies, rows, capsys
 ):
-    code = tune(RATES, "n_trials=3", "hydra.sweeper.objectives=[val/mae min]", jobs=1)
+    code = tune(RATES, "n_trials=3", "hydra.sweeper.objective=val/mae min", jobs=1)
 
     (study,) = studies()
     assert code == 1
