@@ -1,9 +1,10 @@
 """All-reduce over processes of this machine with gloo, against the model of the exchange.
 
-The model is a ring whose steps are measured at the powers of two, for each number of processes; it
-is checked at the sizes halfway between. Sizes are measured in turns, in a new order in each round,
-so that other work on the machine meets them all alike; small ones many times in a row. Each size is
-given with the median and the fastest of its rounds; the model is of the one named by --of.
+The model is ``latency + bytes / bandwidth``, fitted for each number of processes at the powers of
+two, with equal weight of relative errors; it is checked at the sizes halfway between. Sizes are
+measured in turns, in a new order in each round, so that other work on the machine meets them all
+alike; small ones many times in a row. Each size is given with the median and the fastest of its
+rounds; the model is of the one named by --of.
 
     python benchmarks/exchange.py [--rounds 40] [--of median]
 """
@@ -17,11 +18,9 @@ import time
 from multiprocessing import get_context
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-
-from sweeper.planning.exchange import Places, all_reduce_s
-from sweeper.spec.hardware import Hardware
 
 FITTED = [2**n for n in range(18, 27)]
 SIZES = sorted([*FITTED, *(3 * size // 2 for size in FITTED[:-1])])
@@ -38,10 +37,13 @@ def main() -> None:
     for ranks in (2, 4):
         seen = measure(ranks, options.rounds)
         times = {size: OF[options.of](found) for size, found in seen.items()}
-        hardware = fit({size: times[size] for size in FITTED}, ranks)
-        print(f"{ranks} processes, {options.of} of {options.rounds} rounds")
+        latency_s, s_per_byte = fit_line({size: times[size] for size in FITTED})
+        print(
+            f"{ranks} processes, {options.of} of {options.rounds} rounds: latency "
+            f"{1e3 * latency_s:.2f} ms, {1e-9 / s_per_byte:.2f} GB/s"
+        )
         for size, found in seen.items():
-            model = all_reduce_s(size, Places(ranks, ranks), hardware)
+            model = latency_s + s_per_byte * size
             use = "fitted " if size in FITTED else "checked"
             print(
                 f"  {size / 2**20:6.2f} MiB  median {1e3 * statistics.median(found):8.2f} ms  "
@@ -50,13 +52,11 @@ def main() -> None:
             )
 
 
-def fit(times: dict[int, float], ranks: int) -> Hardware:
-    """The steps of a ring over so many processes, from its times."""
-    steps = 2 * (ranks - 1)
-    return Hardware(
-        link="pci", node_gb_per_s=1, network_gb_per_s=1, bucket_mib=25,
-        hop_us=[[size / ranks, 1e6 * time / steps] for size, time in times.items()],
-    )  # fmt: skip
+def fit_line(times: dict[int, float]) -> tuple[float, float]:
+    """Latency [s] and seconds per byte, with the least squares of relative errors."""
+    sizes, seconds = np.array([*times]), np.array([*times.values()])
+    s_per_byte, latency_s = np.polyfit(sizes, seconds, 1, w=1 / seconds)
+    return float(latency_s), float(s_per_byte)
 
 
 def measure(ranks: int, rounds: int) -> dict[int, list[float]]:

@@ -1,4 +1,4 @@
-"""The answer as text: a table of the batches, the knee, the next doubling, the closed form."""
+"""The answer as text: a table of the batches, the knee, the next doubling."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.frontier.machines import Cluster
 from analysis.frontier.model import Work
-from analysis.frontier.tradeoff import ClosedForm, Tradeoff
+from analysis.frontier.tradeoff import Tradeoff
 
 
 def describe_setup(work: Work, cluster: Cluster) -> tuple[str, str]:
@@ -22,7 +22,7 @@ def describe_setup(work: Work, cluster: Cluster) -> tuple[str, str]:
     )
 
 
-def batch_table(rows: pd.DataFrame, cluster: Cluster, form: ClosedForm | str) -> pd.DataFrame:
+def batch_table(rows: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
     """Rows of `points`, as text."""
 
     def interval(value: str, low: str, high: str, shown: Callable[[float], str]) -> list[str]:
@@ -52,46 +52,27 @@ def batch_table(rows: pd.DataFrame, cluster: Cluster, form: ClosedForm | str) ->
         "exposed": rows["exchange_share"].map("{:.1%}".format),
         "evaluation": rows["evaluation_share"].map("{:.1%}".format),
     }
-    if isinstance(form, ClosedForm):
-        shown["closed form"] = [
-            _time((form.fewest_steps * b + form.fewest_examples) / n / form.rate)
-            for b, n in zip(rows["global_batch"], rows["devices"], strict=True)
-        ]
     return pd.DataFrame(shown)
 
 
-def describe_tradeoff(found: Tradeoff, form: ClosedForm | str, cluster: Cluster) -> Iterator[str]:
-    """Sentences on the knee, the next doubling and the closed form."""
+def describe_tradeoff(found: Tradeoff, cluster: Cluster) -> Iterator[str]:
+    """Sentences on the knee and the next doubling."""
     knee, doubled = found.knee, found.doubled
-    sure = found.knee_share
-    sure = "" if pd.isna(sure) else f" With seeds resampled, it is at this batch in {sure:.0%}."
     is_fastest = knee["time_s"] <= found.frontier["time_s"].min()
     beyond = "a percent of time costs more than a percent of device-hours"
     beyond = "Nothing is faster" if is_fastest else f"Beyond it {beyond}"
-    yield (
-        f"The knee: {_place(knee)}, {_time(knee['time_s'])} for {_bill(knee, cluster)}. "
-        f"{beyond}.{sure}"
-    )
+    yield f"The knee: {_place(knee)}, {_time(knee['time_s'])} for {_bill(knee, cluster)}. {beyond}."
     if doubled is None:
         yield "The next doubling of devices buys nothing: no number of devices is faster."
-    else:
-        ratio = doubled["devices"] / knee["devices"]
-        to = "The next doubling, to" if ratio == 2 else "The next doubling, as far as"
-        to = to if ratio <= 2 else "The next doubling is no faster; the next faster point, with"
-        bought = _percent(*(1 - share for share in found.time_share))
-        paid = _percent(*(share - 1 for share in found.hours_share))
-        yield (
-            f"{to} {_place(doubled)}, buys {bought} of the time for {paid} more "
-            f"of the cost: {_bill(doubled, cluster)}."
-        )
-    if isinstance(form, str):
-        yield form
         return
+    ratio = doubled["devices"] / knee["devices"]
+    to = "The next doubling, to" if ratio == 2 else "The next doubling, as far as"
+    to = to if ratio <= 2 else "The next doubling is no faster; the next faster point, with"
+    bought = _percent(*(1 - share for share in found.time_share))
+    paid = _percent(*(share - 1 for share in found.hours_share))
     yield (
-        f"In closed form, without exchange and evaluation: {form.fewest_steps:,.0f} steps at least "
-        f"and {form.fewest_examples:,.0f} examples at least; the knee and twice the fewest "
-        f"device-hours at batch {form.critical_batch:,.0f}, {form.knee:,.0f} devices with "
-        f"{form.micro_batch:g} examples each."
+        f"{to} {_place(doubled)}, buys {bought} of the time for {paid} more "
+        f"of the cost: {_bill(doubled, cluster)}."
     )
 
 

@@ -20,7 +20,7 @@ from analysis.frontier.machines import (
     read_cluster,
 )
 from analysis.frontier.model import Work
-from analysis.frontier.tradeoff import find_tradeoff, fit_closed_form, steps_to_target
+from analysis.frontier.tradeoff import find_tradeoff, steps_to_target
 from analysis.stats.target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target
@@ -46,7 +46,6 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     work = _work(options, runs)
     steps = steps_to_target(reached)
     found = find_tradeoff(steps, work, cluster, options.devices)
-    form = fit_closed_form(reached, work)
     setup = describe_setup(work, cluster)
     yield f"{about[0].upper()}{about[1:]}."
     yield from setup
@@ -54,9 +53,9 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     if lost := sorted({*steps.means} - {*found.best["global_batch"]}):
         named = ", ".join(f"{batch:,}" for batch in lost)
         yield f"Left out, as not divisible into micro-batches of known speed: batch {named}."
-    yield batch_table(found.best, cluster, form).to_string(index=False)
-    yield from describe_tradeoff(found, form, cluster)
-    drawing = draw_frontier(found, form, f"{about}; {setup[0]}", width=options.width)
+    yield batch_table(found.best, cluster).to_string(index=False)
+    yield from describe_tradeoff(found, cluster)
+    drawing = draw_frontier(found, f"{about}; {setup[0]}", width=options.width)
     for path in save(drawing, options.out, f"frontier-{cluster.name}"):
         yield f"wrote {path}"
 

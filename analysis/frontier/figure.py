@@ -6,7 +6,7 @@ from analysis.figures import style
 from analysis.figures.save import Drawing
 from analysis.figures.sheet import Given, Sheet
 from analysis.figures.style import Width
-from analysis.frontier.tradeoff import ClosedForm, Tradeoff
+from analysis.frontier.tradeoff import Tradeoff
 
 #: Units of time by their length [seconds].
 _UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0}
@@ -15,7 +15,6 @@ _UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0}
 @style.look()
 def draw_frontier(
     found: Tradeoff,
-    form: ClosedForm | str,
     about: str = "",
     *,
     width: Width = "screen",
@@ -25,7 +24,6 @@ def draw_frontier(
 
     Args:
         found: time and device-hours of all batches.
-        form: the closed form, drawn as far as the largest batch; a sentence if there is none.
         about: what was assumed.
         width: what the figure is for.
         ax: axes of your own.
@@ -67,13 +65,6 @@ def draw_frontier(
         [knee["device_hours"]], [knee["time_s"] / length], "o", color="none", markersize=9,
         markeredgecolor="black", markeredgewidth=0.9, label="knee",
     )  # fmt: skip
-    if isinstance(form, ClosedForm):
-        full = batches[-1] / form.micro_batch
-        seen = sorted(n for n in everything["devices"].unique() if n <= full)
-        axes.plot(
-            [form.device_hours(n) for n in seen], [form.time_s(n) / length for n in seen],
-            ":", color=style.GREY, label="closed form",
-        )  # fmt: skip
     sheet.label("device-hours", f"time to the target [{unit}]")
     how = "Lines: numbers of devices. Marks: the fastest of a batch, with 95 % intervals of seeds."
     return sheet.finish(everything, "Time against device-hours", [about, how])

@@ -1,6 +1,7 @@
 """Time and device-hours to a target, for a batch on a number of devices. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -87,11 +88,10 @@ def points(
             more than half, of each node's devices.
 
     Returns:
-        A row each: `global_batch`, `devices`, `micro_batch`, `accumulation_steps`, `steps`,
-        `step_s`, `exchange_s`, `exposed_s`, `time_s`, `device_hours`, `exchange_share` (exposed,
-        of the time), `evaluation_share`.
+        A row each: `global_batch`, `devices`, `steps`, `step_s`, those of `Step`, `time_s`,
+        `device_hours`, `exchange_share` (exposed, of the time), `evaluation_share`.
     """
-    rows: list[dict[str, float]] = []
+    rows: list[dict[str, Any]] = []
     for batch, num_steps in steps.items():
         numbers = range(1, batch // work.speeds.smallest + 1) if devices is None else [devices]
         for number in numbers:
@@ -99,21 +99,12 @@ def points(
             is_sparse = 2 * cluster.places(number).per_node <= cluster.per_node < number
             if step is None or (is_sparse and devices is None):
                 continue
-            time_s = num_steps * step.total_s
-            rows.append(
-                {
-                    "global_batch": batch,
-                    "devices": number,
-                    "micro_batch": step.micro_batch,
-                    "accumulation_steps": step.accumulation_steps,
-                    "steps": num_steps,
-                    "step_s": step.total_s,
-                    "exchange_s": step.exchange_s,
-                    "exposed_s": step.exposed_s,
-                    "time_s": time_s,
-                    "device_hours": time_s * number / 3600,
-                    "exchange_share": step.exposed_s / step.total_s,
-                    "evaluation_share": step.evaluation_s / step.total_s,
-                }
-            )
-    return pd.DataFrame(rows)
+            sizes = {"global_batch": batch, "devices": number, "steps": num_steps}
+            rows.append({**sizes, "step_s": step.total_s, **asdict(step)})
+    found = pd.DataFrame(rows)
+    if rows:
+        found["time_s"] = found["steps"] * found["step_s"]
+        found["device_hours"] = found["time_s"] * found["devices"] / 3600
+        found["exchange_share"] = found["exposed_s"] / found["step_s"]
+        found["evaluation_share"] = found["evaluation_s"] / found["step_s"]
+    return found

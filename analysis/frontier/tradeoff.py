@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.frontier.machines import Cluster
 from analysis.frontier.model import Work, points
 from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
-from analysis.stats.target import FEWEST_EPOCHS, critical_batch
+from analysis.stats.target import FEWEST_EPOCHS
 
 #: Limit on ``log(draw / mean)``, which is huge for some draws with two seeds.
 _FARTHEST = 50.0
@@ -76,57 +76,6 @@ def _draw_means(steps: Array, rng: np.random.Generator) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedForm:
-    """Time without exchange and evaluations, on devices that are always full.
-
-    ``steps = fewest_steps + fewest_examples / batch`` on ``devices = batch / micro_batch``, of
-    which each trains `rate` examples per second.
-
-    Attributes:
-        fewest_steps: limit for large batches [steps].
-        fewest_examples: limit for small batches [examples].
-        micro_batch: examples per device per step.
-        rate: of one device [examples/s].
-    """
-
-    fewest_steps: float
-    fewest_examples: float
-    micro_batch: float
-    rate: float
-
-    @property
-    def critical_batch(self) -> float:
-        """The batch at which device-hours are twice their minimum [examples]."""
-        return self.fewest_examples / self.fewest_steps
-
-    def time_s(self, devices: float) -> float:
-        """``(fewest_steps * micro_batch + fewest_examples / devices) / rate`` [seconds]."""
-        return (self.fewest_steps * self.micro_batch + self.fewest_examples / devices) / self.rate
-
-    def device_hours(self, devices: float) -> float:
-        """``devices * time``; doubles exactly at the critical batch."""
-        return devices * self.time_s(devices) / 3600
-
-    @property
-    def knee(self) -> float:
-        """Devices at which 1 % less time costs 1 % more device-hours, at the critical batch."""
-        return self.critical_batch / self.micro_batch
-
-
-def fit_closed_form(reached: pd.DataFrame, work: Work) -> ClosedForm | str:
-    """The closed form at the largest micro-batch of known speed, or why there is none."""
-    try:
-        fit = critical_batch(reached, fixed_rng(), draws=100)
-    except ValueError as error:
-        return f"No closed form: {error}"
-    if np.isnan(fit.critical_batch.value):
-        return f"No closed form: {fit.critical_batch.note}."
-    micro_batch = max(1, *work.speeds.times)
-    rate = micro_batch / work.speeds.micro_s(micro_batch)
-    return ClosedForm(fit.fewest_steps, fit.fewest_examples, micro_batch, rate)
-
-
-@dataclass(frozen=True, slots=True)
 class Tradeoff:
     """Time against device-hours.
 
@@ -135,8 +84,6 @@ class Tradeoff:
         best: a row for each batch, at its fastest or on the devices asked for; with intervals.
         frontier: rows that no other beats in both time and device-hours, the cheapest first.
         knee: the row with the least product of time and device-hours.
-        knee_share: how often the knee has this batch when the seeds are resampled; nan without
-            draws.
         doubled: the fastest row on at most twice the knee's devices; where none of these is
             faster, the cheapest that is; None without any.
         time_share: time after the doubling, of the time before, with its interval.
@@ -147,7 +94,6 @@ class Tradeoff:
     best: pd.DataFrame
     frontier: pd.DataFrame
     knee: pd.Series
-    knee_share: float
     doubled: pd.Series | None
     time_share: tuple[float, float, float]
     hours_share: tuple[float, float, float]
@@ -193,7 +139,6 @@ def find_tradeoff(
         best=everything.loc[fastest].reset_index(drop=True),
         frontier=frontier,
         knee=knee,
-        knee_share=_knee_share(everything, steps, knee),
         doubled=doubled,
         time_share=_share_of_knee(steps, knee, doubled, "time_s"),
         hours_share=_share_of_knee(steps, knee, doubled, "device_hours"),
@@ -212,16 +157,6 @@ def _refuse_devices(steps: Steps, work: Work, devices: int | None) -> str:
         f"{smallest} or more: at most {largest // smallest:,} for batch {largest:,}, dividing it; "
         f"got --devices {devices}. Name fewer, or give --examples-per-s at smaller micro-batches."
     )
-
-
-def _knee_share(rows: pd.DataFrame, steps: Steps, knee: pd.Series) -> float:
-    """The product scales with the steps squared, so the least product of each batch is enough."""
-    if not steps.draws:
-        return np.nan
-    least = (rows["time_s"] * rows["device_hours"]).groupby(rows["global_batch"]).min()
-    batches = [int(str(batch)) for batch in least.index]
-    drawn = [least[b] * (steps.draws[b] / steps.means[b]) ** 2 for b in batches]
-    return float((np.array(batches)[np.argmin(drawn, axis=0)] == knee["global_batch"]).mean())
 
 
 def _share_of_knee(

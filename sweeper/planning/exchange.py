@@ -4,7 +4,6 @@ Pure: no clock, no disk. Bandwidths are in GB/s = 1,000 bytes per microsecond.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -25,9 +24,6 @@ _EFFICIENCY, _TREE_EFFICIENCY = 0.92, 0.92 * 0.84 / 2
 
 #: Fraction of a micro-batch's time in the backward pass, which has twice the forward arithmetic.
 BACKWARD_SHARE = 2 / 3
-#: Size of a gradient element in transit, for hooks that compress it [bytes].
-_HALVED = {"bf16": 2, "fp16": 2}
-_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +71,15 @@ def all_reduce_s(
     ranks, nodes, in_node = places.ranks, places.nodes, places.in_node
     if ranks == 1:
         return 0.0
-    if hardware.hop_us is not None:
-        return 2 * (ranks - 1) * _interpolate_us(num_bytes / ranks, hardware.hop_us) / 1e6
     if algorithm == "hierarchical" and 1 < in_node < ranks:
         share = hardware.network_gb_per_s / in_node
         rail = hardware.model_copy(update={"network_gb_per_s": share})
         return all_reduce_s(num_bytes, Places(in_node, in_node), hardware, "ring") + all_reduce_s(
             num_bytes / in_node, Places(nodes, 1), rail, "ring"
         )
-    bandwidths = [hardware.node_gb_per_s] * (in_node > 1) + [hardware.network_gb_per_s] * (
-        nodes > 1
-    )
-    bytes_per_us = 1000 * min(bandwidths)
+    node = hardware.node_gb_per_s if in_node > 1 else math.inf
+    network = hardware.network_gb_per_s if nodes > 1 else math.inf
+    bytes_per_us = 1000 * min(node, network)
     between = 2 * (nodes - 1)
     ring_us = (
         (2 * (ranks - 1) - between) * _RING_HOP_US[hardware.link]
@@ -100,14 +93,6 @@ def all_reduce_s(
     )
     fastest = {None: min(ring_us, tree_us), "tree": tree_us}.get(algorithm, ring_us)
     return (_BASE_US + fastest) / 1e6
-
-
-def _interpolate_us(num_bytes: float, pairs: Sequence[Sequence[float]]) -> float:
-    """Interpolate linearly between measured sizes; beyond the largest, extend the last segment."""
-    i = next((i for i in range(1, len(pairs) - 1) if num_bytes < pairs[i][0]), len(pairs) - 1)
-    (size, less_us), (larger, more_us) = pairs[i - 1], pairs[i]
-    share = max(0.0, (num_bytes - size) / (larger - size))
-    return less_us + share * (more_us - less_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +128,7 @@ def exchange(
         hardware: of the cluster.
         algorithm: of the all-reduce.
     """
-    bucket = hardware.bucket_mib * _MIB
+    bucket = hardware.bucket_mib * 2**20
     whole, rest = divmod(num_bytes, bucket)
     sizes = [bucket] * int(whole) + [rest] * (rest > 0)
     times = [all_reduce_s(size, places, hardware, algorithm) for size in sizes]
@@ -164,13 +149,15 @@ def exposed_s(config: RunConfig, num_parameters: int, micro_s: float) -> float:
         micro_s: time of a micro-batch, forward and backward [seconds].
     """
     hook, hardware = config.comm_hook, config.hardware
-    is_other = bool(config.reproducible) or isinstance(hook, PostLocalSGD | PowerSGD)
-    if hardware is None or is_other:
+    if hardware is None or config.reproducible or isinstance(hook, PostLocalSGD | PowerSGD):
         return 0.0
-    element_bytes = _HALVED.get(hook.name, 8 if config.precision == "64-true" else 4)
+    element_bytes = 8 if config.precision == "64-true" else 4
+    if hook.name in ("bf16", "fp16"):  # these hooks compress what is sent
+        element_bytes = 2
     algorithm: Algorithm | None = hook.nccl_algo if isinstance(hook, AllReduce) else None
     if isinstance(hook, Hierarchical):
         algorithm = "hierarchical"
     places = Places(config.world_size, config.devices)
+    backward_s = BACKWARD_SHARE * micro_s
     num_bytes = num_parameters * element_bytes
-    return exchange(num_bytes, BACKWARD_SHARE * micro_s, places, hardware, algorithm).exposed_s
+    return exchange(num_bytes, backward_s, places, hardware, algorithm).exposed_s

@@ -1,26 +1,16 @@
-"""Time against device-hours: the closed form, the knee, the next doubling, and their intervals."""
+"""Time against device-hours: the knee, the next doubling, and their intervals."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.frontier.command import parse_steps
 from analysis.frontier.machines import Cluster, Speeds, measured_speeds, parse_speeds
 from analysis.frontier.model import Work, points, step_time
-from analysis.frontier.tradeoff import (
-    ClosedForm,
-    Steps,
-    find_tradeoff,
-    fit_closed_form,
-    steps_to_target,
-)
+from analysis.frontier.tradeoff import Steps, find_tradeoff, steps_to_target
 from sweeper.spec.hardware import Hardware
 
-FAST = Hardware(
-    link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=25,
-    hop_us=[[1, 1e-12], [2, 1e-12]],
-)  # fmt: skip
-SLOW = FAST.model_copy(update={"hop_us": [[1, 0.01], [1e8, 1e6]], "bucket_mib": 1e6})
+FAST = Hardware(link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=1e6)
+SLOW = FAST.model_copy(update={"network_gb_per_s": 0.1 / 0.92, "node_gb_per_s": 0.1 / 0.92})
 BATCHES = [2**k * 100 for k in range(9)]
 FEWEST_STEPS, FEWEST_EXAMPLES = 1000.0, 3_200_000.0
 
@@ -37,30 +27,19 @@ def hyperbola() -> Steps:
     return Steps({b: FEWEST_STEPS + FEWEST_EXAMPLES / b for b in BATCHES}, {})
 
 
-def test_without_exchange_the_model_is_the_closed_form_and_its_knee_the_critical_batch():
-    ours = work({100: 0.5})
-    form = ClosedForm(FEWEST_STEPS, FEWEST_EXAMPLES, micro_batch=100, rate=200)
-
-    found = find_tradeoff(hyperbola(), ours, cluster())
+def test_without_exchange_time_is_a_hyperbola_whose_knee_is_the_critical_batch():
+    """Steps are ``fewest + examples / batch``, and devices are always full with 100 examples."""
+    found = find_tradeoff(hyperbola(), work({100: 0.5}), cluster())
 
     for row in found.best.itertuples():
+        steps = FEWEST_STEPS + FEWEST_EXAMPLES / row.global_batch
         assert row.devices == row.global_batch // 100
-        assert row.time_s == pytest.approx(form.time_s(row.devices))
-        assert row.device_hours == pytest.approx(form.device_hours(row.devices))
-    assert found.knee["global_batch"] == form.critical_batch == 3200
-    assert found.knee["devices"] == form.knee == 32
-    fewest = form.device_hours(1e-9)
-    assert form.device_hours(form.knee) == pytest.approx(2 * fewest)
-
-
-def test_the_closed_form_is_fitted_to_steps_that_follow_it():
-    steps = ",".join(f"{b}:{s:.6f}" for b, s in hyperbola().means.items())
-
-    form = fit_closed_form(parse_steps(steps), work({100: 0.5}))
-
-    assert not isinstance(form, str)
-    assert form.fewest_steps == pytest.approx(FEWEST_STEPS)
-    assert form.fewest_examples == pytest.approx(FEWEST_EXAMPLES)
+        assert row.time_s == pytest.approx(0.5 * steps, rel=1e-3)
+        assert row.device_hours == pytest.approx(row.devices * 0.5 * steps / 3600, rel=1e-3)
+    assert found.knee["global_batch"] == FEWEST_EXAMPLES / FEWEST_STEPS == 3200
+    assert found.knee["devices"] == 32
+    fewest = 0.5 * FEWEST_EXAMPLES / 100 / 3600
+    assert found.knee["device_hours"] == pytest.approx(2 * fewest, rel=1e-3)
 
 
 def test_from_the_knee_the_next_doubling_buys_what_the_two_rows_say():
@@ -69,7 +48,7 @@ def test_from_the_knee_the_next_doubling_buys_what_the_two_rows_say():
     assert found.doubled is not None
     assert found.doubled["devices"] == 64
     time_share, hours_share = found.time_share[0], found.hours_share[0]
-    assert time_share == pytest.approx((1000 + 500) / (1000 + 1000))
+    assert time_share == pytest.approx((1000 + 500) / (1000 + 1000), rel=1e-3)
     assert hours_share == pytest.approx(2 * time_share)
 
 
@@ -89,8 +68,10 @@ def test_a_step_has_one_exchange_however_many_micro_batches_are_accumulated():
     assert single
     assert four
     assert four.accumulation_steps == 4
-    assert four.exposed_s == single.exposed_s == pytest.approx(1.0)  # 1e8 bytes at 0.1 GB/s
-    assert four.total_s == pytest.approx(4 * 0.5 + 1.0)
+    assert (
+        four.exposed_s == single.exposed_s == pytest.approx(1.0, rel=1e-4)
+    )  # 1e8 bytes at 0.1 GB/s
+    assert four.total_s == pytest.approx(4 * 0.5 + 1.0, rel=1e-4)
 
 
 def test_evaluations_are_shared_by_the_devices():

@@ -112,7 +112,6 @@ def test_with_devices_each_batch_is_on_so_many_and_the_price_is_added(ask):
     lines = [line.split() for line in said.splitlines()]
     assert [words[1] for words in lines if words[0] in ("256", "1,024", "4,096")] == ["16"] * 3
     assert "EUR" in said
-    assert "In closed form, without exchange and evaluation: " in said
 
 
 def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
@@ -175,11 +174,6 @@ def test_a_preset_of_the_users_own_needs_its_links_and_their_keys(ask, tmp_path)
         "devices: 4\nprice: EUR:3\nhardware: {link: pci, "
         "node_gb_per_s: 12, network_gb_per_s: 6, bucket_mib: 25}\n"
     )
-    links = preset.read_text()
-    for wrong in ("5", "[[1, 2]]", "[[1], [2, 3]]", "[[3, 4], [2, 5]]", "[[1, 2], [3, -4]]"):
-        preset.write_text(links.replace("25}", f"25, hop_us: {wrong}}}"))
-        assert "hardware.hop_us must be two or more pairs of bytes and us" in ask(*words)[1]
-    preset.write_text(links)
     code, said = ask(*words)
 
     assert code == 0
