@@ -3,8 +3,8 @@
 import signal
 import sys
 
-from sweeper.console.text import note, open_closed_streams
-from sweeper.spec.exit_codes import INTERRUPTED
+from sweeper.console.printing import note, open_closed_streams
+from sweeper.spec.outcomes import INTERRUPTED
 
 open_closed_streams()
 try:

@@ -19,7 +19,7 @@ from analysis.tables.asked import (
 )
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.metric import Measured, check_target, curve_columns
-from sweeper.console.text import of_os_error, say, whole_number
+from sweeper.console.printing import of_os_error, say, whole_number
 from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS

@@ -57,7 +57,7 @@ def fill(words: Sequence[str], results: Path, files: str) -> None:
     import numpy as np
     import pyarrow as pa
 
-    from sweeper.commands.plan import plan_grid
+    from sweeper.commands.show_plan import plan_grid
     from sweeper.store.row_file import COMPACT_PREFIX
     from sweeper.store.schema import CURVES, RUNS, arrow_schema
     from sweeper.store.table_files import write_table

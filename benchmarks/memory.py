@@ -12,7 +12,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import claim_tasks

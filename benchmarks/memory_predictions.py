@@ -11,7 +11,7 @@ import argparse
 import statistics
 import tempfile
 
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_device, this_machine

@@ -24,7 +24,7 @@ from pathlib import Path
 from pytorch_lightning.callbacks import Callback
 
 from sweeper.commands.overrides import with_own_classes
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import claim_tasks

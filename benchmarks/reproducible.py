@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 
 WORDS = [
     *("data=synthetic", "data.shape=[3,32,32]", "data.num_classes=10", "data.num_val_examples=8"),

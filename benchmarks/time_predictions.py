@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.plan import configs_of
+from sweeper.commands.show_plan import configs_of
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome

@@ -20,8 +20,7 @@ from sweeper.upstream.hydras import instantiate_launcher
 if TYPE_CHECKING:
     from sweeper.launch.local.slots import LocalSettings
     from sweeper.launch.slurm.submit import Request
-    from sweeper.planning.event import Event
-    from sweeper.planning.plan import Tasks
+    from sweeper.planning.plan import Event, Tasks
     from sweeper.store.ledger import Ledger
 
 

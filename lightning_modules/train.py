@@ -58,7 +58,7 @@ from lightning_modules.process.world import check_trainer, check_world, has_exch
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import RunConfig
-from sweeper.spec.gradient_noise import noise_span
+from sweeper.spec.noise import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several

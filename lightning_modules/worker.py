@@ -23,8 +23,7 @@ from lightning_modules.process.memory import keep_freed_memory
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
-from sweeper.spec.comm_hooks import CommHook
-from sweeper.spec.config import run_config
+from sweeper.spec.config import CommHook, run_config
 from sweeper.spec.method_checks import check_precision
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec

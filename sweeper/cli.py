@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER, import_own
-from sweeper.console.text import note, of_os_error, open_closed_streams, say
-from sweeper.spec.exit_codes import BAD_INPUT, DONE, INTERRUPTED
+from sweeper.console.printing import note, of_os_error, open_closed_streams, say
+from sweeper.spec.outcomes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
 COMMANDS = {
-    "plan": ("sweeper.commands.plan", "list every run of a grid with its numbers; start nothing"),
+    "plan": (
+        "sweeper.commands.show_plan",
+        "list every run of a grid with its numbers; start nothing",
+    ),
     "status": (
         "sweeper.commands.status",
         "show results, what is running, waiting or failed, and why; --watch",
     ),
     "doctor": ("sweeper.commands.doctor", "find what would go wrong on this machine"),
     "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),
-    "equivalence": ("sweeper.commands.equivalence", "compare the weights of several layouts"),
+    "equivalence": ("sweeper.commands.compare_layouts", "compare the weights of several layouts"),
     "analysis": ("analysis.cli", "draw figures, test claims, estimate, report"),
 }
 
@@ -131,10 +134,10 @@ def _hydra() -> None:
     """A sweep, or tab completion; Hydra is imported here so that the help need not wait for it."""
     if "COMP_LINE" not in os.environ and os.environ.get("RANK", "0") == "0":  # of torchrun's ranks
         _say_meanwhile(_COMPOSING)
-    from sweeper.commands import completion, sweep
+    from sweeper.commands import sweep
 
     if "COMP_LINE" in os.environ:
-        completion.complete(os.environ["COMP_LINE"], list(COMMANDS))
+        sweep.complete_line(os.environ["COMP_LINE"], list(COMMANDS))
     else:
         sweep.run_command_line()
 

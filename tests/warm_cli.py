@@ -24,9 +24,9 @@ _IMPORTED = (
     "analysis.report.estimates",
     "analysis.tuning.figures",
     "lightning_modules.data.on_disk",
+    "matplotlib.figure",
     "sweeper.commands.sweep",
     "sweeper.commands.tune",
-    "sweeper.console.schedule_plot",
     "sweeper.launch.torchrun.launcher",
 )
 
@@ -40,7 +40,7 @@ def main() -> None:
 def _warm() -> None:
     import hydra.core.plugins
 
-    import sweeper.commands.plan
+    import sweeper.commands.show_plan
     import sweeper.launch.local.launcher
     from sweeper.cli import COMMANDS
 
@@ -50,7 +50,7 @@ def _warm() -> None:
     sweeper.launch.local.launcher.run_here = _no_run
     with contextlib.redirect_stdout(io.StringIO()):  # the grammar's tables fill as it is used
         words = ["batch=3840,7680", "warmup=0", "results=nowhere"]
-        sweeper.commands.plan.main([*words, "--no-memory"])
+        sweeper.commands.show_plan.main([*words, "--no-memory"])
     gc.freeze()
 
 

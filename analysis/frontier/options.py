@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from analysis.frontier.machines import preset_names
-from sweeper.console.text import whole_number
+from sweeper.console.printing import whole_number
 from sweeper.planning.exchange import Algorithm
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, with_metric
-from sweeper.console.text import say
+from sweeper.console.printing import say
 
 
 def read_asked_runs(

@@ -16,9 +16,7 @@ from analysis.stats.target import first_reached
 from analysis.tables.load import load_runs
 from analysis.tables.metric import AskedMetric, Metric
 from analysis.tables.validity import ALIKE
-from sweeper.tuning.space import Space, edge, from_json
-from sweeper.tuning.storage import JOURNAL, read_storage
-from sweeper.tuning.study import (
+from sweeper.tuning.point_study import (
     OUTCOME_KEY,
     POINT_KEY,
     REASON_KEY,
@@ -26,6 +24,8 @@ from sweeper.tuning.study import (
     SETTINGS_KEY,
     SPACE_KEY,
 )
+from sweeper.tuning.space import Space, edge, from_json
+from sweeper.tuning.storage import JOURNAL, read_storage
 from sweeper.tuning.study_settings import OBJECTIVES, parse_objective
 
 #: Studies that differ only in these keys are replicates of each other.

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.steps import gradient_norm, loss_scale
 from lightning_modules.gradients.micro_gradients import MicroGradients, squared_norm
 from lightning_modules.rank_plan import RankPlan
-from sweeper.spec.gradient_noise import Noise, NoiseAverage, noise_of_batch, noise_scale
+from sweeper.spec.noise import Noise, NoiseAverage, noise_of_batch, noise_scale
 
 
 class GradientNoise(Callback):

@@ -9,9 +9,8 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
-from sweeper.spec.adascale import AdaScale, smoothing
-from sweeper.spec.gradient_noise import NoiseAverage
 from sweeper.spec.lr_rules import AdaScaleRule
+from sweeper.spec.noise import AdaScale, NoiseAverage, smoothing
 from sweeper.spec.run_spec import RunSpec
 
 

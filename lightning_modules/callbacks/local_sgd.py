@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from lightning_modules.callbacks.steps import AfterSteps, took_step
 from lightning_modules.gradients.rank_states import gather_states
 from lightning_modules.optimizers.run_strategy import ddp_of
-from sweeper.spec import comm_hooks
+from sweeper.spec import config as settings
 
 
 class PostLocalSGD(AfterSteps):
@@ -87,9 +87,9 @@ class PostLocalSGD(AfterSteps):
         checkpoint["optimizer_states"] = [own]
 
 
-def local_sgd(hook: comm_hooks.CommHook, *, steps_per_epoch: int) -> PostLocalSGD | None:
+def local_sgd(hook: settings.CommHook, *, steps_per_epoch: int) -> PostLocalSGD | None:
     """The callback for a run with local steps; None if it exchanges gradients at every step."""
-    if not isinstance(hook, comm_hooks.PostLocalSGD):
+    if not isinstance(hook, settings.PostLocalSGD):
         return None
     start_step = math.ceil(hook.start_epoch * steps_per_epoch)
     return PostLocalSGD(local_steps=hook.local_steps, start_step=start_step)

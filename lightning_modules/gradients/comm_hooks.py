@@ -15,7 +15,7 @@ from torch.futures import Future
 from lightning_modules.gradients import power_sgd
 from lightning_modules.gradients.hierarchical import Hierarchy
 from lightning_modules.optimizers.run_strategy import ddp_of
-from sweeper.spec import comm_hooks
+from sweeper.spec import config as settings
 
 
 class GradientExchange(Callback):
@@ -33,28 +33,28 @@ class GradientExchange(Callback):
         ddp_of(trainer).register_comm_hook(self._hook_state, self._hook)
 
 
-def gradient_exchange(config: comm_hooks.CommHook) -> Callback | None:
+def gradient_exchange(config: settings.CommHook) -> Callback | None:
     """The selected exchange; None for DDP's own all-reduce. Post-local SGD is built elsewhere.
 
     Raises:
         ValueError: if NCCL's algorithm is chosen where NCCL is not used.
     """
     _check_nccl(config)
-    if isinstance(config, comm_hooks.PowerSGD):
+    if isinstance(config, settings.PowerSGD):
         return power_sgd.PowerSGD(rank=config.rank, start_step=config.start_step)
-    if isinstance(config, comm_hooks.Hierarchical):
+    if isinstance(config, settings.Hierarchical):
         hierarchy = Hierarchy(ranks_per_node=config.ranks_per_node)
         return GradientExchange(Hierarchy.exchange, hierarchy)
     hook = _COMPRESSED.get(config.name)
     return None if hook is None else GradientExchange(hook)
 
 
-def ddp_settings(config: comm_hooks.CommHook) -> Mapping[str, Any]:
+def ddp_settings(config: settings.CommHook) -> Mapping[str, Any]:
     """The settings of DDP that a communication hook needs."""
-    return power_sgd.DDP_SETTINGS if isinstance(config, comm_hooks.PowerSGD) else {}
+    return power_sgd.DDP_SETTINGS if isinstance(config, settings.PowerSGD) else {}
 
 
-def _check_nccl(config: comm_hooks.CommHook) -> None:
+def _check_nccl(config: settings.CommHook) -> None:
     algorithm = getattr(config, "nccl_algo", None)
     if algorithm is not None and dist.get_backend() != "nccl":
         msg = (

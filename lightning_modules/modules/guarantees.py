@@ -13,7 +13,7 @@ from lightning_modules.modules.item_findings import ITEMS, Finding, of_items, ra
 from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import run_class
-from sweeper.spec.guarantees import (
+from sweeper.spec.guarantee_names import (
     ADDITIVE,
     KEYED_DRAWS,
     SEEDS_APPLY,

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from lightning_modules.data.generators import generator_states, kept_generators, seed_generators
 from lightning_modules.data.own_loaders import batch_of
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
-from sweeper.spec.guarantees import KEYED_ITEMS, SEPARATE_ITEMS
+from sweeper.spec.guarantee_names import KEYED_ITEMS, SEPARATE_ITEMS
 
 ITEMS = 3  # number that is tried
 #: Folders of code that is not the user's.

@@ -7,7 +7,7 @@ to other ranks sees that there are none. gloo's thread would wake many times a s
 import pytorch_lightning as pl
 import torch.distributed as dist
 
-from sweeper.spec.comm_hooks import AllReduce, CommHook
+from sweeper.spec.config import AllReduce, CommHook
 
 _PLAIN = AllReduce(name="all_reduce", nccl_algo=None)
 

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.console.text import note, say
-from sweeper.spec.exit_codes import BAD_INPUT, DONE
+from sweeper.console.printing import note, say
+from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.sentences import several
 from sweeper.store.compaction import compact
 from sweeper.store.damaged import find_damaged

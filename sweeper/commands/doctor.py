@@ -15,11 +15,10 @@ from sweeper.commands.checks.cluster import cluster_checks
 from sweeper.commands.checks.folders import folder_checks
 from sweeper.commands.checks.machine import machine_checks
 from sweeper.commands.checks.project import project_checks
-from sweeper.commands.command_parser import CommandParser
-from sweeper.commands.plan import configs_of
-from sweeper.commands.refusals import refuse
-from sweeper.console.text import say, text_console, whole_number
-from sweeper.spec.exit_codes import DONE, RUN_FAILED
+from sweeper.commands.refusals import CommandParser, refuse
+from sweeper.commands.show_plan import configs_of
+from sweeper.console.printing import say, text_console, whole_number
+from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.sentences import several
 
 _STYLE = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.BROKEN: "red"}

@@ -2,7 +2,7 @@
 
 import time
 
-from sweeper.console.text import note
+from sweeper.console.printing import note
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.readiness import has_data
 from sweeper.launch.memory_trace import LONGEST_S, trace_memory

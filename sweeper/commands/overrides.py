@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unreadable
 from sweeper.commands.unknown_keys import check_key
-from sweeper.console.text import note
+from sweeper.console.printing import note
 from sweeper.spec.config import Facts, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
 from sweeper.upstream.hydras import (

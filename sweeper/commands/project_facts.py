@@ -10,7 +10,7 @@ from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.readiness import count_data
 from sweeper.spec.config import Component, is_ours, run_config
-from sweeper.spec.guarantees import OF_MICRO_BATCHES, held
+from sweeper.spec.guarantee_names import OF_MICRO_BATCHES, held
 from sweeper.spec.identity import targets
 from sweeper.spec.sentences import checked, several
 from sweeper.spec.values import Settings

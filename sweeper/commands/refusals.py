@@ -1,10 +1,12 @@
 """Why a command line is refused, in sentences; Hydra's messages in our form."""
 
+import argparse
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -20,7 +22,7 @@ from sweeper.commands.unknown_keys import (
     no_such_option,
 )
 from sweeper.spec.config import RunConfig
-from sweeper.spec.exit_codes import BAD_INPUT
+from sweeper.spec.outcomes import BAD_INPUT
 from sweeper.spec.sentences import listed, printable
 
 #: Errors raised by Hydra and by users' config files.
@@ -199,3 +201,37 @@ def check_no_question(asked: str | None) -> None:
             "which a grid does not answer. Write sweeper -m hydra/sweeper=sequential."
         )
         raise ValueError(msg)
+
+
+#: Flags that show what Hydra composes, with the words to write after them.
+_OF_HYDRA = {
+    **dict.fromkeys(("--cfg", "-c"), " job"),
+    **dict.fromkeys(("--info", "-i", "--hydra-help"), ""),
+    "--resolve": " --cfg job",
+    **dict.fromkeys(("--shell-completion", "-sc"), " install=bash"),
+}
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Refuses config keys given as flags, and Hydra's flags, and names the right command."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line; exit with 2."""
+        words = message.partition("unrecognized arguments: ")[2].split()
+        try:
+            _check_hydras(words, self.prog.partition(" ")[2])
+            check_dashes(words)
+        except ValueError as error:
+            sys.exit(refuse(error))
+        super().error(message)
+
+
+def _check_hydras(words: Sequence[str], command: str) -> None:
+    """ValueError for a flag that shows what Hydra composes."""
+    for flag in (word.partition("=")[0] for word in words):
+        if flag in _OF_HYDRA:
+            msg = (
+                f"{flag} must be given to sweeper itself; got sweeper {command} {flag}. Write "
+                f"sweeper {flag}{_OF_HYDRA[flag]}, then your overrides."
+            )
+            raise ValueError(msg)

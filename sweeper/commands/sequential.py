@@ -18,11 +18,9 @@ from sweeper.console.live import LiveTable, live_table
 from sweeper.launch.local.slots import this_device
 from sweeper.planning.budget import allowed_hours, check_budget, left_hours, spent_hours
 from sweeper.planning.code_changes import check_code, of_code
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Plan, Task, claim_tasks, plan
+from sweeper.planning.plan import Event, Plan, Task, claim_tasks, plan
 from sweeper.planning.seconds import Speeds
-from sweeper.spec import exit_codes
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
@@ -166,7 +164,7 @@ class Study:
         first = next(rounds, None)  # None if it is already answered
         if first is not None:
             take_in(launch(chain([first], rounds), self.ledger), take)
-        code = exit_codes.DONE if self.why else self._report_missing(table)
+        code = DONE if self.why else self._report_missing(table)
         rule, course = self._take_looks()
         runs, answer = self._used_runs(course), questions.describe_verdict(self.question, rule)
         questions.record_question(
@@ -301,4 +299,4 @@ class Study:
             f"{several(len(missing), 'run')}, first {missing[0].point}."
         )
         table.say("Repeat the command to continue; retry=failed retries failed runs.")
-        return exit_codes.RUN_FAILED
+        return RUN_FAILED

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
+from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, counted, line_of_row, runs_table
-from sweeper.console.text import say, text_console
 from sweeper.launch.slurm.tickets import waiting
-from sweeper.spec.exit_codes import BAD_INPUT, DONE
+from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state

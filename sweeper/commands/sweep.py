@@ -1,5 +1,7 @@
 """A sweep: check every point, skip runs that have a result, make the others, show the outcomes."""
 
+import contextlib
+import io
 import multiprocessing
 import os
 import sys
@@ -28,14 +30,13 @@ from sweeper.commands.refusals import (
     refuse,
 )
 from sweeper.console.live import LiveTable, live_table
-from sweeper.console.text import note, of_os_error
+from sweeper.console.printing import note, of_os_error
 from sweeper.launch.imports import TRAINER_PREFIX
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import of_code
-from sweeper.planning.event import Event
 from sweeper.planning.order import by_information
-from sweeper.planning.plan import LazyTasks, Plan, Task, Tasks, claim_tasks, plan
-from sweeper.spec import exit_codes
+from sweeper.planning.plan import Event, LazyTasks, Plan, Task, Tasks, claim_tasks, plan
+from sweeper.spec.outcomes import DONE, INTERRUPTED, RUN_FAILED
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
 from sweeper.store.ledger import Ledger
@@ -186,7 +187,7 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         return follow()
     except KeyboardInterrupt:
         table.say("Stopped. Results so far are kept; repeat the command to resume.")
-        return exit_codes.INTERRUPTED
+        return INTERRUPTED
     except OSError as error:
         remedy = (
             "Existing results are kept; free some space or restore the permission, and repeat the "
@@ -199,7 +200,7 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
             )
         name = error.filename or ledger.results
         table.say(f"{name} could not be written: {error.strerror}. {remedy}")
-        return exit_codes.RUN_FAILED
+        return RUN_FAILED
 
 
 def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
@@ -251,7 +252,7 @@ def _follow(
     if account and (said := account.words(tasks[0].spec.config.budget)):
         table.say(said)
     is_done = is_detached or table.all_have_results
-    return exit_codes.DONE if is_done else exit_codes.RUN_FAILED
+    return DONE if is_done else RUN_FAILED
 
 
 def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable) -> None:
@@ -274,3 +275,23 @@ def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable) -> None:
         table.say(f"{several(failed, 'failed run')} not retried; use retry=failed to retry.")
     if tasks:
         table.say(f"{several(len(tasks), 'run')} to train.")
+
+
+_TAKE_OVERRIDES = ("plan", "equivalence")
+
+
+def complete_line(line: str, commands: Sequence[str]) -> None:
+    """Print the possible completions of the last word of a line."""
+    _, *words = line.split(" ")
+    last = words[-1] if words else ""
+    if len(words) < 2:
+        sys.stdout.writelines(f"{name}\n" for name in commands if name.startswith(last))
+    if words and words[0] in commands and words[0] not in _TAKE_OVERRIDES:
+        return  # the shell then completes file names
+    if last.startswith("-"):
+        return
+    overrides = [word for word in words[:-1] if "=" in word or word.startswith("~")]
+    # Hydra knows neither our subcommands nor their flags; without -m it refuses lists of values.
+    os.environ["COMP_LINE"] = " ".join(["sweeper", "-m", *overrides, last])
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        run_command_line()

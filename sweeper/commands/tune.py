@@ -15,18 +15,16 @@ from sweeper.commands.refusals import check_no_question
 from sweeper.commands.sweep import Launch, guard, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
-from sweeper.planning.event import Event
-from sweeper.planning.plan import plan
-from sweeper.spec import exit_codes
+from sweeper.planning.plan import Event, plan
 from sweeper.spec.identity import scientific_part, targets
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import finish_abandoned
 from sweeper.store.ledger import Ledger
+from sweeper.tuning.point_study import PointStudy, summarize
 from sweeper.tuning.space import Space, ends
 from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
-from sweeper.tuning.study import PointStudy, summarize
 from sweeper.tuning.study_settings import StudySettings
 from sweeper.tuning.tuner import ConfigsOf, Tuner
 
@@ -127,7 +125,7 @@ def _run_guarded(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | No
             f"hydra.sweeper.storage can no longer be reached: {cause_of(error)}. Results so far "
             "are kept; repair the database, and repeat the command to resume."
         )
-        return exit_codes.RUN_FAILED
+        return RUN_FAILED
 
 
 def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
@@ -152,7 +150,7 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
     all_have_results = not any(
         study.failed() or study.trials(TrialState.RUNNING) for study in tuner.studies
     )
-    return exit_codes.DONE if all_have_results else exit_codes.RUN_FAILED
+    return DONE if all_have_results else RUN_FAILED
 
 
 def _check_budget(options: Mapping[str, Any], settings: StudySettings) -> None:

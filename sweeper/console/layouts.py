@@ -6,7 +6,7 @@ from math import isclose, isnan
 
 from rich.console import Console
 
-from sweeper.console.text import text_table
+from sweeper.console.printing import text_table
 from sweeper.spec.batch import BatchSplit
 
 #: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training

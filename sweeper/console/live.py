@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sweeper.console.differences import Differences
+from sweeper.console.printing import text_console
 from sweeper.console.runs import LAYOUT_COLUMNS, RunLine, counted, duration, rate_text, runs_table
-from sweeper.console.text import text_console
 from sweeper.launch.local.interrupts import defer_signals
-from sweeper.planning.event import Event
+from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import printable

@@ -1,6 +1,9 @@
-"""Sentences on planned runs below the table: rates, metric, changes during a run, guarantees."""
+"""What `sweeper plan` says below its table, and its plot of the learning rates."""
 
-from sweeper.spec.guarantees import missing
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeper.spec.guarantee_names import missing
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import several
@@ -58,3 +61,57 @@ def guarantees(spec: RunSpec) -> str:
         f"Confirmed for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
         f"{not_holding}. `sweeper doctor` with the same overrides says why."
     )
+
+
+Series = tuple[tuple[float, float], ...]
+
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_POINTS = 2000  # about as many per line; every step if there are fewer
+
+
+def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
+    """Every distinct series of (epoch, learning rate), with the names of the runs that have it.
+
+    Runs that differ only in seed or layout share a series; so do arms of a study whose rates were
+    meant to differ but do not.
+    """
+    names: dict[Series, list[str]] = {}
+    for spec in specs:
+        schedule = spec.schedule  # with AdaScale, that of the base batch, before the gain
+        stride = max(1, schedule.total_steps(spec.epochs) // _POINTS)
+        steps = range(0, schedule.total_steps(spec.epochs), stride)
+        series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
+        config = spec.config
+        rule, decay = config.lr_rule.name, config.schedule.name
+        name = f"batch {config.batch:,}, warmup {config.warmup:g}, {rule}, {decay}"
+        found = names.setdefault(series, [])
+        if name not in found:
+            found.append(name)
+    return {series: "; ".join(found) for series, found in names.items()}
+
+
+def draw_schedules(specs: Sequence[RunSpec], path: Path) -> None:
+    """Draw the learning rate of every planned run by step.
+
+    ValueError if matplotlib cannot write files of this type.
+    """
+    from cycler import cycler  # matplotlib takes half a second, so only where it draws
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    kinds = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in kinds:
+        msg = (
+            f"--schedule-plot must end in a type of picture; got {path}. Its types: "
+            f"{', '.join(kinds)}."
+        )
+        raise ValueError(msg)
+    axes = figure.add_subplot()
+    axes.set_prop_cycle(cycler(linestyle=["-", "--", ":"]) * cycler(color=_COLORS))
+    for series, name in schedule_series(specs).items():
+        epochs, rates = zip(*series, strict=True)
+        axes.plot(epochs, rates, drawstyle="steps-post", label=name)
+    axes.set(xlabel="epochs since the start", ylabel="learning rate")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, fontsize="small", loc="outside right upper")
+    figure.savefig(path, dpi=150)

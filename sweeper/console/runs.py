@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.text import Text
 
 from sweeper.console.differences import Differences
-from sweeper.console.table import Column, FittedTable
+from sweeper.console.fitted_table import Column, FittedTable
 from sweeper.spec.identity import Words, with_spans, words
 from sweeper.spec.sentences import printable
 

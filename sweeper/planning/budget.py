@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Plan, Task, is_settled
+from sweeper.planning.plan import Event, Plan, Task, is_settled
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several

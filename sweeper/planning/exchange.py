@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
-from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD, PowerSGD
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import AllReduce, Hierarchical, PostLocalSGD, PowerSGD, RunConfig
 from sweeper.spec.hardware import Hardware
 
 Algorithm = Literal["ring", "tree", "hierarchical"]

@@ -1,13 +1,13 @@
 """The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.component_settings import check_settings
-from sweeper.planning.measured_noise import measured_in, with_measured_noise
 from sweeper.planning.names import check_names
 from sweeper.spec.config import Component, RunConfig
 from sweeper.spec.identity import targets
@@ -15,7 +15,14 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
-from sweeper.store.attempt import Open, attempt_state, finish_abandoned, recover_attempt
+from sweeper.store.attempt import (
+    Attempt,
+    End,
+    Open,
+    attempt_state,
+    finish_abandoned,
+    recover_attempt,
+)
 from sweeper.store.damaged import sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
@@ -269,3 +276,59 @@ def _failed_early(
     failed = {id for id in run_ids if id in ended and ended[id].outcome == Outcome.FAILED}
     rows = ledger.rows(failed, ["steps"]) if failed else {}
     return {run_id for run_id, row in rows.items() if row["steps"] == 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What happened since the last event.
+
+    `began` are attempts that started here, `elsewhere` those found running in another process;
+    `ended` holds, by run id, how attempts ended, here or there; `queued` are ids of runs waiting
+    in a queue, `said` sentences for the user; `is_detached`: the runs continue without this
+    process; `is_stopping`: runs are ending because the user stops the command.
+    """
+
+    began: Sequence[Attempt] = ()
+    elsewhere: Sequence[Attempt] = ()
+    ended: Mapping[str, End] = field(default_factory=dict[str, End])
+    queued: Sequence[str] = ()
+    said: Sequence[str] = ()
+    is_detached: bool = False
+    is_stopping: bool = False
+
+
+def measured_in(ledger: Ledger) -> Callable[[str], float]:
+    """A function that gives the noise scale measured by a run, by id; each is looked up once.
+
+    Raises:
+        ValueError: by that function, if the run has measured none.
+    """
+
+    @cache
+    def noise_scale(run_id: str) -> float:
+        row = ledger.rows({run_id}, ["noise_scale"]).get(run_id) if run_id else None
+        if row is None or row["noise_scale"] is None:
+            msg = (
+                "lr_rule.noise_scale=measured needs lr_rule.measured_in, a run in "
+                f"{ledger.results} that has ended and measured its noise; got lr_rule.measured_in="
+                f"{run_id or None}. Train one with noise_span=... and write "
+                "+lr_rule.measured_in=RUN_ID."
+            )
+            raise ValueError(msg)
+        return row["noise_scale"]
+
+    return noise_scale
+
+
+def with_measured_noise(
+    config: Mapping[str, Any], noise_of: Callable[[str], float]
+) -> Mapping[str, Any]:
+    """The config with `measured` replaced by the number.
+
+    The number is part of the run's identity; the run that measured it is not.
+    """
+    rule = config.get("lr_rule")
+    if not isinstance(rule, dict) or rule.get("noise_scale") != "measured":
+        return config
+    measured = {**rule, "noise_scale": noise_of(str(rule.get("measured_in") or ""))}
+    return {**config, "lr_rule": measured}

@@ -1,13 +1,13 @@
 """Checks of methods that combine with any optimizer and model: which combinations are refused."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sweeper.spec.batch import split_global_batch
-from sweeper.spec.comm_hooks import AllReduce, Hierarchical, PostLocalSGD
-from sweeper.spec.config import RunConfig
-from sweeper.spec.gradient_noise import noise_span
+from sweeper.spec.config import AllReduce, Hierarchical, Optimizer, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.identity import MICRO
-from sweeper.spec.optimizer_checks import check_optimizer
+from sweeper.spec.noise import noise_span
 from sweeper.spec.schedules import GrowingBatch, early_milestones
 from sweeper.spec.trainer_settings import check_trainer
 
@@ -296,3 +296,70 @@ def _check_own_optimizer(config: RunConfig) -> None:
             "Choose an optimizer."
         )
         raise ValueError(msg)
+
+
+_TORCHS = "torch.optim."
+
+
+def check_optimizer(optimizer: Optimizer) -> None:
+    """Refuse a setting that cannot be intended; a user's own optimizer checks its own.
+
+    Raises:
+        ValueError: with a rule, the value and a remedy.
+    """
+    if "lr" in optimizer.settings:
+        msg = (
+            "optimizer.lr must be left to the run, which sets it at each step; got "
+            f"optimizer.lr={optimizer.settings['lr']!r}. Set base_lr, the rate at base_batch."
+        )
+        raise ValueError(msg)
+    if not (is_ours(optimizer.target) or optimizer.target.startswith(_TORCHS)):
+        return
+    for key, value in optimizer.settings.items():
+        if key == "betas":
+            _check_betas(value, 3 if optimizer.target.endswith(".vr_lamb") else 2)
+        elif key in _RULES and not _RULES[key][0](value):
+            msg = (
+                f"optimizer.{key} must be {_RULES[key][1]}; got optimizer.{key}={value!r}. "
+                "Change it."
+            )
+            raise ValueError(msg)
+
+
+def _check_betas(value: Any, count: int) -> None:
+    if isinstance(value, list | tuple) and len(value) == count and all(map(_is_fraction, value)):
+        return
+    msg = (
+        f"optimizer.betas must be {count} numbers from 0 to below 1; got optimizer.betas="
+        f"{value!r}. Change them."
+    )
+    raise ValueError(msg)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _is_fraction(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < 1
+
+
+def _is_not_negative(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "momentum": (_is_fraction, "a number from 0 to below 1"),
+    "weight_decay": (_is_not_negative, "a number, 0 or more"),
+    "eps": (_is_not_negative, "a number, 0 or more"),
+    "trust_coeff": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "floor": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    **{
+        key: (lambda value: isinstance(value, bool), "true or false")
+        for key in ("nesterov", "trust_clip", "bias_correction")
+    },
+    "max_grad_norm": (
+        lambda value: value is None or (_is_number(value) and value > 0),
+        "a number above 0, or null",
+    ),
+}

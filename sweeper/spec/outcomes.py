@@ -1,4 +1,4 @@
-"""How a run can end. Failure is data: every outcome is a row with its reason."""
+"""How a run can end, and the exit codes of the commands. Every outcome is a row."""
 
 from enum import StrEnum
 
@@ -17,3 +17,9 @@ class Outcome(StrEnum):
     def is_result(self) -> bool:
         """Whether the run needs no other attempt: it trained to its end, or diverged."""
         return self in {Outcome.FINISHED, Outcome.DIVERGED}
+
+
+DONE = 0  # every run has a result
+RUN_FAILED = 1  # at least one run has none
+BAD_INPUT = 2  # refused before anything started
+INTERRUPTED = 130  # stopped with Ctrl-C

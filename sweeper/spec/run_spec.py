@@ -9,16 +9,16 @@ from typing import Any
 
 from sweeper.spec import identity
 from sweeper.spec.batch import (
+    BatchPlan,
     BatchSplit,
     choose_micro_batch,
     split_global_batch,
     steps_per_epoch,
 )
-from sweeper.spec.batch_plan import BatchPlan
 from sweeper.spec.config import Facts, Predicted, RunConfig, run_config
-from sweeper.spec.gradient_noise import needs_noise
 from sweeper.spec.lr_rules import OwnRule, peak_lr
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
+from sweeper.spec.noise import needs_noise
 from sweeper.spec.schedule import LRSchedule, warmup, warmup_epochs
 from sweeper.spec.schedules import (
     GrowingBatch,

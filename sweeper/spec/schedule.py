@@ -6,7 +6,7 @@ No hidden counter: any step can be evaluated, on any layout and after any resume
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sweeper.spec.batch_plan import BatchPlan
+from sweeper.spec.batch import BatchPlan
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Decay, number
 

@@ -8,15 +8,14 @@ from typing import Any
 import optuna
 from optuna.trial import TrialState
 
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Task, claim_tasks, plan
+from sweeper.planning.plan import Event, Task, claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import value_of
+from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.space import override, short_override
-from sweeper.tuning.study import RUNS_KEY, PointStudy
 
 #: Gives the configs of the runs that these overrides select, in addition to the command's own.
 ConfigsOf = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]

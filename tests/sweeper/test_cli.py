@@ -253,7 +253,7 @@ def test_closed_streams_lead_nowhere_here_and_in_what_is_started():
     child = "import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))"
     script = (
         "import subprocess, sys\n"
-        "from sweeper.console.text import open_closed_streams, say\n"
+        "from sweeper.console.printing import open_closed_streams, say\n"
         "open_closed_streams(); say('to nobody')\n"
         f"sys.exit(subprocess.call([sys.executable, '-c', {child!r}], close_fds=False))"
     )

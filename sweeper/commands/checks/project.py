@@ -9,7 +9,7 @@ from sweeper.commands.project_facts import check_config, fill_config, find_facts
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.spec.config import is_ours
-from sweeper.spec.guarantees import FIXED_BATCHNORM
+from sweeper.spec.guarantee_names import FIXED_BATCHNORM
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 
 

@@ -25,8 +25,7 @@ from sweeper.launch.ranks import (
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Task, Tasks, known_tasks
+from sweeper.planning.plan import Event, Task, Tasks, known_tasks
 from sweeper.spec.batch import smaller_micro_batch
 from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome

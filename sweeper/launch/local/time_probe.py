@@ -14,8 +14,7 @@ from typing import Any
 
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Task
+from sweeper.planning.plan import Event, Task
 from sweeper.planning.seconds import evaluation_s, kind_of, timing_of
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec

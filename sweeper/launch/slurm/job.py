@@ -20,10 +20,8 @@ from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
-from sweeper.planning.event import Event
-from sweeper.planning.plan import LazyTasks, Task
-from sweeper.spec import exit_codes
-from sweeper.spec.outcomes import Outcome
+from sweeper.planning.plan import Event, LazyTasks, Task
+from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.values import Count, NotNegative, Settings
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
@@ -90,7 +88,7 @@ class _Job:
             known = list(islice(found, 1) if self._policy.pulling_jobs else found)
         except ValueError as error:
             print(error, flush=True)  # noqa: T201  into the job's log
-            return exit_codes.RUN_FAILED
+            return RUN_FAILED
         if known:
             if why := self._first_ends.why_stop:
                 return self._drop(known, why)
@@ -132,7 +130,7 @@ class _Job:
             if attempt := Attempt.begin(task.spec, self._ledger, task.number):
                 attempt.end(End(outcome=Outcome.PREEMPTED, reason=why), self._ledger)
             self._tickets.remove(task.spec.run_id)
-        return exit_codes.RUN_FAILED
+        return RUN_FAILED
 
     def _task(self, ticket: Ticket) -> Task | None:
         """The attempt to make; None if the run has ended or another process is training it."""
@@ -230,9 +228,9 @@ class _Job:
         ours = self._took if self._policy.pulling_jobs else run_ids
         outcomes = [ended[run_id].outcome for run_id in ours if run_id in ended]
         if len(outcomes) == len(ours) and all(outcome.is_result for outcome in outcomes):
-            return exit_codes.DONE
+            return DONE
         if self._signals.first is None:
-            return exit_codes.RUN_FAILED
+            return RUN_FAILED
         if self._signals.first == signal.SIGUSR1:
             self._give_up_stalled(run_ids)
             is_left = not self._tickets.latest().keys().isdisjoint(run_ids)

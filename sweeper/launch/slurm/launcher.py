@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, shared_path, submit
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
-from sweeper.planning.event import Event
-from sweeper.planning.plan import LazyTasks, Task, Tasks
+from sweeper.planning.plan import Event, LazyTasks, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt

@@ -30,9 +30,8 @@ from sweeper.launch.ranks import (
 )
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.launch.torchrun.group import Group, Messages, open_messages, torchrun_group
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Tasks
-from sweeper.spec import exit_codes
+from sweeper.planning.plan import Event, Tasks
+from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.worker_args import WorkerArgs
 from sweeper.store.attempt import Attempt, End
@@ -62,10 +61,10 @@ def lead_or_follow(command: Callable[[], None]) -> None:
     if group.rank:
         sys.exit(_follow(group))
     sys.argv[1:] = with_layout(sys.argv[1:], group)
-    code = exit_codes.RUN_FAILED
+    code = RUN_FAILED
     try:
         command()
-        code = exit_codes.DONE
+        code = DONE
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else bool(end.code)
         raise
@@ -168,7 +167,7 @@ def _follow(group: Group) -> int:
                 _report(number, group.rank, start_process(train_rank, args, context))
     except RuntimeError:  # torch's, if the store no longer exists
         print("The process of rank 0 is gone: see its output.", file=sys.stderr)  # noqa: T201
-    return exit_codes.RUN_FAILED
+    return RUN_FAILED
 
 
 def _end_soon(number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 from simulated_studies import simulated_runs
 
 from analysis.decide.missing import describe_missing
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 
 
 def study(grid, *words: str, **columns) -> pd.DataFrame:

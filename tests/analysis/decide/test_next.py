@@ -17,7 +17,7 @@ from analysis.decide.proposals import propose
 from analysis.papers.judge import judge_all
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import with_metric
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 
 ROOT = Path(__file__).parents[3]
 

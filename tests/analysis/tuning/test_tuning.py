@@ -20,9 +20,9 @@ from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, ste
 from analysis.tuning.rates import regret, tuned_optima
 from analysis.tuning.report import in_words
 from sweeper.store.table_files import write_rows
+from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.samplers import QuasiRandomSampler
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study import RUNS_KEY, PointStudy
 from sweeper.tuning.study_settings import StudySettings, parse_objective
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 10, log=True), "warmup": IntDistribution(0, 20)}

@@ -11,8 +11,7 @@ import pytest
 
 from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.learning_rate import AdaScaleRate
-from sweeper.spec.adascale import AdaScale
-from sweeper.spec.gradient_noise import NoiseAverage
+from sweeper.spec.noise import AdaScale, NoiseAverage
 from sweeper.spec.schedule import LRSchedule
 
 GAIN = 1.64

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lightning_modules.data.on_disk import counted
-from sweeper.commands.plan import plan_grid
+from sweeper.commands.show_plan import plan_grid
 
 COUNTS = ("num_classes", "num_train_examples", "num_val_examples")
 MODEL = ("model=resnet8", "batch=8", "base_lr=0.1", "optimizer=sgd", "bn_span=8", "warmup=0")

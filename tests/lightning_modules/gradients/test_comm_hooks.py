@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_modules import worker
 from lightning_modules.gradients.comm_hooks import gradient_exchange
 from lightning_modules.gradients.power_sgd import PowerSGD
-from sweeper.spec.comm_hooks import AllReduce
+from sweeper.spec.config import AllReduce
 
 
 def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from lightning_modules.process.world import has_exchange
-from sweeper.spec.comm_hooks import AllReduce, BFloat16
+from sweeper.spec.config import AllReduce, BFloat16
 
 TINY = ("batch=256", "epochs=2", "warmup=0", "schedule=constant", "model.channels=[4,8]")
 PLAIN = AllReduce(name="all_reduce", nccl_algo=None)

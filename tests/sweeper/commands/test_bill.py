@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.commands import plan
+from sweeper.commands import show_plan
 from sweeper.commands.bill import Predictions, bill, with_prediction
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Task
@@ -101,9 +101,9 @@ def test_a_run_is_predicted_as_it_starts_if_it_was_not_known_before(grid, ledger
 
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
     words = [*WORDS, *TINY, "seed=0,1", f"results={tmp_path}"]
-    assert plan.main([*words, "--json", "--no-memory"]) == 0
+    assert show_plan.main([*words, "--json", "--no-memory"]) == 0
     before = json.loads(capsys.readouterr().out)
-    assert plan.main([*words, "--json", "--probe", "--no-memory"]) == 0
+    assert show_plan.main([*words, "--json", "--probe", "--no-memory"]) == 0
     said = capsys.readouterr()
     after = json.loads(said.out)
 
@@ -120,7 +120,7 @@ def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_p
     assert not list(tmp_path.glob("runs/*"))
 
     assert sweep_here(tmp_path, *words[:-1], "budget=EUR:9", "price=EUR:1") == 0
-    rows = plan.Ledger(tmp_path).rows([first["run_id"]], ["predicted_s", "wall_s", "start_s"])
+    rows = show_plan.Ledger(tmp_path).rows([first["run_id"]], ["predicted_s", "wall_s", "start_s"])
     row = rows[first["run_id"]]
     assert row["predicted_s"] == first["predicted_s"]
     assert 0 < row["start_s"] < row["wall_s"]

@@ -60,7 +60,7 @@ def test_plan_refuses_what_the_sweep_would_refuse(command):
 
 
 @pytest.mark.parametrize(
-    "module", ["sweeper.commands.plan", "sweeper.commands.status", "sweeper.cli"]
+    "module", ["sweeper.commands.show_plan", "sweeper.commands.status", "sweeper.cli"]
 )
 def test_looking_imports_no_torch(module):
     script = f"import {module}, sys; sys.exit('torch' in sys.modules)"

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from sweeper.commands.equivalence import compare, differences_between, main, reasons
+from sweeper.commands.compare_layouts import compare, differences_between, main, reasons
 from sweeper.console.layouts import Trained
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import run_config
-from sweeper.spec.guarantees import OF_LAYOUTS
+from sweeper.spec.guarantee_names import OF_LAYOUTS
 from sweeper.spec.run_spec import run_spec
 
 LAYOUTS = [

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import analysis.cli
-from sweeper.commands import compact, plan, status
+from sweeper.commands import compact, show_plan, status
 from sweeper.commands.overrides import expand
 from sweeper.launch.slurm.job import _Job
 from sweeper.launch.slurm.tickets import Ticket, Tickets
@@ -45,7 +45,9 @@ def running(folder):
 COMMANDS = {
     "status": lambda folder: status.main([str(folder)]),
     "status_run": lambda folder: status.main([running(folder), "--results", str(folder)]),
-    "plan": lambda folder: plan.main([*SHORT, "batch=3840", f"results={folder}", "--no-memory"]),
+    "plan": lambda folder: show_plan.main(
+        [*SHORT, "batch=3840", f"results={folder}", "--no-memory"]
+    ),
     "compact": lambda folder: compact.main([str(folder)]),
     "claims": lambda folder: analysis.cli.main(["claims", str(folder)]),
     "estimates": lambda folder: analysis.cli.main(["estimates", str(folder)]),

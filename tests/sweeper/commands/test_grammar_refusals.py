@@ -6,8 +6,8 @@ import pytest
 from hydra.types import RunMode
 
 from sweeper.commands.overrides import parse
-from sweeper.commands.plan import main
 from sweeper.commands.refusals import check_config_dir, check_dashes, refuse, sentence
+from sweeper.commands.show_plan import main
 from sweeper.spec.run_spec import run_spec
 
 

@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from sweeper.commands import project_facts
-from sweeper.commands.plan import plan_lines, show
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import fit_line
+from sweeper.commands.show_plan import plan_lines, show
 from sweeper.planning.plan import plan
 from sweeper.spec.run_memory import CPU
 from sweeper.spec.sentences import printable

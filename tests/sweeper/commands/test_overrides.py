@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, preset_overrides, values_of
-from sweeper.commands.plan import configs_of
+from sweeper.commands.show_plan import configs_of
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):

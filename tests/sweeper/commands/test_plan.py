@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sweeper.commands.plan import main, plan_grid, plan_lines, show
+from sweeper.commands.show_plan import main, plan_grid, plan_lines, show
 from sweeper.spec.run_memory import CLASSES, CPU, MemoryTrace
 from sweeper.store.memory_cache import MemoryCache
 

@@ -16,7 +16,7 @@ from sweeper.commands.overrides import expand, resolved
 from sweeper.commands.sequential import run_sequential
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.event import Event
+from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
 

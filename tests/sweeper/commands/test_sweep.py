@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from sweeper.commands import sweep
-from sweeper.commands.plan import plan_grid
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Task
+from sweeper.commands.show_plan import plan_grid
+from sweeper.planning.plan import Event, Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger

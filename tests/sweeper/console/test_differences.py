@@ -5,11 +5,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sweeper.commands.plan import plan_grid, plan_lines, show
+from sweeper.commands.show_plan import plan_grid, plan_lines, show
 from sweeper.console.differences import Differences
 from sweeper.console.live import LiveTable
-from sweeper.console.text import text_console
-from sweeper.planning.event import Event
+from sweeper.console.printing import text_console
+from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from sweeper.console import live
 from sweeper.console.live import LiveTable, live_table
-from sweeper.console.text import text_console
-from sweeper.planning.event import Event
+from sweeper.console.printing import text_console
+from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sweeper.console.schedule_plot import draw_schedules, schedule_series
+from sweeper.console.planned_runs import draw_schedules, schedule_series
 from sweeper.spec.run_spec import run_spec
 
 

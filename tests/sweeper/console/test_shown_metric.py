@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from sweeper.commands.plan import plan_grid, plan_lines, show
+from sweeper.commands.show_plan import plan_grid, plan_lines, show
 from sweeper.commands.status import main, watch
 from sweeper.console.live import live_table
 from sweeper.spec.outcomes import Outcome

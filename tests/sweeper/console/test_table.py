@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.console.table import Column, FittedTable
-from sweeper.console.text import text_console
+from sweeper.console.fitted_table import Column, FittedTable
+from sweeper.console.printing import text_console
 
 NUMBERS = st.integers(0, 10**9).map("{:,}".format) | st.floats(0, 1e6).map("{:g}".format)
 NAMES = st.sampled_from(["batch", "val_accuracy", "optimizer.weight_decay", "steps/epoch", "s"])

@@ -7,8 +7,7 @@ import pytest
 
 from sweeper.planning import budget
 from sweeper.planning.budget import Account, allowed_hours, check_budget, spent_hours
-from sweeper.planning.event import Event
-from sweeper.planning.plan import LazyTasks, Task, known_tasks
+from sweeper.planning.plan import Event, LazyTasks, Task, known_tasks
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec

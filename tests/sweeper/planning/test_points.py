@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.plan import configs_of
+from sweeper.commands.show_plan import configs_of
 from sweeper.planning import plan as planning
 from sweeper.planning.plan import plan
 from sweeper.spec import identity

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from sweeper.spec import comm_hooks, config, lr_rules, schedules
+from sweeper.spec import config, lr_rules, schedules
 from sweeper.spec.config import RunConfig, run_config
 from sweeper.spec.sentences import models_of
 
@@ -29,7 +29,7 @@ MODELS = [
     *(RunConfig, config.Component, config.Data, config.Logger, config.Optimizer),
     *models_of(lr_rules.LRRule).values(),
     *models_of(schedules.Schedule).values(),
-    *models_of(comm_hooks.CommHook).values(),
+    *models_of(config.CommHook).values(),
     *models_of(config.Perturbation).values(),
 ]
 

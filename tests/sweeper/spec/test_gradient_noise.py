@@ -5,8 +5,15 @@ import random
 
 import pytest
 
-from sweeper.spec.adascale import AdaScale, smoothing
-from sweeper.spec.gradient_noise import Noise, NoiseAverage, gain, noise_of_batch, noise_scale
+from sweeper.spec.noise import (
+    AdaScale,
+    Noise,
+    NoiseAverage,
+    gain,
+    noise_of_batch,
+    noise_scale,
+    smoothing,
+)
 from sweeper.spec.run_spec import run_spec
 
 

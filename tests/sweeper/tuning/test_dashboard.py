@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from optuna.distributions import FloatDistribution
 
+from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study import PointStudy
 from sweeper.tuning.study_settings import StudySettings, parse_objective
 
 SPACE = {"base_lr": FloatDistribution(1e-3, 1, log=True)}

@@ -10,12 +10,12 @@ import pytest
 from sweeper.commands import tune as tune_module
 from sweeper.commands.overrides import expand
 from sweeper.commands.tuning_overrides import sort_overrides
-from sweeper.planning.event import Event
+from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger
+from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study import PointStudy
 from sweeper.tuning.study_settings import StudySettings
 from sweeper.tuning.tuner import Tuner
 

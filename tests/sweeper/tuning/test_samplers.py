@@ -9,9 +9,9 @@ from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from sweeper import CONFIG_FOLDER
+from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.samplers import GridSampler, value_at
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study import PointStudy
 from sweeper.tuning.study_settings import StudySettings, parse_objective
 
 NUMBERS = {"base_lr": FloatDistribution(1e-3, 1, log=True), "warmup": IntDistribution(0, 20)}

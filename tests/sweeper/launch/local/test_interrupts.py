@@ -16,8 +16,7 @@ from sweeper.launch.local.interrupts import catch_signals
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import Running, worker_failure
-from sweeper.planning.event import Event
-from sweeper.planning.plan import Task
+from sweeper.planning.plan import Event, Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.ledger import Ledger
 

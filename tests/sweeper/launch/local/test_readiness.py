@@ -2,7 +2,7 @@
 
 import pytest
 
-from sweeper.commands.plan import main
+from sweeper.commands.show_plan import main
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine

@@ -15,19 +15,19 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
-from sweeper.commands.plan import overrides_parser, plan_grid
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import refuse
+from sweeper.commands.show_plan import overrides_parser, plan_grid
 from sweeper.console.layouts import Trained, show
-from sweeper.console.text import note, text_console
+from sweeper.console.printing import note, text_console
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import this_machine
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.config import RunConfig
-from sweeper.spec.exit_codes import DONE, RUN_FAILED
-from sweeper.spec.guarantees import GUARANTEES, OF_LAYOUTS, missing
+from sweeper.spec.guarantee_names import GUARANTEES, OF_LAYOUTS, missing
 from sweeper.spec.method_checks import gradient_span
+from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT

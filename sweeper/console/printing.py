@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper.spec.exit_codes import BAD_INPUT
+from sweeper.spec.outcomes import BAD_INPUT
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,22 +13,21 @@ from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.bill import account_of, bill
-from sweeper.commands.command_parser import CommandParser
 from sweeper.commands.memory_report import describe_memory, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.project_facts import add_facts
-from sweeper.commands.refusals import check_config_dir, check_no_question, refuse
+from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
-from sweeper.console.planned_runs import compared, course, guarantees, rates
+from sweeper.console.fitted_table import Column, FittedTable
+from sweeper.console.planned_runs import compared, course, draw_schedules, guarantees, rates
+from sweeper.console.printing import note, say, text_console
 from sweeper.console.runs import columns_of, common, duration, layout_column
-from sweeper.console.table import Column, FittedTable
-from sweeper.console.text import note, say, text_console
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, this_machine
 from sweeper.planning.code_changes import of_code
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.seconds import Seconds, Speeds
-from sweeper.spec.exit_codes import DONE
+from sweeper.spec.outcomes import DONE
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import consequence, find_damaged
@@ -58,8 +57,6 @@ def _print_plan(arguments: Sequence[str]) -> int:
     except ValueError as error:
         return refuse(error, "This grid cannot run.")
     if options.schedule_plot:
-        from sweeper.console.schedule_plot import draw_schedules
-
         try:
             draw_schedules(planned.specs, Path(options.schedule_plot))
         except ValueError as error:
