@@ -19,7 +19,7 @@ from analysis.tables.asked import (
 )
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.metric import Measured, check_target, curve_columns
-from sweeper.console.printing import of_os_error, say, whole_number
+from sweeper.console.printing import of_os_error, positive_number, say, whole_number
 from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         _next, "the runs that would decide what is open, most useful first", results, metric
     )
     further.add_argument(
-        "--price", help="of a device-hour, such as EUR:2.50; default: that of the runs"
+        "--price", type=positive_number, help="of a device-hour; default: that of the runs"
     )
     further.add_argument(
         "--most-seeds", type=whole_number(2, 1000), default=50, help="most seeds of a point (50)"

@@ -25,7 +25,7 @@ from sweeper.store.row_file import RowFile
 
 READ = ("config_json", "micro_batch", "wall_s", "started_at", "device_kind")
 DEFAULTS = configs_of(["batch=3840"], config_dir=None)[0]
-HEADS = "folder|predicted from|runs|median error|with its sign|of the sum|within the bounds|bounds"
+HEADS = "folder|predicted from|runs|median error|with its sign|of the sum|within the bounds"
 
 
 class _Part(Ledger):
@@ -91,11 +91,10 @@ def _print(folder: str, source: str, found: list[tuple[float, Seconds | None]]) 
     errors = [took / seconds.total - 1 for took, seconds in known]
     total = sum(took for took, _ in known) / sum(seconds.total for _, seconds in known) - 1
     is_within = [s.predicted.least_s <= took <= s.predicted.most_s for took, s in known]
-    least, most = known[-1][1].factors
     print(
         f"| {folder} | {source} | {len(known)} of {len(found)} | "
         f"{statistics.median(map(abs, errors)):.1%} | {statistics.median(errors):+.1%} | "
-        f"{total:+.1%} | {statistics.mean(is_within):.0%} | {least:.2f} to {most:.2f} |"
+        f"{total:+.1%} | {statistics.mean(is_within):.0%} |"
     )
 
 

@@ -221,7 +221,7 @@ ELSEWHERE = {
     "lightning_modules/run_class.py": "the class of a user's module or data is changed here, once",
     "lightning_modules/layers/run_layer.py": "the class of a layer is changed here",
     "lightning_modules/models/library.py": "a model that was just built gets another first layer",
-    "sweeper/console/text.py": "the streams of this process",
+    "sweeper/console/printing.py": "the streams of this process",
     "sweeper/spec/config.py": "copies of our own frozen config",
     "sweeper/spec/run_spec.py": "copies of our own frozen spec",
 }

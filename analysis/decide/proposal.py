@@ -7,11 +7,10 @@ from math import isfinite, isnan
 from typing import Any
 
 from analysis.decide.arms import Arm, compare_settings, repeat_alike
-from analysis.decide.bill import NOTHING, Priced
 from analysis.decide.command import Config
 from analysis.decide.expected import UNKNOWN, Interval, interval_width
+from analysis.decide.priced_runs import NOTHING, Priced
 from sweeper.spec.sentences import several
-from sweeper.spec.tariff import taken
 from sweeper.store.row import git_commit
 
 _NOTHING = "Nothing to propose"
@@ -124,7 +123,8 @@ def _summary(proposal: Proposal) -> Iterator[str]:
     priced = proposal.priced
     cost = "time not known"
     if priced.device_hours is not None:
-        cost = taken(priced.device_hours, priced.energy_kwh, priced.cost)
+        money = f", cost {priced.cost:.2f}" if priced.cost else ""
+        cost = f"{priced.device_hours:.3g} device-hours{money}"
     runs = several(len(priced.run_ids), "run")
     yield f"{runs}, {cost}: {proposal.why}" if proposal.configs else proposal.why
     now, then = interval_width(proposal.now), interval_width(proposal.expected)
@@ -151,7 +151,6 @@ def as_json(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
             "run_ids": sorted(proposal.priced.run_ids),
             "commands": list(proposal.commands),
             "device_hours": proposal.priced.device_hours,
-            "energy_kwh": proposal.priced.energy_kwh,
             "cost": proposal.priced.cost,
             "interval": [number(end) for end in proposal.now],
             "width": number(interval_width(proposal.now)),

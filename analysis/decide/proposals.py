@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.decide.bill import Prices
 from analysis.decide.claims import open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
 from analysis.decide.edges import Edge, find_edges, propose_longer_grid
 from analysis.decide.expected import UNKNOWN
+from analysis.decide.priced_runs import Prices
 from analysis.decide.proposal import Proposal
 from analysis.papers import limit2020
 from analysis.papers.judge import Judged
@@ -27,7 +27,7 @@ def propose(
     measured: Measured,
     judged: Sequence[Judged],
     *,
-    price: str | None = None,
+    price: float | None = None,
     most_seeds: int = MOST_SEEDS,
 ) -> list[Proposal]:
     """What to run next, most useful first.
@@ -38,11 +38,9 @@ def propose(
     Args:
         measured: the runs, with their metric.
         judged: papers' claims on them.
-        price: of a device-hour, such as EUR:2.50.
+        price: of a device-hour.
         most_seeds: of a point.
 
-    Raises:
-        ValueError: if the price is not a valid one.
     """
     prices = Prices.at(measured.runs, price)
     if not len(ended(measured.runs)):

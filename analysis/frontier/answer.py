@@ -43,7 +43,7 @@ def batch_table(rows: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
         "device-hours": hours,
     }
     if cluster.price:
-        shown["cost"] = [_money(hours, cluster.price) for hours in rows["device_hours"]]
+        shown["cost"] = [f"{hours * cluster.price:.3g}" for hours in rows["device_hours"]]
     shown |= {
         "examples": rows["examples_ratio"].map("x {:.2f}".format),
         "machine": rows["machine_ratio"].map("x {:.2f}".format),
@@ -83,13 +83,8 @@ def _place(row: pd.Series) -> str:
 
 def _bill(row: pd.Series, cluster: Cluster) -> str:
     hours = row["device_hours"]
-    money = f", {_money(hours, cluster.price)}" if cluster.price else ""
+    money = f", cost {hours * cluster.price:.3g}" if cluster.price else ""
     return f"{_number(hours)} device-hours{money}"
-
-
-def _money(hours: float, price: str) -> str:
-    currency, amount = price.split(":")
-    return f"{currency} {_number(hours * float(amount))}"
 
 
 def _percent(value: float, *ends: float) -> str:

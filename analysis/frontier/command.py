@@ -6,7 +6,6 @@ from dataclasses import replace
 from math import isfinite
 
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
 
 from analysis.figures.save import save
 from analysis.figures.target import best_reached
@@ -25,7 +24,6 @@ from analysis.stats.target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target
 from sweeper.spec.sentences import several
-from sweeper.spec.values import Money
 
 
 def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Iterator[str]:
@@ -70,13 +68,7 @@ def _read_cluster(options: argparse.Namespace) -> Cluster:
         )
         raise ValueError(msg)
     cluster = read_cluster(options.cluster, options.config_dir)
-    if options.price is None:
-        return cluster
-    try:
-        return replace(cluster, price=TypeAdapter(Money).validate_python(options.price))
-    except ValidationError as error:
-        msg = f"--price must be that of a device-hour, as EUR:2.50; got --price {options.price}."
-        raise ValueError(msg) from error
+    return cluster if options.price is None else replace(cluster, price=options.price)
 
 
 def parse_steps(text: str) -> pd.DataFrame:

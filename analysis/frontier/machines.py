@@ -14,13 +14,13 @@ from sweeper import CONFIG_FOLDER
 from sweeper.planning.exchange import Places
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.sentences import checked
-from sweeper.spec.values import Count, Money, Settings
+from sweeper.spec.values import Count, Price, Settings
 
 
 class _Preset(Settings, extra="ignore"):
     devices: Count
     hardware: Hardware
-    price: Money | None = None
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Cluster:
         name: of its preset.
         per_node: devices of a node.
         hardware: its links.
-        price: of a device-hour, such as EUR:2.50; None if not known.
+        price: of a device-hour; None if not known.
     """
 
     name: str
     per_node: int
     hardware: Hardware
-    price: str | None = None
+    price: float | None = None
 
     def places(self, ranks: int) -> Places:
         """Ranks on as many devices of each node as possible, equally many on all nodes."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from analysis.frontier.machines import preset_names
-from sweeper.console.printing import whole_number
+from sweeper.console.printing import positive_number, whole_number
 from sweeper.planning.exchange import Algorithm
 
 
@@ -56,4 +56,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--exchange", choices=get_args(Algorithm), help="default: the faster of ring and tree"
     )
-    parser.add_argument("--price", help="of a device-hour, such as EUR:2.50; default: the preset's")
+    parser.add_argument(
+        "--price", type=positive_number, help="of a device-hour; default: the preset's"
+    )

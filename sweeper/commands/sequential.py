@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from sweeper import import_own
-from sweeper.commands.bill import with_predictions
+from sweeper.commands.costs import with_predictions
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.sweep import Launch, guard, set_aside_and_report, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.launch.local.slots import this_device
-from sweeper.planning.budget import allowed_hours, check_budget, left_hours, spent_hours
+from sweeper.planning.budget import check_budget, left_hours, spent_hours
 from sweeper.planning.code_changes import check_code, of_code
 from sweeper.planning.plan import Event, Plan, Task, claim_tasks, plan
 from sweeper.planning.seconds import Speeds
@@ -180,7 +180,7 @@ class Study:
             ValueError: names it.
         """
         runs = self._missing_runs(self._take_looks()[1])
-        if not runs or allowed_hours(runs[0].config) is None:
+        if not runs or runs[0].config.budget is None:
             return
         hours = self._left_hours(runs)
         if None in hours.values():
@@ -264,7 +264,7 @@ class Study:
     def _why_over_budget(self, missing: Sequence[RunSpec]) -> str:
         """Why the budget ends the question; empty if it covers the next look."""
         config = self.planned.specs[0].config
-        if (allowed := allowed_hours(config)) is None:
+        if (allowed := config.budget) is None:
             return ""
         left = allowed - spent_hours(self.planned.specs, self.ledger)
         cost = sum(hours or 0.0 for hours in self._left_hours(missing).values())

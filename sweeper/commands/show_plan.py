@@ -12,7 +12,7 @@ from hydra import initialize_config_dir
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.bill import account_of, bill
+from sweeper.commands.costs import account_of, bill
 from sweeper.commands.memory_report import describe_memory, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.project_facts import add_facts
@@ -78,7 +78,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
         say(json.dumps({"runs": lines, **billed.totals}))
     else:
         show(planned, lines, text_console())
-        say(billed.words(ledger.results))
+        say(billed.describe(ledger.results))
     is_sequential = "hydra/sweeper=sequential" in options.overrides
     _say_what_is_refused(planned, ledger, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):

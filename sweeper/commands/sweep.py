@@ -18,7 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.bill import Predictions, account_of, with_prediction
+from sweeper.commands.costs import Predictions, account_of, with_prediction
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
@@ -236,7 +236,7 @@ def _follow(
         nonlocal small_files, is_detached
         table.update(event)
         if account:
-            account.take(event)
+            account.handle(event)
         is_detached |= event.is_detached
         small_files += sum(end.outcome.is_result for end in event.ended.values())
         if small_files >= _COMPACT_FROM:
@@ -249,7 +249,7 @@ def _follow(
     with list_pending(attempts, ledger.results):
         if tasks:
             take_in(launch(offered, ledger), take)
-    if account and (said := account.words(tasks[0].spec.config.budget)):
+    if account and (said := account.describe_left_out(tasks[0].spec.config.budget)):
         table.say(said)
     is_done = is_detached or table.all_have_results
     return DONE if is_done else RUN_FAILED

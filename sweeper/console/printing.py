@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -45,6 +46,18 @@ def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(msg)
 
     return read
+
+
+def positive_number(text: str) -> float:
+    """A command-line argument that is a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        msg = f"it must be a number above 0; got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return number
 
 
 def of_os_error(error: OSError) -> str:

@@ -17,7 +17,7 @@ from sweeper.store.ledger import Ledger
 _ROUNDING = 1e-9
 
 
-def left_to_make(
+def unsettled_runs(
     planned: Plan, *, retry: str | None, rerun: str | None, code: str | None = None
 ) -> list[RunSpec]:
     """The runs that `tasks` would start, judging by the rows alone; changes nothing."""
@@ -30,25 +30,6 @@ def left_to_make(
     return [s for s in planned.specs if rerun or s.run_id in again or s.run_id not in settled]
 
 
-def allowed_hours(config: RunConfig) -> float | None:
-    """The budget of a sweep; None if it has none [device-hours].
-
-    Raises:
-        ValueError: for an amount of money without a price in the same currency.
-    """
-    if not isinstance(config.budget, str):
-        return config.budget
-    currency, amount = config.budget.split(":")
-    if config.price is None or config.price.split(":")[0] != currency:
-        msg = (
-            f"budget={config.budget} needs the price of a device-hour in {currency}; got "
-            f"price={config.price or 'null'}. Give price={currency}:AMOUNT, on the command line or "
-            "in your cluster's preset, or the budget in device-hours."
-        )
-        raise ValueError(msg)
-    return float(amount) / float(config.price.split(":")[1])
-
-
 def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
     """Time spent by all attempts at these runs so far [device-hours]."""
     attempts = (
@@ -56,10 +37,10 @@ def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
         for spec in specs
         for number in range(1, ledger.last_attempt(spec.run_id) + 1)
     )
-    return sum(map(_taken_hours, attempts))
+    return sum(map(_attempt_hours, attempts))
 
 
-def _taken_hours(folder: Path) -> float:
+def _attempt_hours(folder: Path) -> float:
     """Device-hours of an attempt, up to its last file except the note of its end, which may lag."""
     try:
         config = json.loads((folder / "config.json").read_text())
@@ -96,7 +77,7 @@ def check_budget(
     Raises:
         ValueError: if a run's time is unknown, or with the largest part that the budget covers.
     """
-    allowed = allowed_hours(config)
+    allowed = config.budget
     if allowed is None:
         return
     known = {run_id: left for run_id, left in hours.items() if left is not None}
@@ -112,17 +93,12 @@ def check_budget(
         return
     part = _largest_part(runs, known, allowed - spent)
     msg = (
-        f"budget must cover the grid; got budget={config.budget}, {_of(config, allowed)}, with "
-        f"{spent:.3g} device-hours spent by earlier attempts and {total:.3g} to come for "
+        f"budget must cover the grid; got budget={config.budget} device-hours, with "
+        f"{spent:.3g} spent by earlier attempts and {total:.3g} to come for "
         f"{several(len(runs), 'run')}. "
         f"{f'The largest part that fits: {part}.' if part else 'No part of it fits.'}"
     )
     raise ValueError(msg)
-
-
-def _of(config: RunConfig, allowed: float) -> str:
-    is_money = isinstance(config.budget, str)
-    return f"{allowed:.3g} device-hours" + (f" at price={config.price}" if is_money else "")
 
 
 def _largest_part(runs: Sequence[RunSpec], hours: Mapping[str, float], left: float) -> str:
@@ -133,15 +109,15 @@ def _largest_part(runs: Sequence[RunSpec], hours: Mapping[str, float], left: flo
     for number in range(len(seeds) - 1, 0, -1):
         if sum(by_seed[seed] for seed in seeds[:number]) <= left:
             return _override("seed", seeds[:number])
-    of_one = {run_id: one for run_id, one in words.items() if one["seed"] == seeds[0]}
+    first = {run_id: texts for run_id, texts in words.items() if texts["seed"] == seeds[0]}
     best, most = "", 0
-    for key in dict.fromkeys(key for one in of_one.values() for key in one):
+    for key in dict.fromkeys(key for texts in first.values() for key in texts):
         kept, cost = set[str](), 0.0
-        costs = _costs(of_one, hours, key)
+        costs = _costs(first, hours, key)
         for value in sorted(costs, key=lambda value: costs[value]):
             if (cost := cost + costs[value]) <= left:
                 kept.add(value)
-        runs_kept = sum(one.get(key, "") in kept for one in of_one.values())
+        runs_kept = sum(texts.get(key, "") in kept for texts in first.values())
         if len(costs) > 1 and runs_kept > most:
             best, most = _override(key, [value for value in costs if value in kept]), runs_kept
     return f"{_override('seed', seeds[:1])} {best}" if best else ""
@@ -152,8 +128,8 @@ def _costs(
 ) -> dict[str, float]:
     """Cost of the runs at each value of a key [device-hours]."""
     costs: dict[str, float] = defaultdict(float)
-    for run_id, one in words.items():
-        costs[one.get(key, "")] += hours[run_id]
+    for run_id, texts in words.items():
+        costs[texts.get(key, "")] += hours[run_id]
     return costs
 
 
@@ -205,7 +181,7 @@ class Account:
         self._started[spec.run_id] = _Started(hours, spec.split.world_size)
         return True
 
-    def take(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Account for the attempts that began and ended."""
         for attempt in event.began:
             spec = attempt.spec
@@ -216,7 +192,7 @@ class Account:
             if run and run.at is not None:
                 self._ended_hours += (time.monotonic() - run.at) * run.ranks / 3600
 
-    def words(self, budget: object) -> str | None:
+    def describe_left_out(self, budget: object) -> str | None:
         """A sentence on the runs that were left out; None if none were."""
         if not self.left_out:
             return None

@@ -12,7 +12,6 @@ from statistics import median
 from typing import Any
 
 from sweeper.planning.exchange import exposed_s
-from sweeper.planning.time_bounds import Seen, bounds, widened
 from sweeper.spec.config import Predicted, is_ours
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import LAYOUT, WITHOUT_WORK, Device, work_part
@@ -22,10 +21,12 @@ from sweeper.store.timings import Timing, read_timings
 
 _READ = (
     "config_json", "micro_batch", "accumulation_steps", "epochs_completed", "steps",
-    "train_s", "start_s", "wall_s", "device_kind", "num_parameters", "world_size", "energy_kwh",
+    "train_s", "start_s", "wall_s", "device_kind", "num_parameters",
 )  # fmt: skip
 #: Keys that distinguish kinds of runs, in addition to those that micro-batch memory depends on.
 _OF_KIND = ("lr_rule", "reproducible", *LAYOUT)
+#: On a machine that others share, sessions differ by up to this factor; bounds are never narrower.
+BETWEEN_SESSIONS = 1.5
 #: Number of runs per kind whose curves are read, to tell evaluations from checkpoints.
 _CURVES_READ = 5
 
@@ -38,20 +39,16 @@ class Seconds:
         start: until training begins.
         steps: the optimizer steps, including the gradient exchange.
         between: evaluations, checkpoints and all else between epochs and after the last one.
-        factors: 9 of 10 runs should take between these multiples of the total.
         exchange: part of the steps: the exchange that the backward pass does not hide; 0 if it is
             not known.
         evaluations: part of `between`; 0 if not known.
-        power_kw: mean power of each rank's device; None if it was not measured [kW].
     """
 
     start: float
     steps: float
     between: float
-    factors: tuple[float, float]
     exchange: float = 0.0
     evaluations: float = 0.0
-    power_kw: float | None = None
 
     @property
     def total(self) -> float:
@@ -69,15 +66,14 @@ class Seconds:
             "checkpoints": self.between - self.evaluations,
         }
 
-    def energy_kwh(self, world_size: int) -> float | None:
-        """Energy of this many ranks' devices; None if the power is not known [kWh]."""
-        return None if self.power_kw is None else self.power_kw * world_size * self.total / 3600
-
     @property
     def predicted(self) -> Predicted:
         """The prediction as the run's row will record it."""
-        least, most = (self.total * factor for factor in self.factors)
-        return Predicted(s=self.total, least_s=least, most_s=most)
+        return Predicted(
+            s=self.total,
+            least_s=self.total / BETWEEN_SESSIONS,
+            most_s=self.total * BETWEEN_SESSIONS,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +85,13 @@ class _Usual:
     evaluation_s: float
     num_parameters: int
     step_s: Mapping[int, float]
-    power_kw: float | None
-    is_probed: bool
 
     @classmethod
-    def of(cls, seen: Sequence[Timing], *, is_probed: bool) -> "_Usual":
+    def from_timings(cls, seen: Sequence[Timing]) -> "_Usual":
         by_number: dict[int, list[float]] = defaultdict(list)
         for timing in seen:
             by_number[timing.accumulation_steps].append(timing.step_s)
         between_s = median(timing.between_s for timing in seen)
-        powers_kw = [timing.power_kw for timing in seen if timing.power_kw is not None]
         known_s = [timing.evaluation_s for timing in seen if timing.evaluation_s is not None]
         return cls(
             start_s=median(timing.start_s for timing in seen),
@@ -106,8 +99,6 @@ class _Usual:
             evaluation_s=min(between_s, median(known_s)) if known_s else 0.0,
             num_parameters=max(timing.num_parameters or 0 for timing in seen),
             step_s={number: median(steps_s) for number, steps_s in by_number.items()},
-            power_kw=median(powers_kw) if powers_kw else None,
-            is_probed=is_probed,
         )
 
 
@@ -116,15 +107,12 @@ class Speeds:
 
     def __init__(self, ledger: Ledger, device: Device) -> None:
         self._device = device
-        found = _of_rows(ledger)
-        self._factors = bounds(found.values())
+        found = _finished_timings(ledger)
         self._usual: dict[str, dict[str, _Usual]] = defaultdict(dict)
         self._of_kind: dict[str, Seconds | None] = {}
-        probed = {key: t for key, t in read_timings(ledger.results).items() if key not in found}
-        timings = {key: [run.timing for run in seen] for key, seen in found.items()}
-        for (kind, on), seen in {**probed, **timings}.items():
+        for (kind, on), seen in {**read_timings(ledger.results), **found}.items():
             if seen:
-                self._usual[kind][on] = _Usual.of(seen, is_probed=(kind, on) in probed)
+                self._usual[kind][on] = _Usual.from_timings(seen)
 
     @property
     def are_known(self) -> bool:
@@ -142,11 +130,10 @@ class Speeds:
         if not usual:
             return None
         plan, firsts = spec.batch_plan, [first for first, _ in spec.batch_plan.batches()]
-        steps_s, exchange_s, is_seen = 0.0, 0.0, not usual.is_probed
+        steps_s, exchange_s = 0.0, 0.0
         for first, end in pairwise([*firsts, spec.epochs]):
             num_steps = (end - first) * plan.steps_at(first)
             split = plan.split_at(first)
-            is_seen &= split.accumulation_steps in usual.step_s
             step_s = _step_s(usual.step_s, split.accumulation_steps)
             micro_s = step_s / split.accumulation_steps
             steps_s += num_steps * step_s
@@ -156,10 +143,8 @@ class Speeds:
             start=usual.start_s,
             steps=steps_s,
             between=usual.between_s * spec.epochs,
-            factors=self._factors if is_seen else widened(self._factors),
             exchange=exchange_s,
             evaluations=usual.evaluation_s * spec.epochs,
-            power_kw=usual.power_kw,
         )
 
     def _usual_of(self, spec: RunSpec) -> _Usual | None:
@@ -214,14 +199,16 @@ def _as_of_any_version(part: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Seen]]:
+def _finished_timings(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
     """By kind and device, the runs that finished in one attempt at a constant batch."""
     ended = ledger.ended().items()
-    finished = {id for id, row in ended if row.outcome == Outcome.FINISHED and row.attempt == 1}
+    finished = {
+        run_id for run_id, row in ended if row.outcome == Outcome.FINISHED and row.attempt == 1
+    }
     rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in ledger.rows(finished, _READ).values() if finished else ():
         try:
-            kind = _kind_of_text(_but_for_seed(row["config_json"]), row["micro_batch"])
+            kind = _kind_of_text(_without_seed(row["config_json"]), row["micro_batch"])
             if kind is not None:
                 rows[kind, row["device_kind"]].append(row)
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -229,12 +216,12 @@ def _of_rows(ledger: Ledger) -> dict[tuple[str, str], list[Seen]]:
     few = [row["run_id"] for alike in rows.values() for row in alike[:_CURVES_READ]]
     elapsed_s = ledger.elapsed(few) if few else {}
     return {
-        key: [run for row in alike if (run := _seen(row, elapsed_s.get(row["run_id"])))]
+        key: [t for row in alike if (t := _timing_or_none(row, elapsed_s.get(row["run_id"])))]
         for key, alike in rows.items()
     }
 
 
-def _but_for_seed(text: str) -> str:
+def _without_seed(text: str) -> str:
     """A config's JSON with its seed set to 0, so that most rows of a folder share the text."""
     return re.sub(r'"seed": \d+', '"seed": 0', text) if text.count('"seed"') == 1 else text
 
@@ -246,12 +233,11 @@ def _kind_of_text(config: str, micro_batch: int) -> str | None:
     return None if resolved["schedule"]["name"] == "growing_batch" else _kind(resolved, micro_batch)
 
 
-def _seen(row: Mapping[str, Any], elapsed_s: float | None) -> Seen | None:
+def _timing_or_none(row: Mapping[str, Any], elapsed_s: float | None) -> Timing | None:
     try:
-        timing = timing_of(row, elapsed_s)
+        return timing_of(row, elapsed_s)
     except (ValueError, TypeError, ZeroDivisionError):
-        return None  # not one of our rows
-    return Seen(timing, row["steps"], row["epochs_completed"], row["wall_s"])
+        return None  # not a row of ours
 
 
 def timing_of(row: Mapping[str, Any], elapsed_s: float | None) -> Timing:
@@ -269,14 +255,7 @@ def timing_of(row: Mapping[str, Any], elapsed_s: float | None) -> Timing:
         between_s=(row["wall_s"] - row["train_s"] - start_s) / row["epochs_completed"],
         evaluation_s=evaluation_s(row, elapsed_s),
         num_parameters=row["num_parameters"],
-        power_kw=_power_kw(row),
     )
-
-
-def _power_kw(row: Mapping[str, Any]) -> float | None:
-    """Mean power of each rank's device; None if its energy was not measured [kW]."""
-    energy_kwh = row.get("energy_kwh")
-    return energy_kwh and energy_kwh / (row["wall_s"] * row["world_size"] / 3600)
 
 
 def evaluation_s(row: Mapping[str, Any], elapsed_s: float | None) -> float | None:

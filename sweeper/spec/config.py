@@ -11,7 +11,6 @@ from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
 from sweeper.spec.sentences import checked, not_stored
-from sweeper.spec.tariff import Tariff
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
     LARGEST,
@@ -22,6 +21,7 @@ from sweeper.spec.values import (
     Index,
     InStep,
     Positive,
+    Price,
     Rule,
     Settings,
     Switch,
@@ -256,7 +256,7 @@ class Scientific(Settings):
     loss_items: Text | None = None
 
 
-class Incidental(Tariff):
+class Incidental(Settings):
     """The keys that set where, how fast and under what name a run trains, not its numbers."""
 
     logger: Logger
@@ -277,6 +277,7 @@ class Incidental(Tariff):
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None
     budget: Budget | None = None
+    price: Price | None = None
     hardware: Hardware | None = None
     order: Literal["grid", "information"] | None = None  # None in earlier rows
     code: Literal["keep", "rerun"] | None = None

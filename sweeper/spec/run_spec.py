@@ -176,7 +176,15 @@ def stored_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> Ru
     Raises:
         ValueError: if a value is wrong or the values do not fit together.
     """
-    return _run_spec(run_config(config), _read_facts(config), noted_lr)
+    known = {key: value for key, value in config.items() if key not in _FORMER_KEYS}
+    for key in ("price", "budget"):  # earlier rows had currencies
+        if isinstance(known.get(key), str):
+            known[key] = None
+    return _run_spec(run_config(known), _read_facts(config), noted_lr)
+
+
+#: Keys of earlier rows that changed no result.
+_FORMER_KEYS = ("energy_price", "pue")
 
 
 def _read_facts(config: Mapping[str, Any]) -> Facts:

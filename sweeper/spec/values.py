@@ -1,6 +1,5 @@
 """The types of values that a config may hold, each with the rule that its error quotes."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -65,22 +64,8 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, Field(max_length=_LONGEST_TEXT), AfterValidator(_encodable), Rule("a string")]
 
 
-def _amount(text: str) -> str:
-    currency, _, number = text.partition(":")
-    if not (currency.isalpha() and currency.isupper() and 0 < float(number) < math.inf):
-        raise ValueError
-    return text
-
-
-_Money = Annotated[str, AfterValidator(_amount)]
-Money = Annotated[_Money, Rule("a currency and an amount above 0, such as EUR:2.50")]
-EnergyPrice = Annotated[
-    _Money, Rule("an amount above 0 in the currency of price, such as EUR:0.30")
-]
-Budget = Annotated[
-    Annotated[_Finite, Field(gt=0)] | _Money,
-    Rule("a number of device-hours above 0, or a currency and an amount, such as EUR:50"),
-]
+Price = Annotated[Annotated[_Finite, Field(gt=0)], Rule("a price of a device-hour above 0")]
+Budget = Annotated[Annotated[_Finite, Field(gt=0)], Rule("a number of device-hours above 0")]
 
 
 def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:

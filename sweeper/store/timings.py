@@ -27,10 +27,9 @@ class Timing(BaseModel):
         between_s: time of an epoch without its steps [seconds].
         evaluation_s: part of `between_s`: the evaluation; None if not known [seconds].
         num_parameters: trained parameters; None if not known [count].
-        power_kw: mean power of each rank's device; None if it was not measured [kW].
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     accumulation_steps: Annotated[int, Field(ge=1)]
     step_s: Annotated[float, Field(gt=0)]
@@ -38,10 +37,9 @@ class Timing(BaseModel):
     between_s: _Seconds
     evaluation_s: _Seconds | None = None
     num_parameters: Annotated[int, Field(ge=0)] | None = None
-    power_kw: Annotated[float, Field(ge=0)] | None = None
 
 
-class _Remembered(BaseModel):
+class _Stored(BaseModel):
     kind: str
     device: str
     timings: list[Timing]
@@ -52,17 +50,17 @@ def read_timings(results: Path) -> dict[tuple[str, str], list[Timing]]:
     found: dict[tuple[str, str], list[Timing]] = {}
     for path in (results / "timings").glob("*.json"):
         try:
-            one = _Remembered.model_validate_json(path.read_bytes())
+            stored = _Stored.model_validate_json(path.read_bytes())
         except (OSError, ValueError):
             continue
-        found[one.kind, one.device] = one.timings
+        found[stored.kind, stored.device] = stored.timings
     return found
 
 
-def note_timings(kind: str, device: str, timings: Sequence[Timing], results: Path) -> None:
+def store_timings(kind: str, device: str, timings: Sequence[Timing], results: Path) -> None:
     """Store the timings of a kind of run on a device, replacing earlier ones."""
     name = hashlib.sha256(f"{kind} {device}".encode()).hexdigest()[:12]
-    content = _Remembered(kind=kind, device=device, timings=list(timings))
+    content = _Stored(kind=kind, device=device, timings=list(timings))
     path = results / "timings" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     publish_text(path, content.model_dump_json())

@@ -21,7 +21,7 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 from sweeper.store.step_progress import StepProgress, read_step_progress
-from sweeper.store.timings import Timing, note_timings
+from sweeper.store.timings import Timing, store_timings
 
 _LEAST_S, _MOST_S = 6.0, 60.0
 _EPOCHS = 2  # with the evaluation between them
@@ -45,7 +45,7 @@ def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> li
         for event in run_here(tasks, ledger, machine):
             probes.take(event)
     for (kind, device), timings in probes.found.items():
-        note_timings(kind, device, timings, results)
+        store_timings(kind, device, timings, results)
     return probes.said
 
 

@@ -107,11 +107,11 @@ def test_runs_of_less_than_a_second_and_long_evaluations_have_a_frontier_too(ask
 
 
 def test_with_devices_each_batch_is_on_so_many_and_the_price_is_added(ask):
-    _, said = ask(*GIVEN, *SPEED, *SUMMIT, "--devices", "16", "--price", "EUR:2")
+    _, said = ask(*GIVEN, *SPEED, *SUMMIT, "--devices", "16", "--price", "2")
 
     lines = [line.split() for line in said.splitlines()]
     assert [words[1] for words in lines if words[0] in ("256", "1,024", "4,096")] == ["16"] * 3
-    assert "EUR" in said
+    assert "cost" in said
 
 
 def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
@@ -143,7 +143,6 @@ def test_a_batch_that_so_many_devices_cannot_share_is_left_out_by_name(ask):
             "--steps must be BATCH:STEPS,...; got --steps 256.",
         ),
         (("--steps", "256:9", *SUMMIT, *SPEED), "--parameters must be given with --steps"),
-        ((*GIVEN, *SPEED, *SUMMIT, "--price", "2"), "--price must be that of a device-hour, as"),
         (
             (*GIVEN, *SPEED, *SUMMIT, "--evaluation-share", "1"),
             "--evaluation-share must be from 0 to below 1; got --evaluation-share 1.",
@@ -171,11 +170,11 @@ def test_a_preset_of_the_users_own_needs_its_links_and_their_keys(ask, tmp_path)
     assert "hardware.node_gb_per_s must be given" in ask(*words)[1]
 
     preset.write_text(
-        "devices: 4\nprice: EUR:3\nhardware: {link: pci, "
+        "devices: 4\nprice: 3\nhardware: {link: pci, "
         "node_gb_per_s: 12, network_gb_per_s: 6, bucket_mib: 25}\n"
     )
     code, said = ask(*words)
 
     assert code == 0
     assert "Cluster ours: nodes of 4, 12 GB/s within, 6 GB/s between" in said
-    assert "EUR " in said
+    assert "cost" in said

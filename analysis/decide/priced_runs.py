@@ -13,8 +13,6 @@ from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import stored_run_spec
-from sweeper.spec.sentences import checked
-from sweeper.spec.tariff import Tariff, total_kwh
 from sweeper.store.ledger import Ledger
 
 
@@ -25,14 +23,12 @@ class Priced:
     Attributes:
         run_ids: of the runs.
         device_hours: None if the time of one is not known [hours].
-        energy_kwh: None if it was never counted for such runs [kWh].
-        cost: a currency and an amount; None without a price or a time.
+        cost: device-hours times the price of one; None without a price or a time.
     """
 
     run_ids: frozenset[str] = field(default=frozenset())
     device_hours: float | None = None
-    energy_kwh: float | None = None
-    cost: str | None = None
+    cost: float | None = None
 
 
 #: No runs.
@@ -46,28 +42,25 @@ class Prices:
     Attributes:
         results: the folder.
         runs: rows of its runs table.
-        tariff: what things cost, as far as it is known.
+        price: of a device-hour; None if not known.
     """
 
     results: str
     runs: pd.DataFrame
-    tariff: Tariff = field(default_factory=Tariff)
+    price: float | None = None
 
     @classmethod
-    def at(cls, runs: pd.DataFrame, price: str | None) -> "Prices":
+    def at(cls, runs: pd.DataFrame, price: float | None) -> "Prices":
         """For the folder that most of these runs are in, at the prices that they name.
 
         Args:
             runs: of the folder.
             price: of a device-hour, in place of theirs.
-
-        Raises:
-            ValueError: if the price is not a valid one.
         """
-        given = ({k: c.settings.get(k) for k in Tariff.model_fields} for c in stored_configs(runs))
-        named = next((prices for prices in given if any(prices.values())), {})
-        tariff = checked(Tariff, {**named, **({} if price is None else {"price": price})})
-        return cls(str(runs["results"].mode().iloc[0]), runs, tariff)
+        if price is None:
+            given = (config.settings.get("price") for config in stored_configs(runs))
+            price = next((found for found in given if isinstance(found, int | float)), None)
+        return cls(str(runs["results"].mode().iloc[0]), runs, price)
 
     @cached_property
     def _speeds(self) -> Speeds:
@@ -82,9 +75,8 @@ class Prices:
         hours = [seconds.total * ranks / 3600 for seconds, ranks in known if seconds]
         if len(hours) < len(known):
             return Priced(frozenset(specs))
-        energy_kwh = total_kwh(seconds and seconds.energy_kwh(ranks) for seconds, ranks in known)
-        cost = self.tariff.cost(sum(hours), energy_kwh)
-        return Priced(frozenset(specs), sum(hours), energy_kwh, cost)
+        cost = sum(hours) * self.price if self.price else None
+        return Priced(frozenset(specs), sum(hours), cost)
 
     def have_failed(self, run_ids: frozenset[str]) -> bool:
         """Whether any of these runs has failed, and is not tried again unless asked."""

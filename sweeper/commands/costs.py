@@ -10,18 +10,16 @@ from sweeper.console.runs import duration
 from sweeper.launch.local.slots import Machine, Slots, this_device
 from sweeper.planning.budget import (
     Account,
-    allowed_hours,
     check_budget,
     left_hours,
-    left_to_make,
     spent_hours,
+    unsettled_runs,
 )
 from sweeper.planning.plan import Plan, Task
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.run_memory import CPU, Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
-from sweeper.spec.tariff import Tariff, taken, total_kwh
 from sweeper.store.ledger import Ledger
 
 _PARTS = ("start", "steps", "exchange", "evaluations", "checkpoints")
@@ -33,52 +31,38 @@ class Bill:
 
     Attributes:
         device_hours: seconds times ranks, over the runs whose time is known [hours].
-        energy_kwh: energy of their devices; None if it is not known for one of them [kWh].
         ends_in_s: time until the last run ends on this machine; None if the time of any run is not
             known, or if they need GPUs that are not here [seconds].
         parts_s: time of the runs whose time is known, by activity [seconds].
         num_runs: number of all runs [count].
         num_unknown: number of runs whose time is not known [count].
         device: the device that they run on.
-        tariff: the user's prices.
+        price: of a device-hour; None if not given.
     """
 
     device_hours: float
-    energy_kwh: float | None
     ends_in_s: float | None
     parts_s: Mapping[str, float]
     num_runs: int
     num_unknown: int
     device: str
-    tariff: Tariff
+    price: float | None
 
     @property
-    def totals(self) -> dict[str, float | str | None]:
+    def totals(self) -> dict[str, float | None]:
         """The totals for scripts; null if the time of a run is not known, or no price is given."""
         hours = None if self.num_unknown else self.device_hours
-        cost = None if hours is None else self._cost
-        energy_kwh = None if hours is None else self.energy_kwh
-        return {
-            "device_hours": hours,
-            "energy_kwh": energy_kwh,
-            "ends_in_s": self.ends_in_s,
-            "cost": cost,
-        }
+        cost = hours * self.price if hours is not None and self.price else None
+        return {"device_hours": hours, "ends_in_s": self.ends_in_s, "cost": cost}
 
-    @property
-    def _cost(self) -> str | None:
-        return self.tariff.cost(self.device_hours, self.energy_kwh)
-
-    def words(self, results: Path) -> str:
+    def describe(self, results: Path) -> str:
         """The bill in sentences; empty if there is nothing to do."""
         sentences: list[str] = []
         if known := self.num_runs - self.num_unknown:
             parts = ", ".join(f"{part} {duration(s)}" for part, s in self.parts_s.items() if s)
-            hours = taken(self.device_hours, self.energy_kwh, self._cost)
+            hours = describe_hours(self.device_hours, self.price)
             ends = f", {duration(self.ends_in_s)} on this machine" if self.ends_in_s else ""
             sentences.append(f"{several(known, 'run')} will take {hours}{ends} ({parts}).")
-            if self.tariff.energy_price and self.energy_kwh is None:
-                sentences.append("Energy is left out: it is not known for some of them.")
         if self.num_unknown:
             sentences.append(
                 f"The time of {several(self.num_unknown, 'run')} is not known: no run of the same "
@@ -97,14 +81,19 @@ def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bi
     is_elsewhere = on_gpus and machine.device == CPU
     return Bill(
         device_hours=sum(spec.split.world_size * total for spec, total in totals) / 3600,
-        energy_kwh=total_kwh(s.energy_kwh(spec.split.world_size) for spec, s in known),
         ends_in_s=_ends_in_s(totals, machine) if is_known and runs and not is_elsewhere else None,
         parts_s={part: sum(seconds.parts[part] for _, seconds in known) for part in _PARTS},
         num_runs=len(runs),
         num_unknown=len(runs) - len(known),
         device="a single type of GPU" if is_elsewhere else machine.device.kind,
-        tariff=runs[0][0].config if runs else Tariff(),
+        price=runs[0][0].config.price if runs else None,
     )
+
+
+def describe_hours(device_hours: float, price: float | None) -> str:
+    """Device-hours, and their cost if the price of one is known."""
+    cost = f", cost {device_hours * price:.2f}" if price else ""
+    return f"{device_hours:.3g} device-hours{cost}"
 
 
 def _ends_in_s(runs: Sequence[tuple[RunSpec, float]], machine: Machine) -> float:
@@ -165,11 +154,11 @@ def account_of(planned: Plan, ledger: Ledger) -> Account | None:
         ValueError: if the budget does not cover them, or their time is not known.
     """
     config = planned.specs[0].config
-    if (allowed := allowed_hours(config)) is None:
+    if (allowed := config.budget) is None:
         return None
     options = {"retry": config.retry, "rerun": config.rerun, "code": config.code}
     speeds = Speeds(ledger, this_device(runs=1))
-    runs = with_predictions(left_to_make(planned, **options), speeds)
+    runs = with_predictions(unsettled_runs(planned, **options), speeds)
     hours = {run.run_id: left_hours(run, ledger, from_scratch=bool(config.rerun)) for run in runs}
     spent = spent_hours(planned.specs, ledger)
     check_budget(config, hours, runs, spent=spent)
