@@ -69,10 +69,8 @@ def paper_arms(
         config = config_of(like, batch=batch, warmup=warmup)
         if like["lr_rule"] != point.rule:
             config["lr_rule"] = {"name": point.rule}
-        split = {**config, "micro_batch": "auto"}  # if the old one does not divide the new batch
-        depends_on_split = "micro" in [config.get(key) for key in MICRO]
-        if not depends_on_split and not _layout(config) and _layout(split):
-            config = split
+        if "micro" not in [config.get(key) for key in MICRO]:
+            config["micro_batch"] = "auto"  # the number of a run may not divide another batch
         arms.append(Arm(str(point), here, config))
     return arms
 
@@ -122,39 +120,24 @@ def _point(config: Config) -> str:
 
 
 def repeat_alike(arms: Sequence[Arm], added: Sequence[Config]) -> list[Config]:
-    """The added runs and all that they are compared with, at all seeds and alike in all else.
+    """The added runs and all that they are compared with, at all seeds, on equally many ranks.
 
     Raises:
-        ValueError: if no BatchNorm span of theirs is possible for all.
+        ValueError: if BatchNorm would be over different numbers of examples.
     """
     configs = [arm.config for arm in arms] + list(added)
     seeds = {seed for arm in arms for seed in arm.seeds} | {int(c["seed"]) for c in added}
     counts = {key: Counter(config[key] for config in configs) for key in ("devices", "num_nodes")}
     common = {key: count.most_common(1)[0][0] for key, count in counts.items()}
     points = {_point(config): {**config, **common} for config in configs}
-    spans = [int(s) for arm in arms for s in arm.ended["bn_span"].dropna().unique()]
-    alike = _with_common_span(list(points.values()), spans)
-    return [{**point, "seed": seed} for point in alike for seed in sorted(seeds)]
-
-
-def _with_common_span(configs: list[Config], spans: list[int]) -> list[Config]:
-    """The runs with the most frequent of several BatchNorm spans that is possible for all."""
-    layouts = [_layout(config) for config in configs]
-    spans = spans + [int(layout["bn_span"]) for layout in layouts if layout.get("bn_span")]
-    if len({*spans}) < 2 or not all(layouts):  # impossible runs are refused elsewhere
-        return configs
-    for span, _ in Counter(spans).most_common():
-        for micro_batch in ("auto", span):  # auto is refused where its limit is below the span
-            own = {"bn_span": span, "micro_batch": micro_batch}
-            alike = [{**config, **own} for config in configs]
-            if all(map(_layout, alike)):
-                return alike
-    listed = ", ".join(map(str, sorted({*spans})))
-    msg = (
-        f"bn_span must be one number in all that is compared; got {listed}, and none of them is "
-        "possible at every batch. Choose a divisor of all batches"
-    )
-    raise ValueError(msg)
+    spans = {_layout(point).get("bn_span") for point in points.values()} - {None}
+    if len(spans) > 1:
+        msg = (
+            "all that is compared must have one BatchNorm span, and run again with it; got bn_span "
+            f"{', '.join(f'{span:g}' for span in sorted(spans))}. Choose a divisor of all batches"
+        )
+        raise ValueError(msg)
+    return [{**point, "seed": seed} for point in points.values() for seed in sorted(seeds)]
 
 
 def _layout(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str, Any]:

@@ -1,19 +1,25 @@
-"""From the settings of runs to the commands that train them: a config file's words, by hand."""
+"""From the settings of runs to the commands that train them: every difference from conf/, named.
+
+The files of conf/ are read without Hydra, whose composition takes a second for all choices.
+"""
 
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from math import prod
+from typing import Any, cast
 
-from analysis.decide.presets import Composed, compose, group_files, group_settings, preset_values
+import yaml
+
+from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import is_ours
 
 Config = dict[str, Any]
 
 #: Keys whose values a command lists, in the order in which they are written.
-LISTED = ("lr_rule", "base_lr", "batch", "warmup", "seed")
+LISTED = ("base_lr", "batch", "warmup", "seed")
 
 #: Keys about one command or its cluster, or filled in.
 _LEFT_OUT = frozenset(
@@ -25,11 +31,13 @@ _LEFT_OUT = frozenset(
 )  # fmt: skip
 
 _GROUPS = (
-    "module", "data", "model", "optimizer", "schedule", "logger", "perturbation", "comm_hook",
+    "data", "model", "optimizer", "lr_rule", "schedule", "logger", "perturbation", "comm_hook",
 )  # fmt: skip
 
-#: Groups in which a user's own class needs no choice of a file.
-_OWN = ("module", "data", "model")
+#: Keys of a file that are not settings.
+_NO_SETTINGS = ("defaults", "hydra")
+#: The loader in C, if the package has it, takes a tenth of the time.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: The key that only describes a class.
 _ABOUT = "about"
 #: More consecutive whole numbers than this are written as a range.
@@ -41,7 +49,7 @@ _LITERAL = re.compile(r"(?i)null|true|false|nan|inf")
 
 
 def sweep_commands(configs: Sequence[Config], results: str, *more: str) -> list[str]:
-    """The fewest commands that train these runs and no others.
+    """Commands that train these runs and no others.
 
     Args:
         configs: of the runs, resolved; they may differ in anything.
@@ -53,132 +61,113 @@ def sweep_commands(configs: Sequence[Config], results: str, *more: str) -> list[
         rest = {k: v for k, v in config.items() if k not in {*LISTED, *_LEFT_OUT}}
         alike.setdefault(json.dumps(rest, sort_keys=True), []).append(config)
     folder = [] if results == "results" else [f"results={_value_text(results)}"]
-    return [
-        shlex.join(["python", "-m", "sweeper", "-m", *words, *folder, *more])
-        for rest, group in alike.items()
-        for words in _grid_words(rest, group)
-    ]
+    commands: list[str] = []
+    for rest, group in alike.items():
+        words = list(_constant_words(json.loads(rest)))
+        points = {tuple(_value_text(config.get(key)) for key in LISTED) for config in group}
+        for columns in _split_grid(points):
+            pairs = zip(LISTED, columns, strict=True)
+            grid = [f"{key}={_list_text(values)}" for key, values in pairs]
+            commands.append(
+                shlex.join(["python", "-m", "sweeper", "-m", *words, *grid, *folder, *more])
+            )
+    return commands
+
+
+def _split_grid(points: set[tuple[str, ...]]) -> Iterator[list[list[str]]]:
+    """Products of values that are these points together; yields the values of every column."""
+
+    def order(value: str) -> tuple[float, str]:
+        try:
+            return float(value), ""
+        except ValueError:
+            return 0.0, value
+
+    columns = [sorted({*values}, key=order) for values in zip(*points, strict=True)]
+    if prod(map(len, columns)) == len(points):
+        yield columns
+        return
+    split = next(i for i, values in enumerate(columns) if len(values) > 1)
+    for value in columns[split]:
+        yield from _split_grid({point for point in points if point[split] == value})
 
 
 def complete_config(config: Config) -> Config:
     """A config with the keys that were added after its run, at their defaults."""
-    return {**compose(_module_file(config)).settings, **config}
+    return {**_defaults(config), **config}
 
 
-def _module_file(config: Config) -> str:
-    return "classifier" if is_ours(config.get("module", {}).get("_target_", "sweeper.")) else "own"
-
-
-def _grid_words(rest: str, configs: Sequence[Config]) -> Iterator[list[str]]:
-    """The words of each grid that these configs form, which differ only in what is listed."""
-    base, words = _constant_words(rest)
-    rule, *others = LISTED
-    points: set[tuple[Any, ...]] = {
-        (_rule_words(json.dumps(c[rule])), *(_value_text(c.get(key)) for key in others))
-        for c in configs
-    }
-    default_lr = [_value_text(base.settings["base_lr"])]
-    default_rule = _rule_words(json.dumps(base.settings["lr_rule"]))
-    for rules, *columns in _split_into_boxes(points):
-        grid: list[str] = []
-        if len(rules) > 1:
-            grid = ["lr_rule=" + ",".join(rule[0].removeprefix("lr_rule=") for rule in rules)]
-        elif rules != [default_rule] or "lr_rule" in base.swept:
-            grid = list(rules[0])
-        for key, values in zip(others, columns, strict=True):
-            if key != "base_lr" or values != default_lr or key in base.swept:
-                grid.append(f"{key}={_list_text(values)}")
-        yield [*words, *grid]
-
-
-def _split_into_boxes(points: set[tuple[Any, ...]]) -> Iterator[list[list[Any]]]:
-    """Split points into few products of values; yields the values of every column of each."""
-    if points == {()}:
-        yield []
-        return
-    rest: dict[Any, set[tuple[Any, ...]]] = {}
-    for first, *others in points:
-        rest.setdefault(first, set()).add(tuple(others))
-
-    def order(value: Any) -> tuple[float, str]:
-        try:
-            return float(value), ""
-        except (TypeError, ValueError):
-            return 0.0, str(value)
-
-    together: dict[frozenset[tuple[Any, ...]], list[Any]] = {}
-    for first in sorted(rest, key=order):
-        is_alone = isinstance(first, tuple) and len(first) > 1  # a rule with settings
-        key = frozenset({*rest[first], (first,)}) if is_alone else frozenset(rest[first])
-        together.setdefault(key, []).append(first)
-    for firsts in together.values():
-        for columns in _split_into_boxes(rest[firsts[0]]):
-            yield [firsts, *columns]
+def _defaults(config: Config) -> Config:
+    own = not is_ours(config.get("module", {}).get("_target_", "sweeper."))
+    return compose("module/own" if own else "module/classifier")
 
 
 @cache
-def _constant_words(text: str) -> tuple[Composed, list[str]]:
-    """The presets that leave the fewest words to express the rest, and these words.
-
-    Of presets, only those count whose lists of values the command replaces.
-    """
-    rest: Config = json.loads(text)
-    module = _module_file(rest)
-
-    def expressed(*presets: tuple[str, str]) -> tuple[Composed, list[str]]:
-        base = compose(module, presets)
-        words = [f"+{group}={choice}" for group, choice in presets]
-        return base, [*words, *_different_words(rest, base)]
-
-    def letters(presets: tuple[tuple[str, str], ...]) -> int:
-        base, words = expressed(*presets)
-        is_whole = base.swept <= {*LISTED, *(f"+{group}" for group, _ in presets)}
-        return sum(10 + len(word) for word in words) if is_whole else 10**9
-
-    experiments = [(("experiment", name),) for name in group_files("experiment")]
-    best = min([(), *experiments], key=letters)
-    with_recipes = [e for e in experiments if "+recipe" in compose(module, e).swept]
-    recipes = [("recipe", name) for name in group_files("recipe")]
-    more = [(*first, recipe) for first in [best, *with_recipes] for recipe in recipes]
-    return expressed(*min([best, *more], key=letters))
+def compose(*files: str) -> Config:
+    """The settings of conf/config.yaml and of further files of conf/, the last ones first."""
+    layers = [_read(name) for name in ("config", *files)]
+    layers = [{"module": layer} if "_target_" in layer else layer for layer in layers]
+    settings: Config = {}
+    for layer in layers:
+        for default in layer.get("defaults", ()):
+            for key, choice in default.items() if isinstance(default, dict) else ():
+                group = key.removeprefix("override /")
+                if group != "module" and "hydra" not in group:
+                    settings[group] = choice and group_settings(group, choice)
+    for layer in layers:
+        settings = _merge(settings, {k: v for k, v in layer.items() if k not in _NO_SETTINGS})
+    return settings
 
 
-def _different_words(config: Config, base: Composed) -> Iterator[str]:
-    """Words for everything in which a config differs from the composed one."""
-    groups = [key for key in _GROUPS if key in config]
-    for group in groups:
-        value, settings = config[group], base.settings.get(group)
-        if value == settings:
-            continue
-        if value is None:
-            yield f"{group}=null"
-            continue
-        found = [list(_settings_words(group, value, settings))] if settings else []
-        found += _words_by_file(group, value, without=base.choices.get(group))
-        yield from min(found, key=_length)
-    left_out = {*groups, *LISTED, *_LEFT_OUT}
-    settings = {k: v for k, v in base.settings.items() if k not in left_out}
-    rest = {k: v for k, v in config.items() if k not in groups}
-    yield from _settings_words("", rest, settings, is_whole=False)
-
-
-def _words_by_file(group: str, value: Config, without: str | None = None) -> Iterator[list[str]]:
-    """A group's words from each file that can be chosen; a class of one's own needs no choice."""
-    for choice in group_files(group):
-        is_own = group in _OWN and choice == "own"
-        if choice != without and (is_own or group != "module"):
-            settings = _settings_words(group, value, group_settings(group, choice))
-            yield [*([] if is_own else [f"{group}={choice}"]), *settings]
+def group_settings(group: str, choice: str) -> Config:
+    """What a file of a group sets in it, after the files that it builds on."""
+    layer = _read(f"{group}/{choice}")
+    settings: Config = {}
+    for name in layer.get("defaults", ()):
+        if isinstance(name, str) and name != "_self_":
+            settings |= group_settings(group, name)
+    layer = layer.get(group, layer)  # of a file that also sets keys outside its group
+    return settings | {key: value for key, value in layer.items() if key not in _NO_SETTINGS}
 
 
 @cache
-def _rule_words(text: str) -> tuple[str, ...]:
-    """The words of a rule, whose settings are given as JSON."""
-    return tuple(min(_words_by_file("lr_rule", json.loads(text)), key=_length))
+def _read(name: str) -> Config:
+    text = (CONFIG_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    return yaml.load(text, _LOADER)
 
 
-def _length(words: Sequence[str]) -> tuple[int, int]:
-    return len(words), sum(map(len, words))
+def _merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> Config:
+    both = {**first}
+    for key, value in then.items():
+        was = both.get(key)
+        is_part = isinstance(value, dict) and isinstance(was, dict)
+        both[key] = _merge(cast("Config", was), cast("Config", value)) if is_part else value
+    return both
+
+
+def _constant_words(config: Config) -> Iterator[str]:
+    """Words for everything in which a config differs from the defaults."""
+    base = _defaults(config)
+    yield from _settings_words("module", config["module"], base["module"])
+    for group in _GROUPS:
+        if group in config and config[group] != base[group]:
+            yield from _group_words(group, config[group])
+    rest = {k: v for k, v in config.items() if k not in _GROUPS and k != "module"}
+    # Models come with their own limit.
+    base = {k: v for k, v in base.items() if k not in LISTED} | {"micro_batch_limit": None}
+    yield from _settings_words("", rest, base, is_whole=False)
+
+
+def _group_words(group: str, value: Config | None) -> list[str]:
+    """A choice of a group's file and words for all that it sets otherwise, the fewest."""
+    if value is None:
+        return [f"{group}=null"]
+    found: list[list[str]] = []
+    for path in sorted((CONFIG_FOLDER / group).glob("*.yaml")):
+        words = list(_settings_words(group, value, group_settings(group, path.stem)))
+        is_own = path.stem == "own"  # a class of the user's own needs no choice
+        found.append(words if is_own else [f"{group}={path.stem}", *words])
+    return min(found, key=lambda words: (len(words), sum(map(len, words))))
 
 
 def _settings_words(
@@ -201,8 +190,6 @@ def _settings_words(
 
 def _is_alike(name: str, setting: Any, default: Any) -> bool:
     """Whether two values mean the same: a class of ours may have moved, defaults differ."""
-    if name == "micro_batch_limit":  # some models come with their own
-        return {setting, default} <= preset_values(name)
     if name != "_target_" or not isinstance(setting, str) or not isinstance(default, str):
         return name == _ABOUT
     is_moved = setting.rpartition(".")[2] == default.rpartition(".")[2]

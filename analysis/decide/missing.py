@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from analysis.decide.arms import config_of, paper_arms
-from analysis.decide.command import Config, sweep_commands
-from analysis.decide.presets import compose
+from analysis.decide.command import Config, compose, sweep_commands
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.grid import Point, missing_points
 from analysis.papers.paper import IMAGENET_EXAMPLES, nearest_runs, own_batch, place_runs
@@ -59,9 +58,8 @@ def _describe_missing_optimizers(runs: pd.DataFrame, results: str) -> Iterator[s
         there = shown[shown["optimizer"] == optimizer]
         like = config_of(there.iloc[0] if len(there) else first)
         if not len(there):
-            presets = (("experiment", preset), ("recipe", f"{preset}_{optimizer}"))
-            settings = compose("classifier", presets).settings
-            like |= {key: settings[key] for key in _RECIPE_KEYS}
+            files = ("module/classifier", f"experiment/{preset}", f"recipe/{preset}_{optimizer}")
+            like |= {key: compose(*files)[key] for key in _RECIPE_KEYS}
         wanted = {f"batch {b:,}": {**like, "batch": b} for b in batches}
         lacks = f"lacks {optimizer} at batch {', '.join(f'{batch:,}' for batch in batches)}."
         yield "\n  ".join([lacks, *_to_run(wanted, (), shown, results)])

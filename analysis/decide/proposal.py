@@ -29,11 +29,8 @@ class Proposal:
         expected: the one after these runs; nan if it is not known.
         unit: of both.
         repeats: why all that is compared is run again, in a folder of its own; empty if it is not.
-        commit: of the code that made the existing runs, if fewer need adding with it; else empty.
-        lacking: configs of these fewer runs.
         priced: what the runs are and cost.
         commands: that train them.
-        joining: commands that train these fewer runs with that code.
         settles: the other open questions that need no more than these runs.
     """
 
@@ -44,19 +41,13 @@ class Proposal:
     expected: Interval = UNKNOWN
     unit: str = ""
     repeats: str = ""
-    commit: str = ""
-    lacking: Sequence[Config] = ()
     priced: Priced = NOTHING
     commands: Sequence[str] = ()
-    joining: Sequence[str] = ()
     settles: Sequence[str] = ()
 
 
 def propose_runs(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) -> Proposal:
-    """Add the runs; also all that is compared, if it would differ in more than the question.
-
-    All of it is then given one BatchNorm span, as a number; none is proposed if there is none.
-    """
+    """Add the runs; also all that is compared, if it would differ in more than the question."""
     found = compare_settings(arms, added, git_commit())
     if not found:
         return replace(blank, configs=added)
@@ -64,15 +55,7 @@ def propose_runs(arms: Sequence[Arm], added: Sequence[Config], blank: Proposal) 
         configs = repeat_alike(arms, added)
     except ValueError as error:
         return replace(blank, why=f"{error}", expected=UNKNOWN)
-    spans = {config["bn_span"] for config in configs}
-    if spans != {arm.config["bn_span"] for arm in arms}:
-        blank = replace(blank, why=f"{blank.why}, all with bn_span={spans.pop()}")
-    blank = replace(blank, configs=configs, repeats="; ".join(found))
-    commit, *others = {str(commit) for arm in arms for commit in arm.ended["git_commit"]}
-    is_reproducible = not others and not commit.endswith("-dirty")
-    if not added or not is_reproducible or compare_settings(arms, added, commit):
-        return blank
-    return replace(blank, commit=commit, lacking=added)
+    return replace(blank, configs=configs, repeats="; ".join(found))
 
 
 def proposals_text(proposals: Sequence[Proposal]) -> Iterator[str]:
@@ -113,9 +96,6 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     if proposal.settles:
         yield f"The same runs also decide: {'; '.join(proposal.settles)}."
     yield from proposal.commands
-    if proposal.joining:
-        yield f"Or, with the code of commit {shorten(proposal.commit)}, only the missing runs:"
-        yield from proposal.joining
 
 
 def _summary(proposal: Proposal) -> Iterator[str]:
@@ -158,8 +138,6 @@ def as_json(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
             "unit": proposal.unit,
             "settles": list(proposal.settles),
             "repeats": proposal.repeats,
-            "commit": proposal.commit,
-            "commands_at_commit": list(proposal.joining),
         }
         for proposal in proposals
     ]

@@ -91,7 +91,6 @@ def _add_commands(proposal: Proposal, prices: Prices) -> Proposal:
         proposal,
         priced=priced,
         commands=sweep_commands(proposal.configs, folder, *["retry=failed"] * is_again),
-        joining=sweep_commands(proposal.lacking, prices.results),
     )
 
 

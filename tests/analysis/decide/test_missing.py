@@ -58,7 +58,8 @@ def test_points_are_run_with_all_settings_of_the_runs_and_their_seeds(grid):
     )
     assert intro == "To run them, with the settings of these runs:"
     assert command == (
-        "python -m sweeper -m bn_span=384 epochs=22 batch=7680 warmup=10,20 seed=0,1 results=r"
+        "python -m sweeper -m bn_span=384 epochs=22 micro_batch_limit=3840 base_lr=0.025 "
+        "batch=7680 warmup=10,20 seed=0,1 results=r"
     )
 
 
@@ -98,7 +99,7 @@ def test_a_micro_batch_that_does_not_split_a_papers_batch_is_left_to_auto(grid):
 
     command = said(runs, "figure_1", "goyal2017")[-1]
 
-    assert "micro_batch" not in command
+    assert "micro_batch=" not in command
     assert {spec.bn_span for spec in specs(command)} == {128}
 
 
@@ -116,10 +117,8 @@ def test_the_command_for_a_twin_is_in_the_twins_numbers(grid):
 
     command = said(runs, "figure_7b")[-1]
 
-    assert command == (
-        "python -m sweeper -m +experiment=mccord2021_warmup_small batch=1200 warmup=0,0.5,1,2 "
-        "seed=0,1 results=r"
-    )
+    assert "data=cifar10 model=resnet8_half schedule=mccord2021_small base_batch=150 " in command
+    assert command.endswith(" base_lr=0.2 batch=1200 warmup=0,0.5,1,2 seed=0,1 results=r")
 
 
 def optimizers(grid, *words: str) -> list[str]:
@@ -133,11 +132,10 @@ def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers(grid):
     nesterov, lars, _ = optimizers(grid)
 
     assert nesterov.splitlines()[0] == "lacks nesterov at batch 5,000, 10,000, 25,000."
-    assert nesterov.splitlines()[-1].strip() == (
-        "python -m sweeper -m +experiment=limit2020_small +recipe=limit2020_small_nesterov "
-        "batch=5000,10000,25000 warmup=20 seed=0,1,2 results=r"
-    )
-    assert "+recipe=limit2020_small_lars batch=2500,5000,10000,25000,50000 " in lars
+    assert "optimizer=nesterov lr_rule=sqrt schedule=you2017 base_batch=2500 " in nesterov
+    assert nesterov.endswith(" base_lr=1 batch=5000,10000,25000 warmup=20 seed=0,1,2 results=r")
+    assert "optimizer=lars lr_rule=sqrt schedule=you2017 base_batch=2500 " in lars
+    assert " base_lr=5 batch=2500,5000,10000,25000,50000 warmup=20 " in lars
 
 
 def test_an_optimizer_is_added_with_the_epochs_of_the_others(grid):

@@ -11,8 +11,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.decide import proposal
-from analysis.decide.arms import Arm, config_of
-from analysis.decide.proposal import as_json, proposals_text, propose_runs
+from analysis.decide.proposal import as_json, proposals_text
 from analysis.decide.proposals import propose
 from analysis.papers.judge import judge_all
 from analysis.tables.load import load_curves, load_runs
@@ -70,12 +69,12 @@ def proposals(capsys, folder: Path, *options: str) -> list[dict]:
 
 
 def asks(found: list[dict], start: str) -> dict:
-    """The proposal for a question, else one that settles it too."""
-    by_question = sorted(found, key=lambda one: not one["question"].startswith(start))
+    """The proposal for a question, else that which settles it too."""
+    by_question = sorted(found, key=lambda asked: not asked["question"].startswith(start))
     return next(
-        one
-        for one in by_question
-        if any(text.startswith(start) for text in [one["question"], *one["settles"]])
+        asked
+        for asked in by_question
+        if any(text.startswith(start) for text in [asked["question"], *asked["settles"]])
     )
 
 
@@ -88,21 +87,20 @@ def planned(command: str) -> tuple[set[str], set[str]]:
 
 def test_every_command_plans_just_the_runs_that_are_lacking(twin, of_twin):
     ids = set(load_runs(twin)["run_id"])
-    for one in (p for p in of_twin if p["commands"]):
-        runs = [planned(command) for command in one["commands"]]
+    for asked in (p for p in of_twin if p["commands"]):
+        runs = [planned(command) for command in asked["commands"]]
         everything = set().union(*(every for every, _ in runs))
         lacking = set().union(*(new for _, new in runs))
-        assert everything == lacking == set(one["run_ids"])
+        assert everything == lacking == set(asked["run_ids"])
         assert not lacking & ids
 
 
 def test_the_best_warmup_that_is_the_longest_tried_asks_for_longer_ones(twin, of_twin):
     found = asks(of_twin, "The best warmup is at the upper end")
 
-    assert found["commands"] == [
-        "python -m sweeper -m +experiment=mccord2021_warmup_small data.root=data batch=300,1200 "
-        f"warmup=3 seed=0,1,2 results={twin}"
-    ]
+    (command,) = found["commands"]
+    assert "data=cifar10 data.root=data model=resnet8_half schedule=mccord2021_small" in command
+    assert command.endswith(f" base_lr=0.2 batch=300,1200 warmup=3 seed=0,1,2 results={twin}")
     assert "warmup=3, beyond the grid" in found["why"]
 
 
@@ -113,10 +111,8 @@ def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(
 
     found = asks(propose_for_twin(), "The best warmup is at the upper end")
 
-    assert found["commands"] == [
-        "python -m sweeper -m +experiment=mccord2021_warmup_small data.root=data batch=300,1200 "
-        f"warmup=0,0.5,1,2,3 seed=0,1,2 results={twin}_again"
-    ]
+    (command,) = found["commands"]
+    assert command.endswith(f" batch=300,1200 warmup=0,0.5,1,2,3 seed=0,1,2 results={twin}_again")
     assert "commit" in found["repeats"]
 
 
@@ -140,11 +136,11 @@ def test_a_larger_number_of_seeds_is_proposed_if_it_is_asked_for(propose_for_twi
 def test_one_seed_asks_for_three(study, capsys):
     found = proposals(capsys, study(lambda b, w: 0.8 - b / 1e6, seeds=1))
 
-    one = asks(found, "The best warmup grows with the batch")
-    assert one["width"] is None
-    assert one["runs"] == 16
-    assert "At 7,680, training without warmup is worst (figure 6c)" in one["settles"]
-    assert all("seed=1,2 " in command for command in one["commands"])
+    asked = asks(found, "The best warmup grows with the batch")
+    assert asked["width"] is None
+    assert asked["runs"] == 16
+    assert "At 7,680, training without warmup is worst (figure 6c)" in asked["settles"]
+    assert all("seed=1,2 " in command for command in asked["commands"])
 
 
 def test_where_nothing_differs_few_runs_are_proposed(study, capsys):
@@ -241,8 +237,8 @@ def rates(runs):
 def test_the_best_rate_at_an_end_asks_for_rates_beyond_it(study, capsys):
     found = proposals(capsys, study(lambda b, w: 0.8 + w / 100, change=rates))
 
-    one = asks(found, "The best rate is at the upper end of the grid at batch 7,680, 30,720")
-    (command,) = one["commands"]
+    asked = asks(found, "The best rate is at the upper end of the grid at batch 7,680, 30,720")
+    (command,) = asked["commands"]
     assert "base_lr=1.6,3.2 batch=7680,30720 warmup=5 seed=0,1,2" in command
 
 
@@ -266,7 +262,8 @@ def test_rates_below_a_grid_of_two_rules_are_near_its_end(study, capsys):
     found = proposals(capsys, study(law, noise=0.0002, change=two_rules))
 
     (command,) = asks(found, "The best rate is at the lower end")["commands"]
-    assert "lr_rule=none base_lr=0.025,0.05 " in command
+    assert " lr_rule=none " in command
+    assert " base_lr=0.025,0.05 " in command
 
 
 def test_an_accuracy_that_holds_asks_for_a_larger_batch(study, capsys):
@@ -310,9 +307,11 @@ def test_the_text_says_what_each_costs_and_how_narrow_it_makes(twin, capsys):
 
 
 def test_a_time_that_is_not_known_is_said_with_what_finds_it_out():
-    one = proposal.Proposal(question="Is it so", configs=[{}], why="3 seeds", commands=["train"])
+    unknown = proposal.Proposal(
+        question="Is it so", configs=[{}], why="3 seeds", commands=["train"]
+    )
 
-    first, last = proposals_text([one])
+    first, last = proposals_text([unknown])
 
     assert first == "1. Is it so\n   0 runs, time not known: 3 seeds\n   train"
     assert "`sweeper plan --probe`" in last
@@ -357,39 +356,18 @@ def with_settings(runs, changes):
 
 def specs_of(commands):
     words = [[word for word in shlex.split(command)[3:] if word != "-m"] for command in commands]
-    return [spec for one in words for spec in plan_grid(one, config_dir=None)[0].specs]
+    return [spec for own in words for spec in plan_grid(own, config_dir=None)[0].specs]
 
 
-def test_arms_of_several_batchnorm_spans_are_run_again_with_one(study, capsys):
+def test_arms_of_several_batchnorm_spans_are_not_run_again_as_they_are(study, capsys):
     folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=768, b30720=384))
 
     found = asks(proposals(capsys, folder), "The best warmup grows with the batch")
 
-    assert found["repeats"].startswith("BatchNorm span 384 at batch 30,720")
-    assert found["why"].endswith(", all with bn_span=768")
-    specs = specs_of(found["commands"])
-    assert {(spec.config.batch, spec.bn_span) for spec in specs} == {(7680, 768), (30720, 768)}
-
-
-def test_a_span_above_the_limit_of_micro_batches_is_possible(study, capsys):
-    folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=1536, b30720=3072))
-
-    found = asks(proposals(capsys, folder), "The best warmup grows with the batch")
-
-    assert {spec.bn_span for spec in specs_of(found["commands"])} == {1536}
-
-
-def test_batches_without_a_common_span_are_told_so(study):
-    runs = load_runs(study(lambda b, w: 0.8, batches=(1000, 7680)))
-    of = with_spans(runs, b1000=500, b7680=768).groupby("global_batch")
-    arms = [Arm(f"batch {batch}", rows, config_of(rows.iloc[0])) for batch, rows in of]
-
-    found = propose_runs(arms, (), proposal.Proposal(question="Is it so", why="made alike"))
-
-    assert not found.configs
-    assert found.why == (
-        "bn_span must be one number in all that is compared; got 500, 768, and none of them is "
-        "possible at every batch. Choose a divisor of all batches"
+    assert not found["commands"]
+    assert found["why"] == (
+        "all that is compared must have one BatchNorm span, and run again with it; got bn_span "
+        "384, 768. Choose a divisor of all batches"
     )
 
 
@@ -433,12 +411,12 @@ def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
 
     found = proposals(capsys, study(lambda b, w: 0.8, seeds=1, change=old))
 
-    one = asks(found, "At 7,680, training without warmup is worst")
-    assert one["commands"] == []
-    assert one["why"].startswith("such runs are not possible: perturbation must")
+    asked = asks(found, "At 7,680, training without warmup is worst")
+    assert asked["commands"] == []
+    assert asked["why"].startswith("such runs are not possible: perturbation must")
 
 
 def test_rates_that_are_compared_are_not_said_to_be_apart(study, capsys):
     found = proposals(capsys, study(lambda b, w: 0.8 + w / 100, change=rates))
 
-    assert not any("are not compared" in one["question"] for one in found)
+    assert not any("are not compared" in asked["question"] for asked in found)
