@@ -32,6 +32,9 @@ _Numbers = Annotated[
 ]
 
 
+_OPTIONAL = {"lightning_modules.data.small_images.SmallImages": ["drawn_from"]}  # not in conf/
+
+
 class _OurSettings(Settings, extra="allow"):
     """The settings of our data sets and models; a name means the same in each that has it.
 
@@ -44,6 +47,7 @@ class _OurSettings(Settings, extra="allow"):
     depth: Count = 1
     distinct: Count = 1
     download: Switch = False
+    drawn_from: Count | None = None
     flip: Switch = False
     head_std: NotNegative | None = None
     heads: Count = 1
@@ -105,6 +109,7 @@ def _wrong_names(key: str, group: Component) -> list[str]:
     if group.target not in options:
         return []
     known = options[group.target]
+    allowed = [*known, *_OPTIONAL.get(group.target, [])]
     others = set[str]().union(*options.values()) - {*known}
     is_complete = is_ours(group.target) and key in _OurGroups.model_fields
     what = group.target.rpartition(".")[2]
@@ -115,8 +120,8 @@ def _wrong_names(key: str, group: Component) -> list[str]:
         if is_complete and name not in group.settings
     ]
     for name, value in group.settings.items():
-        if name in others or (is_complete and name not in known):
-            hint = did_you_mean(name, known, f"{key}.") or f"Its settings: {', '.join(known)}."
+        if name in others or (is_complete and name not in allowed):
+            hint = did_you_mean(name, allowed, f"{key}.") or f"Its settings: {', '.join(allowed)}."
             got = f"got {key}.{name}={as_typed(value)}"
             found.append(f"{key}.{name} must be a setting of {what}; {got}. {hint}")
     return found

@@ -1,7 +1,11 @@
 """Settings of our models and data that none of them can have are refused by the plan."""
 
+import inspect
+import pkgutil
+
 import pytest
 
+from sweeper.planning import component_settings
 from sweeper.planning.plan import plan
 from sweeper.store.ledger import Ledger
 
@@ -61,3 +65,13 @@ def test_a_library_s_class_may_be_given_settings_that_conf_does_not_have(grid, r
 )
 def test_the_least_size_is_not(grid, results, words):
     assert plan(grid(*words.split()), Ledger(results)).specs
+
+
+def test_every_setting_that_our_classes_have_is_known():
+    for group in ("data", "model"):
+        for target, known in component_settings._options(group).items():
+            if target == "???":  # the user's own
+                continue
+            names = inspect.signature(pkgutil.resolve_name(target)).parameters
+            optional = component_settings._OPTIONAL.get(target, [])
+            assert {*names} == {*known, *optional}, target
