@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -98,24 +98,23 @@ def complete_config(config: Config) -> Config:
 
 
 def _defaults(config: Config) -> Config:
-    own = not is_ours(config.get("module", {}).get("_target_", "sweeper."))
-    return compose("module/own" if own else "module/classifier")
+    is_own = not is_ours(config.get("module", {}).get("_target_", "sweeper."))
+    return _compose("own" if is_own else "classifier")
 
 
 @cache
-def compose(*files: str) -> Config:
-    """The settings of conf/config.yaml and of further files of conf/, the last ones first."""
-    layers = [_read(name) for name in ("config", *files)]
-    layers = [{"module": layer} if "_target_" in layer else layer for layer in layers]
+def _compose(module: str) -> Config:
+    """The settings of conf/config.yaml with a file of the group `module`."""
+    layer = _read(f"module/{module}")
+    layers = [_read("config"), {"module": layer} if "_target_" in layer else layer]
     settings: Config = {}
+    for default in [entry for layer in layers for entry in layer.get("defaults", ())]:
+        for key, choice in default.items() if isinstance(default, dict) else ():
+            group = key.removeprefix("override /")
+            if group != "module" and "hydra" not in group:
+                settings[group] = choice and group_settings(group, choice)
     for layer in layers:
-        for default in layer.get("defaults", ()):
-            for key, choice in default.items() if isinstance(default, dict) else ():
-                group = key.removeprefix("override /")
-                if group != "module" and "hydra" not in group:
-                    settings[group] = choice and group_settings(group, choice)
-    for layer in layers:
-        settings = _merge(settings, {k: v for k, v in layer.items() if k not in _NO_SETTINGS})
+        settings |= {key: value for key, value in layer.items() if key not in _NO_SETTINGS}
     return settings
 
 
@@ -134,15 +133,6 @@ def group_settings(group: str, choice: str) -> Config:
 def _read(name: str) -> Config:
     text = (CONFIG_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
     return yaml.load(text, _LOADER)
-
-
-def _merge(first: Mapping[str, Any], then: Mapping[str, Any]) -> Config:
-    both = {**first}
-    for key, value in then.items():
-        was = both.get(key)
-        is_part = isinstance(value, dict) and isinstance(was, dict)
-        both[key] = _merge(cast("Config", was), cast("Config", value)) if is_part else value
-    return both
 
 
 def _constant_words(config: Config) -> Iterator[str]:

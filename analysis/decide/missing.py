@@ -1,19 +1,17 @@
 """Points of a paper that were not run, with commands that train them in the runs' own settings."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analysis.decide.arms import config_of, paper_arms
-from analysis.decide.command import Config, compose, sweep_commands
+from analysis.decide.arms import paper_arms
+from analysis.decide.command import Config, sweep_commands
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.grid import Point, missing_points
 from analysis.papers.paper import IMAGENET_EXAMPLES, nearest_runs, own_batch, place_runs
 from analysis.tables.which_runs import ended
 from sweeper.spec.run_spec import stored_run_spec
-
-#: Keys of the config that a recipe of an optimizers' study sets.
-_RECIPE_KEYS = (*limit2020.RECIPE, "warmup", "lr_rule")
 
 
 def describe_missing(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
@@ -38,7 +36,7 @@ def describe_missing(name: str, runs: pd.DataFrame, results: str) -> Iterator[st
 
 
 def _describe_missing_optimizers(runs: pd.DataFrame, results: str) -> Iterator[str]:
-    """The same for each optimizer of You et al. 2020 that lacks batches of the preset's grid."""
+    """The optimizers of You et al. 2020 that lack batches of the preset, which runs what lacks."""
     shown = limit2020.by_optimizer(runs)
     first = shown.iloc[0]
     is_small = bool(shown["twin_of"].notna().any())
@@ -48,21 +46,19 @@ def _describe_missing_optimizers(runs: pd.DataFrame, results: str) -> Iterator[s
             f"are of {first['data']} and have no twin_of."
         )
         return
-    preset = f"{limit2020.EXPERIMENT}_small" if is_small else limit2020.EXPERIMENT
     examples = int(shown["num_train_examples"].max()) if is_small else IMAGENET_EXAMPLES
     gaps = limit2020.missing_points(shown)
     for optimizer in limit2020.OPTIMIZERS:
         batches = [own_batch(batch, examples) for batch, name in gaps if name == optimizer]
-        if not batches:
-            continue
-        there = shown[shown["optimizer"] == optimizer]
-        like = config_of(there.iloc[0] if len(there) else first)
-        if not len(there):
-            files = ("module/classifier", f"experiment/{preset}", f"recipe/{preset}_{optimizer}")
-            like |= {key: compose(*files)[key] for key in _RECIPE_KEYS}
-        wanted = {f"batch {b:,}": {**like, "batch": b} for b in batches}
-        lacks = f"lacks {optimizer} at batch {', '.join(f'{batch:,}' for batch in batches)}."
-        yield "\n  ".join([lacks, *_to_run(wanted, (), shown, results)])
+        if batches:
+            yield f"lacks {optimizer} at batch {', '.join(f'{batch:,}' for batch in batches)}."
+    if gaps:
+        preset = f"{limit2020.EXPERIMENT}{'_small' * is_small}"
+        folder = shlex.quote(f"results={results}")
+        yield (
+            "To run them, add the settings in which these runs differ from the preset to:\n"
+            f"  python -m sweeper -m +experiment={preset} {folder}"
+        )
 
 
 def _to_run(

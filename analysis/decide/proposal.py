@@ -9,7 +9,6 @@ from typing import Any
 from analysis.decide.arms import Arm, compare_settings, repeat_alike
 from analysis.decide.command import Config
 from analysis.decide.expected import UNKNOWN, Interval, interval_width
-from analysis.decide.priced_runs import NOTHING, Priced
 from sweeper.spec.sentences import several
 from sweeper.store.row import git_commit
 
@@ -29,7 +28,9 @@ class Proposal:
         expected: the one after these runs; nan if it is not known.
         unit: of both.
         repeats: why all that is compared is run again, in a folder of its own; empty if it is not.
-        priced: what the runs are and cost.
+        run_ids: of the runs to add.
+        device_hours: that they take; None if the time of a run is not known [hours].
+        cost: device-hours times the price of one; None without a price or a time.
         commands: that train them.
         settles: the other open questions that need no more than these runs.
     """
@@ -41,7 +42,9 @@ class Proposal:
     expected: Interval = UNKNOWN
     unit: str = ""
     repeats: str = ""
-    priced: Priced = NOTHING
+    run_ids: frozenset[str] = frozenset()
+    device_hours: float | None = None
+    cost: float | None = None
     commands: Sequence[str] = ()
     settles: Sequence[str] = ()
 
@@ -69,7 +72,7 @@ def proposals_text(proposals: Sequence[Proposal]) -> Iterator[str]:
     if undecided := [proposal for proposal in proposals if not proposal.commands]:
         rest = [f"  {p.question}\n    {'; '.join(_summary(p))}" for p in undecided]
         yield "\n".join(["Not decided by any proposed run:", *rest])
-    if any(proposal.configs and proposal.priced.device_hours is None for proposal in some):
+    if any(proposal.configs and proposal.device_hours is None for proposal in some):
         yield (
             "Where the time is not known, no run of the same kind has finished on this device in "
             "the folder: `sweeper plan --probe` with the command's overrides measures it."
@@ -100,12 +103,11 @@ def _lines(proposal: Proposal) -> Iterator[str]:
 
 def _summary(proposal: Proposal) -> Iterator[str]:
     """What the runs cost and are for, and how narrow they make the interval."""
-    priced = proposal.priced
     cost = "time not known"
-    if priced.device_hours is not None:
-        money = f", cost {priced.cost:.2f}" if priced.cost else ""
-        cost = f"{priced.device_hours:.3g} device-hours{money}"
-    runs = several(len(priced.run_ids), "run")
+    if proposal.device_hours is not None:
+        money = f", cost {proposal.cost:.2f}" if proposal.cost else ""
+        cost = f"{proposal.device_hours:.3g} device-hours{money}"
+    runs = several(len(proposal.run_ids), "run")
     yield f"{runs}, {cost}: {proposal.why}" if proposal.configs else proposal.why
     now, then = interval_width(proposal.now), interval_width(proposal.expected)
     if isnan(then):
@@ -127,11 +129,11 @@ def as_json(proposals: Sequence[Proposal]) -> list[dict[str, Any]]:
         {
             "question": proposal.question,
             "why": proposal.why,
-            "runs": len(proposal.priced.run_ids),
-            "run_ids": sorted(proposal.priced.run_ids),
+            "runs": len(proposal.run_ids),
+            "run_ids": sorted(proposal.run_ids),
             "commands": list(proposal.commands),
-            "device_hours": proposal.priced.device_hours,
-            "cost": proposal.priced.cost,
+            "device_hours": proposal.device_hours,
+            "cost": proposal.cost,
             "interval": [number(end) for end in proposal.now],
             "width": number(interval_width(proposal.now)),
             "expected_width": number(interval_width(proposal.expected)),

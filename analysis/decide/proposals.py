@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -9,14 +10,19 @@ from analysis.decide.claims import open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
 from analysis.decide.edges import Edge, find_edges, propose_longer_grid
 from analysis.decide.expected import UNKNOWN
-from analysis.decide.priced_runs import Prices
 from analysis.decide.proposal import Proposal
 from analysis.papers import limit2020
 from analysis.papers.judge import Judged
 from analysis.tables.comparable_runs import AXES, group_comparable
+from analysis.tables.configs import stored_configs
 from analysis.tables.metric import Measured
 from analysis.tables.which_runs import ended
+from sweeper.planning.seconds import Speeds
+from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import Device
+from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import several
+from sweeper.store.ledger import Ledger
 
 #: Most seeds per point that are proposed, if no other number is asked for.
 MOST_SEEDS = 50
@@ -38,21 +44,28 @@ def propose(
     Args:
         measured: the runs, with their metric.
         judged: papers' claims on them.
-        price: of a device-hour.
+        price: of a device-hour; None for that of the runs.
         most_seeds: of a point.
-
     """
-    prices = Prices.at(measured.runs, price)
-    if not len(ended(measured.runs)):
-        question = f"None of {several(len(measured.runs), 'run')} has a result"
+    runs = measured.runs
+    if not len(ended(runs)):
+        question = f"None of {several(len(runs), 'run')} has a result"
         return [Proposal(question=question, why="`sweeper status` says what became of them")]
     found = [propose_for_claim(claim, most_seeds) for claim in open_claims(judged)]
     by_end: dict[tuple[str, bool], list[Edge]] = {}
     for edge in find_edges(measured):
         by_end.setdefault((edge.key, edge.is_upper), []).append(edge)
     found += [propose_longer_grid(edges) for edges in by_end.values()]
-    priced = [_add_commands(proposal, prices) for proposal in found]
-    return [*_rank(priced), *_name_groups(measured.runs, judged)]
+    if price is None:
+        prices = (config.settings.get("price") for config in stored_configs(runs))
+        price = next((known for known in prices if isinstance(known, int | float)), None)
+    if any(proposal.configs for proposal in found):
+        results, kinds = str(runs["results"].mode().iloc[0]), runs["device_kind"].dropna()
+        kind = str(kinds.mode().iloc[0]) if len(kinds) else "cpu"
+        speeds = Speeds(Ledger(Path(results)), Device(kind=kind))
+        failed = set(runs.loc[runs["outcome"] == Outcome.FAILED, "run_id"])
+        found = [_add_commands(proposal, results, speeds, price, failed) for proposal in found]
+    return [*_rank(found), *_name_groups(runs, judged)]
 
 
 def _name_groups(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Proposal]:
@@ -62,34 +75,45 @@ def _name_groups(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Propo
     """
     has_recipes = any(j.paper == limit2020.NAME and j.is_asked for j in judged)
     groups = group_comparable(runs, (*AXES, *(limit2020.RECIPE if has_recipes else ("base_lr",))))
-    if len(groups) < 2:
-        return
-    named = [f"{group.name} ({several(len(group.runs), 'run')})" for group in groups]
-    if len(named) > _MOST_NAMED:
-        named = [*named[:_MOST_NAMED], f"and {len(named) - _MOST_NAMED} more"]
-    yield Proposal(
-        question=f"Runs of {len(groups)} groups are not compared: {', '.join(named)}",
-        why=(
-            "each question is about one group; what is to be compared must be alike in all "
-            "settings but those in question"
-        ),
-    )
+    if len(groups) > 1:
+        named = [f"{group.name} ({several(len(group.runs), 'run')})" for group in groups]
+        if more := named[_MOST_NAMED:]:
+            named = [*named[:_MOST_NAMED], f"and {len(more)} more"]
+        yield Proposal(
+            question=f"Runs of {len(groups)} groups are not compared: {', '.join(named)}",
+            why="only runs that are alike in all settings but those in question are compared",
+        )
 
 
-def _add_commands(proposal: Proposal, prices: Prices) -> Proposal:
-    """The proposal with what its runs cost and the commands that train them, if possible."""
+def _add_commands(
+    proposal: Proposal, results: str, speeds: Speeds, price: float | None, failed: set[str]
+) -> Proposal:
+    """The proposal with what its runs cost and the commands that train them, if possible.
+
+    Args:
+        proposal: without them.
+        results: the folder of the existing runs.
+        speeds: of runs in it.
+        price: of a device-hour.
+        failed: runs that have failed, and are not tried again unless asked.
+    """
     if not proposal.configs:
         return proposal
-    folder = f"{prices.results.rstrip('/')}_again" if proposal.repeats else prices.results
     try:
-        priced = prices.of(proposal.configs)
-        is_again = not proposal.repeats and prices.have_failed(priced.run_ids)
+        specs = {spec.run_id: spec for spec in map(stored_run_spec, proposal.configs)}
     except ValueError as error:  # of settings that this version does not have, or no layout
         why = f"such runs are not possible: {str(error).splitlines()[0]}"
         return replace(proposal, configs=(), why=why, expected=UNKNOWN)
+    known = [(speeds.of(spec), spec.split.world_size) for spec in specs.values()]
+    hours = [seconds.total * ranks / 3600 for seconds, ranks in known if seconds]
+    device_hours = sum(hours) if len(hours) == len(known) else None
+    is_again = not proposal.repeats and not failed.isdisjoint(specs)
+    folder = f"{results.rstrip('/')}_again" if proposal.repeats else results
     return replace(
         proposal,
-        priced=priced,
+        run_ids=frozenset(specs),
+        device_hours=device_hours,
+        cost=device_hours * price if device_hours is not None and price else None,
         commands=sweep_commands(proposal.configs, folder, *["retry=failed"] * is_again),
     )
 
@@ -98,22 +122,22 @@ def _rank(found: Sequence[Proposal]) -> list[Proposal]:
     """Proposals in order; those with the same runs are merged into the first."""
     first: dict[tuple[frozenset[str], str], Proposal] = {}
     for i, proposal in enumerate(found):
-        run_ids = proposal.priced.run_ids
+        run_ids = proposal.run_ids
         settled = [
             other.question
             for other in found
             if other is not proposal
             and other.configs
-            and other.priced.run_ids <= run_ids
+            and other.run_ids <= run_ids
             and bool(other.repeats) == bool(proposal.repeats)
         ]
         key = run_ids, "" if proposal.configs else str(i)
         first.setdefault(key, replace(proposal, settles=settled))
     merged = list(first.values())
-    are_known = None not in [p.priced.device_hours for p in merged if p.configs]
+    are_known = None not in [p.device_hours for p in merged if p.configs]
 
     def order(proposal: Proposal) -> tuple[bool, bool, float]:
-        cost = proposal.priced.device_hours if are_known else len(proposal.priced.run_ids)
+        cost = proposal.device_hours if are_known else len(proposal.run_ids)
         num_settled = 1 + len(proposal.settles)
         return not proposal.commands, not proposal.configs, -num_settled / (cost or 1)
 

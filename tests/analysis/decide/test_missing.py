@@ -121,33 +121,17 @@ def test_the_command_for_a_twin_is_in_the_twins_numbers(grid):
     assert command.endswith(" base_lr=0.2 batch=1200 warmup=0,0.5,1,2 seed=0,1 results=r")
 
 
-def optimizers(grid, *words: str) -> list[str]:
-    small = ("+experiment=limit2020_small", "+recipe=limit2020_small_nesterov")
-    runs = study(grid, *small, "batch=2500,50000", "seed=0,1,2", *words)
-    return list(describe_missing("limit2020", runs, "r"))
-
-
-def test_the_twin_of_an_optimizers_study_is_run_in_its_own_numbers(grid):
+def test_what_a_twin_of_an_optimizers_study_lacks_is_run_by_its_preset(grid):
     """2,500 to 50,000 of 50,000 images are 20 to 1 steps an epoch."""
-    nesterov, lars, _ = optimizers(grid)
+    small = ("+experiment=limit2020_small", "+recipe=limit2020_small_nesterov")
+    runs = study(grid, *small, "batch=2500,50000", "seed=0,1,2")
 
-    assert nesterov.splitlines()[0] == "lacks nesterov at batch 5,000, 10,000, 25,000."
-    assert "optimizer=nesterov lr_rule=sqrt schedule=you2017 base_batch=2500 " in nesterov
-    assert nesterov.endswith(" base_lr=1 batch=5000,10000,25000 warmup=20 seed=0,1,2 results=r")
-    assert "optimizer=lars lr_rule=sqrt schedule=you2017 base_batch=2500 " in lars
-    assert " base_lr=5 batch=2500,5000,10000,25000,50000 warmup=20 " in lars
+    nesterov, lars, lamb, command = describe_missing("limit2020", runs, "r")
 
-
-def test_an_optimizer_is_added_with_the_epochs_of_the_others(grid):
-    for line in optimizers(grid, "epochs=40"):
-        assert {spec.epochs for spec in specs(line.splitlines()[-1])} == {40}
-
-
-def test_a_recipe_that_does_not_fit_the_epochs_is_no_command(grid):
-    lars = optimizers(grid, "epochs=21")[1]
-
-    assert {spec.epochs for spec in specs(lars.splitlines()[-1])} == {21}
-    assert not any("python" in line for line in optimizers(grid, "epochs=6", "warmup=2")[1:])
+    assert nesterov == "lacks nesterov at batch 5,000, 10,000, 25,000."
+    assert lars == "lacks lars at batch 2,500, 5,000, 10,000, 25,000, 50,000."
+    assert lamb.startswith("lacks lamb at batch 2,500, ")
+    assert command.endswith("\n  python -m sweeper -m +experiment=limit2020_small results=r")
 
 
 def test_no_run_on_imagenet_is_proposed_for_runs_of_other_data(grid):
