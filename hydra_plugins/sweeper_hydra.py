@@ -73,9 +73,9 @@ class LocalLauncher(RunLauncher):
 
     def _checked(self) -> "LocalSettings":
         from sweeper.launch.local.slots import LocalSettings
-        from sweeper.spec.sentences import checked
+        from sweeper.spec.sentences import read_model
 
-        return checked(LocalSettings, self._settings, "hydra.launcher.")
+        return read_model(LocalSettings, self._settings, "hydra.launcher.")
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Execute runs here; see `sweeper.launch.local.launcher.run_here`."""

@@ -13,7 +13,7 @@ import yaml
 from sweeper import CONFIG_FOLDER
 from sweeper.planning.exchange import Places
 from sweeper.spec.hardware import Hardware
-from sweeper.spec.sentences import checked
+from sweeper.spec.sentences import read_model
 from sweeper.spec.values import Count, Price, Settings
 
 
@@ -69,7 +69,7 @@ def read_cluster(name: str, folders: Sequence[Path] = ()) -> Cluster:
         )
         raise ValueError(msg)
     try:
-        preset = checked(_Preset, given)
+        preset = read_model(_Preset, given)
     except ValueError as error:
         msg = f"{path}: {error}"
         raise ValueError(msg) from error

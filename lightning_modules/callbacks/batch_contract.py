@@ -12,7 +12,7 @@ from lightning_modules.gradients.rank_states import all_reduce, gather_states, o
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
-from sweeper.spec.trainer_settings import refused_callback
+from sweeper.spec.trainer_settings import why_refused
 
 
 class BatchContractBroken(Exception):
@@ -52,7 +52,7 @@ class BatchContract(AfterSteps):
         """
         for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             kinds = [kind.__name__ for kind in type(callback).__mro__]
-            if (msg := refused_callback(kinds, type(callback).__name__)) is not None:
+            if (msg := why_refused(kinds, type(callback).__name__)) is not None:
                 raise ValueError(msg)
 
     def on_train_batch_end(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sweeper.spec.import_path import imported
+from sweeper.spec.import_path import import_callable
 
 #: The label that PyTorch's losses ignore and Hugging Face's collators pad with.
 _IGNORED = -100
@@ -22,11 +22,11 @@ def item_count(loss_items: str) -> Callable[[Any], float]:
             are counted; of other integers, those that are not -100.
 
     Raises:
-        ValueError: if the function cannot be imported.
+        ValueError: if the function cannot be import_callable.
     """
     if "." not in loss_items:
         return lambda batch: _without_padding(batch, loss_items)
-    function = imported(loss_items, "loss_items")
+    function = import_callable(loss_items, "loss_items")
     return lambda batch: _checked(function(batch), loss_items)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from lightning_modules.data.folder import FolderImages, check_classes
 from lightning_modules.data.labels import check_count
 from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
-from sweeper.spec.sentences import checked
+from sweeper.spec.sentences import read_model
 from sweeper.spec.values import Count, Settings, Switch, Text
 
 #: A folder with more images is counted only by its runs, as listing it takes long.
@@ -116,7 +116,7 @@ def counted(data: Mapping[str, Any]) -> dict[str, Any]:
     kind = _ON_DISK.get(str(data.get("_target_")))
     if kind is None:
         return dict(data)
-    found = checked(kind, data, "data.").counts()
+    found = read_model(kind, data, "data.").counts()
     for key, number in found.items():
         if data.get(key) is not None:
             check_count(key, data[key], number, data["root"])

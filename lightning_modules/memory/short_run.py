@@ -79,7 +79,7 @@ def short_spec(
         if key in comm_hook:  # on one rank, without the steps of plain all-reduce at the start
             comm_hook[key] = value
     spec = run_spec(
-        config.replaced(
+        config.with_changes(
             accelerator="cpu",
             precision={"16-mixed": "bf16-mixed"}.get(config.precision, config.precision),
             batch=batch,

@@ -24,7 +24,7 @@ from lightning_modules.modules.item_findings import of_order, of_passes
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
-from sweeper.spec.import_path import imported
+from sweeper.spec.import_path import import_callable
 from sweeper.upstream.one_lightning import unite
 from sweeper.upstream.torchs import record_seeds
 
@@ -44,7 +44,7 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
     """
     group = component.group if isinstance(component, Component) else dict(component)
     target = group["_target_"]
-    parameters = inspect.signature(imported(target, "_target_")).parameters
+    parameters = inspect.signature(import_callable(target, "_target_")).parameters
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     group |= {key: more[key] for key in more if key in parameters and key not in group}
     if "num_train_examples" not in parameters and not takes_all:
@@ -96,7 +96,7 @@ def _check_key(
         ValueError: if the target is such a class.
     """
     target = component.target if isinstance(component, Component) else component["_target_"]
-    found = imported(target, f"{key}._target_")
+    found = import_callable(target, f"{key}._target_")
     if isinstance(found, type) and issubclass(found, of_other):
         msg = (
             f"{key}._target_ must name your {key}; got {target}, a {of_other.__name__}, which is "
@@ -246,4 +246,4 @@ def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], Indices
     return {"num_train_examples": examples.num_train_examples}, examples.order(0)
 
 
-unite()  # before anything of the user's is imported
+unite()  # before anything of the user's is import_callable

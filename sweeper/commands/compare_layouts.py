@@ -49,9 +49,9 @@ def main(arguments: Sequence[str]) -> int:
             )
             raise ValueError(msg)
         spec = planned.specs[0]
-        config = spec.config.replaced(epochs=1, warmup=0, num_nodes=1)
+        config = spec.config.with_changes(epochs=1, warmup=0, num_nodes=1)
         layouts, left_out = _feasible(config, options.layouts, ledger.results)
-        configs = [config.replaced(precision=one) for one in options.precision.split(",")]
+        configs = [config.with_changes(precision=one) for one in options.precision.split(",")]
     except ValueError as error:
         return refuse(error)
     console = text_console()
@@ -98,7 +98,7 @@ def compare(
     """Train an epoch on each layout and compare with the first; ValueError if one fails."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
         changes = {"precision": precision, "keep_checkpoint": True}
-        configs = [config.replaced(**layout, **changes) for layout in layouts]
+        configs = [config.with_changes(**layout, **changes) for layout in layouts]
         trained = [
             _train(one, Ledger(Path(folder) / str(index)), f"{index + 1} of {len(layouts)}")
             for index, one in enumerate(configs)
@@ -180,7 +180,7 @@ def _feasible(
             left_out.append(f"{layout}: batch={config.batch} is no multiple of {parts}.")
         elif changes not in feasible:
             try:
-                list(map(run_spec, add_facts([config.replaced(**changes).resolved], results)))
+                list(map(run_spec, add_facts([config.with_changes(**changes).resolved], results)))
             except ValueError as error:
                 left_out.append(f"{layout}: {error}")
             else:

@@ -111,7 +111,7 @@ def with_predictions(specs: Sequence[RunSpec], speeds: Speeds) -> list[RunSpec]:
     """The runs with their predicted times, if known, which their rows will record."""
     known = [speeds.of(spec) for spec in specs]
     return [
-        spec.with_predicted(seconds.predicted if seconds else None)
+        spec.with_facts(predicted=seconds.predicted if seconds else None)
         for spec, seconds in zip(specs, known, strict=True)
     ]
 
@@ -144,7 +144,9 @@ class Predictions:
 def with_prediction(task: Task, speeds: Speeds) -> Task:
     """The task with its run's predicted time, if known; an earlier prediction is kept."""
     seconds = None if task.spec.facts.predicted else speeds.of(task.spec)
-    return replace(task, spec=task.spec.with_predicted(seconds.predicted)) if seconds else task
+    return (
+        replace(task, spec=task.spec.with_facts(predicted=seconds.predicted)) if seconds else task
+    )
 
 
 def account_of(planned: Plan, ledger: Ledger) -> Account | None:

@@ -12,7 +12,7 @@ from sweeper.launch.local.readiness import count_data
 from sweeper.spec.config import Component, is_ours, run_config
 from sweeper.spec.guarantee_names import OF_MICRO_BATCHES, held
 from sweeper.spec.identity import targets
-from sweeper.spec.sentences import checked, several
+from sweeper.spec.sentences import read_model, several
 from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import if_allowed, publish_json
@@ -60,7 +60,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     Raises:
         ValueError: with a line for each wrong value.
     """
-    checked(_Project, config)
+    read_model(_Project, config)
     run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
 
 
@@ -69,7 +69,7 @@ def _count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     known: dict[str, Config] = {}
     found: list[Config] = []
     for config in configs:
-        checked(_Project, config)
+        read_model(_Project, config)
         data = config["data"]
         if None in data.values() and is_ours(data["_target_"]):
             key = json.dumps(data, sort_keys=True)

@@ -23,7 +23,7 @@ from sweeper.commands.unknown_keys import (
 )
 from sweeper.spec.config import RunConfig
 from sweeper.spec.outcomes import BAD_INPUT
-from sweeper.spec.sentences import listed, printable
+from sweeper.spec.sentences import grid_values, printable
 
 #: Errors raised by Hydra and by users' config files.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
@@ -156,7 +156,7 @@ def unreadable(word: str, reason: str) -> str:
         remedy = "Put no spaces around = or between values: batch=256,512."
     elif value.startswith("="):
         remedy = f"Write one =: {key}={value.lstrip('=')}."
-    elif values := listed(value):
+    elif values := grid_values(value):
         remedy = f"Separate values by commas alone: {key}={values}."
     elif not value.strip() or value.strip().endswith(",") or value.startswith(","):
         remedy = f"Separate values by one comma each, without spaces: {key}=A,B."

@@ -17,7 +17,7 @@ from sweeper.commands.sweep import Launch, guard, set_aside_and_report, take_in
 from sweeper.console.live import LiveTable, live_table
 from sweeper.launch.local.slots import this_device
 from sweeper.planning.budget import check_budget, left_hours, spent_hours
-from sweeper.planning.code_changes import check_code, of_code
+from sweeper.planning.code_changes import check_code, describe_changes
 from sweeper.planning.plan import Event, Plan, Task, claim_tasks, plan
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
@@ -61,9 +61,9 @@ def run_sequential(
     ledger.prepare()
     keys = [arm.name.partition("=")[0] for arm in question.arms][:1]
     with live_table([], ledger, keys) as table:
-        if code := of_code(planned.changes, options["code"]):
+        if code := describe_changes(planned.changes, options["code"]):
             table.say(code)
-        for line in (*planned.distinct_warnings, *planned.of_repeats):
+        for line in (*planned.distinct_warnings, *planned.repeat_notes):
             table.say(line)
         study.introduce(table)
         questions.record_question(record, question, looks, answer=None)

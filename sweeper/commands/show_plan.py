@@ -24,7 +24,7 @@ from sweeper.console.printing import note, say, text_console
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, this_machine
-from sweeper.planning.code_changes import of_code
+from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.outcomes import DONE
@@ -221,12 +221,12 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
-    for text in (*planned.of_repeats, *warnings):
+    for text in (*planned.repeat_notes, *warnings):
         console.print(text)
     for sentence in dict.fromkeys(map(guarantees, kinds)):
         if sentence:
             console.print(sentence)
-    if said := of_code(planned.changes, planned.specs[0].config.code):
+    if said := describe_changes(planned.changes, planned.specs[0].config.code):
         console.print(said)
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{several(len(lines), 'run')}, {new:,} of them new. Nothing was started.")

@@ -33,9 +33,17 @@ from sweeper.console.live import LiveTable, live_table
 from sweeper.console.printing import note, of_os_error
 from sweeper.launch.imports import TRAINER_PREFIX
 from sweeper.planning.budget import Account
-from sweeper.planning.code_changes import of_code
-from sweeper.planning.order import by_information
-from sweeper.planning.plan import Event, LazyTasks, Plan, Task, Tasks, claim_tasks, plan
+from sweeper.planning.code_changes import describe_changes
+from sweeper.planning.plan import (
+    Event,
+    LazyTasks,
+    Plan,
+    Task,
+    Tasks,
+    claim_tasks,
+    order_by_information,
+    plan,
+)
 from sweeper.spec.outcomes import DONE, INTERRUPTED, RUN_FAILED
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -153,9 +161,9 @@ def run_sweep(
     predictions = Predictions(ledger)
     tasks = [*_predicted(claim_tasks(planned, ledger, **options), predictions)]
     if settings.get("order") == "information" and len(tasks) > 1:
-        tasks = by_information(tasks)
+        tasks = order_by_information(tasks)
     with live_table(planned.specs, ledger) as table:
-        if said := of_code(planned.changes, settings.get("code")):
+        if said := describe_changes(planned.changes, settings.get("code")):
             table.say(said)
         _introduce(planned, tasks, table)
         offered = LazyTasks(tasks, _predicted(tasks, predictions))
@@ -261,7 +269,7 @@ def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable) -> None:
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
         names = ", ".join(ignored)
         table.say(f"Warning: runs ignore the environment's {names}. Use trainer.KEY=VALUE.")
-    for line in planned.of_repeats:
+    for line in planned.repeat_notes:
         table.say(line)
     to_run = {task.spec.run_id for task in tasks}
     if early := len(planned.early & to_run):

@@ -44,38 +44,37 @@ def code_changes(
     if not tops:
         return {}
     code = {found: own_code(found) for found in set(tops.values())}
-    made = _made_by(tops, ended, ledger)
     return {
         run_id: CodeChange(
-            files=_differences(stored_code(digest, ledger.results), code[tops[run_id]]),
+            files=_describe_differences(stored_code(digest, ledger.results), code[tops[run_id]]),
             is_held=is_held,
         )
-        for run_id, (digest, is_held) in made.items()
+        for run_id, (digest, is_held) in _trained_codes(tops, ended, ledger).items()
         if digest != code_hash(code[tops[run_id]])
     }
 
 
-def _made_by(
+def _trained_codes(
     run_ids: Collection[str], ended: Mapping[str, RowFile], ledger: Ledger
 ) -> dict[str, tuple[str | None, bool]]:
     """The code hash of each run to consider, and whether it is being trained."""
     results = {id for id in run_ids if id in ended and ended[id].outcome.is_result}
     rows = ledger.rows(results, ["code_hash"]) if results else {}
-    made = {run_id: (row["code_hash"], False) for run_id, row in rows.items()}
+    codes = {run_id: (row["code_hash"], False) for run_id, row in rows.items()}
     for run_id in run_ids:
         last = ledger.last_attempt(run_id)
-        if last == 0 or (run_id in made and ended[run_id].attempt >= last):
+        if last == 0 or (run_id in codes and ended[run_id].attempt >= last):
             continue
         is_held = attempt_state(ledger, run_id, last) is Open.HELD
         digest = recorded_code(ledger.attempt_folder(run_id, last))
         if is_held and digest is None:  # it has only just begun
             continue
         if is_held or (ledger.run_folder(run_id) / CHECKPOINT).exists():
-            made[run_id] = (digest, is_held)
-    return made
+            codes[run_id] = (digest, is_held)
+    return codes
 
 
-def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
+def _describe_differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
     if not before:
         return ("unknown, as no sources were recorded",)
     changed = [path for path in now if path in before and before[path] != now[path]]
@@ -117,7 +116,7 @@ def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
         raise ValueError(msg)
 
 
-def of_code(changes: Changes, code: str | None) -> str | None:
+def describe_changes(changes: Changes, code: str | None) -> str | None:
     """A sentence on what happens to runs trained with other sources; None if there are none."""
     if not changes:
         return None

@@ -1,14 +1,12 @@
 """The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
-from sweeper.planning.component_settings import check_settings
-from sweeper.planning.names import check_names
+from sweeper.planning.components import check_names, check_settings
 from sweeper.spec.config import Component, RunConfig
 from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
@@ -61,7 +59,7 @@ class Plan:
         return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
 
     @property
-    def of_repeats(self) -> list[str]:
+    def repeat_notes(self) -> list[str]:
         """A sentence on points that are the same run as another; empty if there are none."""
         if not self.repeats:
             return []
@@ -130,13 +128,15 @@ def plan(
     Raises:
         ValueError: with a line per distinct mistake, if any point is impossible.
     """
-    specs, repeats = _runs_of(configs, ledger)
+    specs, repeats = _distinct_runs(configs, ledger)
     ended = sound_rows(ledger)
     new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
     check_settings(groups)
     named = {run_id: tuple(targets(spec.config.resolved)) for run_id, spec in specs.items()}
+    failed = {id for id in specs if id in ended and ended[id].outcome == Outcome.FAILED}
+    failed_rows = ledger.rows(failed, ["steps"]) if failed else {}
     fits = MemoryCache(ledger.results, device).fits(specs.values()) if device else {}
     return Plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
@@ -145,17 +145,17 @@ def plan(
         warnings=find_warnings([*specs.values()], {id: fit.fails for id, fit in fits.items()}),
         fits=fits,
         changes=code_changes(named, ended, ledger),
-        early=_failed_early(specs, ended, ledger),
+        early={run_id for run_id, row in failed_rows.items() if row["steps"] == 0},
     )
 
 
-def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
+def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
     """The runs of a grid by id, as their first points specify, and how many points repeat one."""
     specs, mistakes = dict[str, RunSpec](), Counter[str]()
-    repeats, noise_of = 0, measured_in(ledger)
+    repeats, noise_scales = 0, dict[str, float]()
     for config in configs:
         try:
-            spec = run_spec(with_measured_noise(config, noise_of))
+            spec = run_spec(_with_measured_noise(config, ledger, noise_scales))
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:
@@ -163,8 +163,8 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
-        times = {text: f" ({n} points of the grid)" * (n > 1) for text, n in mistakes.items()}
-        raise ValueError("\n".join(f"{text}{said}" for text, said in times.items()))
+        times = [f"{text}{f' ({n} points of the grid)' * (n > 1)}" for text, n in mistakes.items()]
+        raise ValueError("\n".join(times))
     if not specs:
         msg = (
             "the grid must have a point; an override has no value, such as range(0,0) or a glob "
@@ -175,11 +175,7 @@ def _runs_of(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSp
 
 
 def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Refuse two points with the same run id whose data folders or models differ.
-
-    Args:
-        first: the resolved config of a point.
-        other: the resolved config of another point with the same run id.
+    """Refuse two resolved configs with the same run id whose data folders or models differ.
 
     Raises:
         ValueError: for two data folders, or for two models with a module that reads neither.
@@ -269,15 +265,6 @@ def _groups(config: RunConfig) -> Iterator[tuple[str, Component]]:
         yield "optimizer", config.optimizer
 
 
-def _failed_early(
-    run_ids: Collection[str], ended: Mapping[str, RowFile], ledger: Ledger
-) -> Set[str]:
-    """The runs that failed before their first optimizer step: their rows have 0 steps."""
-    failed = {id for id in run_ids if id in ended and ended[id].outcome == Outcome.FAILED}
-    rows = ledger.rows(failed, ["steps"]) if failed else {}
-    return {run_id for run_id, row in rows.items() if row["steps"] == 0}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What happened since the last event.
@@ -297,15 +284,26 @@ class Event:
     is_stopping: bool = False
 
 
-def measured_in(ledger: Ledger) -> Callable[[str], float]:
-    """A function that gives the noise scale measured by a run, by id; each is looked up once.
+def _with_measured_noise(
+    config: Mapping[str, Any], ledger: Ledger, known: dict[str, float]
+) -> Mapping[str, Any]:
+    """The config with `lr_rule.noise_scale=measured` replaced by what an earlier run measured.
+
+    The number is part of the run's identity; the run that measured it is not.
+
+    Args:
+        config: of a point.
+        ledger: has the row of that run.
+        known: noise scales by run id, each looked up once.
 
     Raises:
-        ValueError: by that function, if the run has measured none.
+        ValueError: if that run has measured none.
     """
-
-    @cache
-    def noise_scale(run_id: str) -> float:
+    rule = config.get("lr_rule")
+    if not isinstance(rule, dict) or rule.get("noise_scale") != "measured":
+        return config
+    run_id = str(rule.get("measured_in") or "")
+    if run_id not in known:
         row = ledger.rows({run_id}, ["noise_scale"]).get(run_id) if run_id else None
         if row is None or row["noise_scale"] is None:
             msg = (
@@ -315,20 +313,44 @@ def measured_in(ledger: Ledger) -> Callable[[str], float]:
                 "+lr_rule.measured_in=RUN_ID."
             )
             raise ValueError(msg)
-        return row["noise_scale"]
+        known[run_id] = row["noise_scale"]
+    return {**config, "lr_rule": {**rule, "noise_scale": known[run_id]}}
 
-    return noise_scale
 
+def order_by_information(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks in the order in which they say most about the whole grid.
 
-def with_measured_noise(
-    config: Mapping[str, Any], noise_of: Callable[[str], float]
-) -> Mapping[str, Any]:
-    """The config with `measured` replaced by the number.
-
-    The number is part of the run's identity; the run that measured it is not.
+    By seed; within a seed the corners of the grid first, then points that halve the gaps. A curve
+    over all batches is complete as soon as the first seed is, and has its ends before that.
     """
-    rule = config.get("lr_rule")
-    if not isinstance(rule, dict) or rule.get("noise_scale") != "measured":
-        return config
-    measured = {**rule, "noise_scale": noise_of(str(rule.get("measured_in") or ""))}
-    return {**config, "lr_rule": measured}
+    ranks = information_ranks([task.spec for task in tasks])
+    return sorted(tasks, key=lambda task: ranks[task.spec.run_id])
+
+
+def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:
+    """By run id: the position of its seed, and after how many halvings of gaps it is reached."""
+    texts = {spec.run_id: {k: text for k, (text, _) in spec.words.items()} for spec in specs}
+    keys = dict.fromkeys(key for run in texts.values() for key in run if key != "seed")
+    depths = {key: _halvings([run.get(key) for run in texts.values()]) for key in keys}
+    seeds = list(dict.fromkeys(run["seed"] for run in texts.values()))
+    return {
+        run_id: (seeds.index(run["seed"]), sum(depths[key].get(run.get(key), 0) for key in keys))
+        for run_id, run in texts.items()
+    }
+
+
+def _halvings(values: Sequence[str | None]) -> dict[str | None, int]:
+    """By value, after how many halvings of gaps it is reached; empty if a value is not a number."""
+    try:
+        number_of = {value: float(value or "") for value in dict.fromkeys(values)}
+    except ValueError:
+        return {}
+    numbers = sorted(set(number_of.values()))
+    depths = {numbers[0]: 0, numbers[-1]: 0}
+    gaps = [(0, len(numbers) - 1, 1)]
+    for first, last, depth in gaps:
+        if last - first > 1:
+            middle = (first + last) // 2
+            depths[numbers[middle]] = depth
+            gaps += [(first, middle, depth + 1), (middle, last, depth + 1)]
+    return {value: depths[number] for value, number in number_of.items()}

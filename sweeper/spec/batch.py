@@ -6,7 +6,12 @@ Pure: no clock, no disk, no cluster. Nothing here rounds a batch.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
+
+#: A micro-batch below this part of the largest possible, in more than this many steps, is refused:
+#: it would train almost example by example.
+_ABSURD_FRACTION, _ABSURD_STEPS = 8, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,8 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         raise ValueError(msg)
     share = global_batch // world_size
     chosen = usable_micro_batches(share, limit=limit, bn_span=bn_span)[-1]
-    if _is_absurd(chosen, share=share, limit=limit):
+    is_tiny = chosen * _ABSURD_FRACTION < min(share, limit)
+    if is_tiny and share // chosen > _ABSURD_STEPS:
         better = nearest_splitting_well(
             global_batch, world_size=world_size, limit=limit, bn_span=bn_span
         )
@@ -144,16 +150,7 @@ def usable_micro_batches(rank_batch: int, *, limit: int, bn_span: int) -> list[i
     return sorted(micro for micro in micro_batches if micro <= limit)
 
 
-def is_slow(micro_batch: int, *, reach: int) -> bool:
-    """Whether a micro-batch is far smaller than the largest possible one.
-
-    Args:
-        micro_batch: examples per rank per forward/backward [examples].
-        reach: the largest that the rank's share, the limit and memory allow [examples].
-    """
-    return micro_batch * _SLOW_FRACTION < reach
-
-
+@cache
 def nearest_splitting_well(
     global_batch: int, *, world_size: int, limit: int, bn_span: int
 ) -> list[int]:
@@ -184,9 +181,9 @@ def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
 
     None if there is none, because a BatchNorm span cannot be split.
     """
-    spans = split.rank_batch // bn_span
-    at_most = split.micro_batch // bn_span // 2
-    return _largest_divisor(spans, at_most=at_most) * bn_span if at_most else None
+    at_most = split.micro_batch // bn_span // 2 * bn_span
+    fitting = usable_micro_batches(split.rank_batch, limit=at_most, bn_span=bn_span)
+    return fitting[-1] if fitting else None
 
 
 def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
@@ -204,22 +201,6 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
         )
         raise ValueError(msg)
     return steps
-
-
-# A micro-batch below a quarter of the largest possible deserves a warning. One below an eighth,
-# with more than this many micro-batches per step, would train almost example by example.
-_SLOW_FRACTION = 4
-_ABSURD_FRACTION = 8
-_ABSURD_STEPS = 1000
-
-
-def _is_absurd(micro_batch: int, *, share: int, limit: int) -> bool:
-    is_tiny = micro_batch * _ABSURD_FRACTION < min(share, limit)
-    return is_tiny and share // micro_batch > _ABSURD_STEPS
-
-
-def _largest_divisor(number: int, *, at_most: int) -> int:
-    return max(d for d in _divisors(number) if d <= at_most)
 
 
 def _divisors(number: int) -> set[int]:

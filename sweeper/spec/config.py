@@ -10,7 +10,7 @@ from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Schedule
-from sweeper.spec.sentences import checked, not_stored
+from sweeper.spec.sentences import find_unstorable, read_model
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
     LARGEST,
@@ -310,7 +310,7 @@ class RunConfig(Incidental, Scientific):
         """The plain mapping that this was read from, for files and for the identity."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
-    def replaced(self, **changes: Any) -> "RunConfig":
+    def with_changes(self, **changes: Any) -> "RunConfig":
         """The same config with some keys changed.
 
         Raises:
@@ -329,7 +329,7 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
     resolved = {key: value for key, value in resolved.items() if key not in Facts.model_fields}
-    config = checked(RunConfig, resolved)
-    if wrong := list(not_stored(resolved)):
+    config = read_model(RunConfig, resolved)
+    if wrong := list(find_unstorable(resolved)):
         raise ValueError("\n".join(wrong))
     return config

@@ -23,7 +23,7 @@ INCIDENTAL: Mapping[str, frozenset[str]] = {
 
 #: Integral floats below this are written as integers, larger ones in the form 1e+20.
 _LARGEST_EXACT = 1e15
-#: Keys whose value `micro` means that a micro-batch is processed as one, so its size matters.
+#: Keys whose value `micro` means that a micro-batch is processed together, so its size matters.
 MICRO = ("bn_span", "loss_span")
 _SCIENTIFIC = frozenset(Scientific.model_fields)
 
@@ -37,7 +37,7 @@ def run_id(config: Mapping[str, Any]) -> str:
 
     Stable across processes, key order and number formats (``0.1`` and ``1e-1``, ``5`` and ``5.0``).
     Arguments passed on to a user's class or to Lightning are hashed as given, since there ``1`` may
-    mean one batch and ``1.0`` all of them.
+    mean a single batch and ``1.0`` all of them.
 
     Args:
         config: the resolved config, as returned by `with_spans`.
@@ -46,7 +46,7 @@ def run_id(config: Mapping[str, Any]) -> str:
 
 
 def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[str, Any]:
-    """A resolved config with `micro` replaced by the number of examples processed as one.
+    """A resolved config with `micro` replaced by the number of examples processed together.
 
     `loss_span` includes the ranks, as in `2x32`: a loss that is not a mean may gather over ranks,
     and a running average over micro-batches sees only those of its own rank.
@@ -59,7 +59,7 @@ def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[
 
 #: Keys that affect training only through the learning rates derived from them, unless the run
 #: measures gradient noise.
-_OF_RATES = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
+_RATE_KEYS = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
 
 
 def lr_equivalence_id(config: Mapping[str, Any], rates: Any) -> str:
@@ -70,7 +70,7 @@ def lr_equivalence_id(config: Mapping[str, Any], rates: Any) -> str:
         rates: a few values that determine the learning rate at every step.
     """
     kept = scientific_part(config)
-    rest = {key: value for key, value in kept.items() if key not in _OF_RATES}
+    rest = {key: value for key, value in kept.items() if key not in _RATE_KEYS}
     return _digest([rest, _canonical(rates)])
 
 
@@ -99,7 +99,9 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     A key that is null, false or empty counts as absent, so that a switch added later, off by
     default, does not change the identity of earlier runs.
     """
-    unread = _unread(config)
+    # The classifier's keys do not count with a user's module, and `module` not without one.
+    is_classifier = "module" not in config or is_ours(config["module"]["_target_"])
+    unread = {"module"} if is_classifier else {"model", "label_smoothing", "zero_init_last_norm"}
     kept = {
         key: _without_incidental(key, value) if isinstance(value, dict) else _canonical(value)
         for key, value in config.items()
@@ -125,13 +127,6 @@ def words(config: Mapping[str, Any]) -> Words:
     return {**dict(leaves), **switched_off}
 
 
-def _unread(config: Mapping[str, Any]) -> frozenset[str]:
-    """Keys that do not count: the classifier's if the module is the user's, else `module`."""
-    if "module" not in config or is_ours(config["module"]["_target_"]):
-        return frozenset({"module"})
-    return frozenset({"model", "label_smoothing", "zero_init_last_norm"})
-
-
 def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     incidental = INCIDENTAL.get(name, frozenset())
     is_read = name == "optimizer" or (name != "trainer" and _is_read(group))
@@ -144,7 +139,7 @@ def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(value: Any) -> Any:
-    """One spelling per number, if we read it ourselves: integral floats become integers."""
+    """A value with a single spelling per number, if we read it: whole floats become integers."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _LARGEST_EXACT else value
     if isinstance(value, dict):

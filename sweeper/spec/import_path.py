@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 _Given = TypeVar("_Given")
 
 
-def imported(dotted: str, key: str) -> Callable[..., Any]:
+def import_callable(dotted: str, key: str) -> Callable[..., Any]:
     """The class or function that a dotted path names.
 
     Args:
@@ -28,7 +28,7 @@ def imported(dotted: str, key: str) -> Callable[..., Any]:
         )
         raise ValueError(msg) from error
     except (Exception, SystemExit) as error:  # raised by the module's own code
-        raise ValueError(_raised(f"{key}={dotted!r}", error)) from error
+        raise ValueError(_error_sentence(f"{key}={dotted!r}", error)) from error
     if not callable(found):
         msg = f"{key} must name a class or a function; got {key}={dotted!r}. It cannot be called."
         raise ValueError(msg)
@@ -39,27 +39,27 @@ def call(dotted: str, *args: Any, settings: Mapping[str, Any], key: str = "_targ
     """Call the class or function that a dotted path names; errors raised inside it pass through.
 
     Args:
-        dotted: as for `imported`.
+        dotted: as for `import_callable`.
         args: positional arguments, given first.
         settings: keyword arguments.
-        key: as for `imported`.
+        key: as for `import_callable`.
 
     Raises:
         ValueError: if it cannot be imported or does not take these arguments.
     """
-    made = imported(dotted, key)
+    target = import_callable(dotted, key)
     try:
-        inspect.signature(made).bind(*args, **settings)
+        inspect.signature(target).bind(*args, **settings)
     except TypeError as error:
         given = ", ".join(sorted(settings)) or "none"
         msg = f"{key}={dotted} must accept the settings in its config; got {given}: {error}."
         raise ValueError(msg) from error
     except ValueError:
         pass  # written in C, without a signature: the call will show
-    return made(*args, **settings)
+    return target(*args, **settings)
 
 
-def given_by(what: str, call_it: Callable[[], _Given]) -> _Given:
+def call_guarded(what: str, call_it: Callable[[], _Given]) -> _Given:
     """The result of a user's function that is called before a run starts.
 
     Args:
@@ -74,10 +74,10 @@ def given_by(what: str, call_it: Callable[[], _Given]) -> _Given:
     except ValueError:
         raise
     except (Exception, SystemExit) as error:
-        raise ValueError(_raised(what, error)) from error
+        raise ValueError(_error_sentence(what, error)) from error
 
 
-def _raised(what: str, error: BaseException) -> str:
+def _error_sentence(what: str, error: BaseException) -> str:
     at = traceback.extract_tb(error.__traceback__)[-1]
     return (
         f"{what} must not raise or exit; got {type(error).__name__}: {error}, in {at.filename}, "

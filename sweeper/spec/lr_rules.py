@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import call, given_by
-from sweeper.spec.schedules import number
+from sweeper.spec.import_path import call, call_guarded
+from sweeper.spec.schedules import number_or_nan
 from sweeper.spec.values import (
     NAMED,
     OWN,
@@ -261,7 +261,7 @@ class OwnRule(_Rule, Own):
         """
         key, settings = f"lr_rule.{OWN}", self.model_extra or {}
         what = f"{key}={self.target}"
-        return given_by(what, lambda: call(self.target, at, key=key, settings=settings))
+        return call_guarded(what, lambda: call(self.target, at, key=key, settings=settings))
 
 
 _NamedRule = Annotated[
@@ -286,7 +286,7 @@ def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: i
         ValueError: if the rule refuses these settings or gives no positive, finite rate.
     """
     at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
-    peak = number(lambda: lr_rule.peak_lr(at))
+    peak = number_or_nan(lambda: lr_rule.peak_lr(at))
     if not 0 < peak < math.inf:
         given = lr_rule.model_dump(exclude={"name"}, exclude_none=True, by_alias=True)
         msg = (

@@ -15,18 +15,18 @@ from sweeper.spec.batch import (
     split_global_batch,
     steps_per_epoch,
 )
-from sweeper.spec.config import Facts, Predicted, RunConfig, run_config
+from sweeper.spec.config import Facts, RunConfig, run_config
 from sweeper.spec.lr_rules import OwnRule, peak_lr
 from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
 from sweeper.spec.noise import needs_noise
-from sweeper.spec.schedule import LRSchedule, warmup, warmup_epochs
+from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_epochs
 from sweeper.spec.schedules import (
     GrowingBatch,
     OwnSchedule,
     Training,
-    checked_decay,
+    build_decay,
 )
-from sweeper.spec.sentences import checked
+from sweeper.spec.sentences import read_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +73,9 @@ class RunSpec:
         """The scientific configuration by dotted key, as text."""
         return identity.words(self.identified)
 
-    def with_predicted(self, predicted: Predicted | None) -> "RunSpec":
-        """The same run with its predicted duration, which its row will record."""
-        return replace(self, facts=self.facts.model_copy(update={"predicted": predicted}))
-
-    def with_predicted_memory(self, gib: float) -> "RunSpec":
-        """The same run with its predicted memory [GiB]."""
-        return replace(self, facts=self.facts.model_copy(update={"predicted_memory_gib": gib}))
+    def with_facts(self, **facts: Any) -> "RunSpec":
+        """The same run with more of its `Facts` known, which its row will record."""
+        return replace(self, facts=self.facts.model_copy(update=facts))
 
     @property
     def stored_config(self) -> dict[str, Any]:
@@ -188,7 +184,7 @@ _FORMER_KEYS = ("energy_price", "pue")
 
 
 def _read_facts(config: Mapping[str, Any]) -> Facts:
-    return checked(Facts, {key: config[key] for key in Facts.model_fields if key in config})
+    return read_model(Facts, {key: config[key] for key in Facts.model_fields if key in config})
 
 
 def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) -> RunSpec:
@@ -217,7 +213,7 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     Raises:
         ValueError: if micro-batches of this size do not split the batch exactly.
     """
-    changed = run_spec(spec.config.replaced(micro_batch=micro_batch), spec.facts)
+    changed = run_spec(spec.config.with_changes(micro_batch=micro_batch), spec.facts)
     return replace(changed, config=spec.config)
 
 
@@ -230,8 +226,18 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
     else:
         peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
     length = warmup_epochs(config.lr_rule, warmup=config.warmup, batch_ratio=batch / base_batch)
-    _check_warmup_length(length, config)
-    climb = warmup(
+    if not 0 <= length < config.epochs:
+        scaled = (
+            f", which lr_rule.warmup_exponent={config.lr_rule.warmup_exponent} scales to "
+            f"{length:g} epochs at batch={batch},"
+        )
+        msg = (
+            f"warmup must be shorter than the training; got warmup={config.warmup:g}"
+            f"{scaled if length != config.warmup else ''} of epochs={config.epochs}. Train longer "
+            "or warm up for fewer epochs."
+        )
+        raise ValueError(msg)
+    start_lr, shape = warmup_climb(
         config.warmup_start, base_lr=base_lr, peak_lr=peak, workers=config.warmup_workers
     )
     steps = plan.steps_at(0)
@@ -245,10 +251,10 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         grown=plan.grown,
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
-    decay = _unknown if is_unknown else checked_decay(config.schedule, training)
+    decay = _unknown_factor if is_unknown else build_decay(config.schedule, training)
     return LRSchedule(
-        start_lr=climb.start_lr,
-        shape=climb.shape,
+        start_lr=start_lr,
+        shape=shape,
         peak_lr=peak,
         warmup_epochs=length,
         steps_per_epoch=steps,
@@ -257,7 +263,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
     )
 
 
-def _unknown(epoch: float) -> float:
+def _unknown_factor(epoch: float) -> float:
     """The decay of a user's schedule that must not be called."""
     del epoch
     return math.nan
@@ -283,19 +289,3 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         num_train_examples=config.data.num_train_examples,
         factor=config.schedule.factor if isinstance(config.schedule, GrowingBatch) else 1,
     )
-
-
-def _check_warmup_length(warmup_epochs: float, config: RunConfig) -> None:
-    if 0 <= warmup_epochs < config.epochs:
-        return
-    scaled = (
-        f", which lr_rule.warmup_exponent={config.lr_rule.warmup_exponent} scales to "
-        f"{warmup_epochs:g} epochs at batch={config.batch},"
-        if warmup_epochs != config.warmup
-        else ""
-    )
-    msg = (
-        f"warmup must be shorter than the training; got warmup={config.warmup:g}{scaled} of "
-        f"epochs={config.epochs}. Train longer or warm up for fewer epochs."
-    )
-    raise ValueError(msg)

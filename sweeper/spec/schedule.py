@@ -3,29 +3,16 @@
 No hidden counter: any step can be evaluated, on any layout and after any resume.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sweeper.spec.batch import BatchPlan
 from sweeper.spec.lr_rules import LRRule
-from sweeper.spec.schedules import Decay, number
+from sweeper.spec.schedules import Decay, number_or_nan
 
 #: From a 0-based step and the length of the warmup [steps]: how far the rate has climbed by then,
 #: 0 at the start and 1 at the peak.
 Shape = Callable[[int, float], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warmup:
-    """Where a warmup starts and how it climbs.
-
-    Attributes:
-        start_lr: learning rate that the climb starts from [dimensionless].
-        shape: the climb.
-    """
-
-    start_lr: float
-    shape: Shape
 
 
 def gradual(step: int, steps: float) -> float:
@@ -70,14 +57,15 @@ def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> floa
     Source:
         You et al. 2019, arXiv:1901.08256 (exponent 1).
     """
-    if lr_rule.warmup_exponent is None:
+    if (exponent := lr_rule.warmup_exponent) is None:
         return warmup
-    exponent = lr_rule.warmup_exponent
-    return number(lambda: warmup * batch_ratio**exponent)
+    return number_or_nan(lambda: warmup * batch_ratio**exponent)
 
 
-def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -> Warmup:
-    """The warmup that a `warmup_start` names.
+def warmup_climb(
+    start: str, *, base_lr: float, peak_lr: float, workers: int | None
+) -> tuple[float, Shape]:
+    """The rate that a `warmup_start` begins at, and how it climbs.
 
     * `base`: gradually from the base rate (Goyal et al. 2017);
     * `zero`: gradually from zero, which is the rate of the first step (MLPerf);
@@ -96,13 +84,8 @@ def warmup(start: str, *, base_lr: float, peak_lr: float, workers: int | None) -
         )
         raise ValueError(msg)
     if workers is not None:
-        return Warmup(start_lr=peak_lr / workers, shape=ahead)
-    starts: Mapping[str, Warmup] = {
-        "base": Warmup(start_lr=base_lr, shape=gradual),
-        "zero": Warmup(start_lr=0.0, shape=gradual),
-        "constant": Warmup(start_lr=base_lr, shape=flat),
-    }
-    return starts[start]
+        return peak_lr / workers, ahead
+    return {"base": (base_lr, gradual), "zero": (0.0, gradual), "constant": (base_lr, flat)}[start]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sweeper.spec.import_path import call, given_by
+from sweeper.spec.import_path import call, call_guarded
 from sweeper.spec.values import (
     LARGEST,
     NAMED,
@@ -25,7 +25,7 @@ from sweeper.spec.values import (
 )
 
 #: Equal parts of the training at whose ends the factor is checked.
-_LOOKED_AT = 8
+_CHECKED_PARTS = 8
 #: The factor at a position in training [epochs -> dimensionless].
 Decay = Callable[[float], float]
 
@@ -217,7 +217,7 @@ class OwnSchedule(Own):
         frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings}
         key = f"schedule.{OWN}"
         what = f"{key}={self.target}"
-        return given_by(what, lambda: call(self.target, training, key=key, settings=frozen))
+        return call_guarded(what, lambda: call(self.target, training, key=key, settings=frozen))
 
 
 _NamedSchedule = Annotated[
@@ -229,46 +229,32 @@ Schedule = Annotated[
 ]
 
 
-def silent_milestones(schedule: Schedule, epochs: float) -> list[float]:
-    """Milestones at or after the end of training, which never fire (McCord & Dash: 90 of 90)."""
-    return [m for m in getattr(schedule, "milestones", ()) if m >= epochs]
-
-
-def early_milestones(schedule: Schedule, warmup_epochs: float) -> list[float]:
-    """Milestones before the end of the warmup, with which the rate never reaches its peak."""
-    return [m for m in getattr(schedule, "milestones", ()) if m < warmup_epochs]
-
-
-def checked_decay(schedule: Schedule, training: Training) -> Decay:
+def build_decay(schedule: Schedule, training: Training) -> Decay:
     """The decay of a schedule, after checking its factor at a few positions.
 
     Raises:
         ValueError: if a rate would be negative, infinite or not a number.
     """
     decay = schedule.decay(training)
-    for part in range(_LOOKED_AT + 1):
-        epoch = training.epochs * part / _LOOKED_AT
-        factor = _factor(schedule, decay, epoch)
+    for part in range(_CHECKED_PARTS + 1):
+        epoch = training.epochs * part / _CHECKED_PARTS
+        name = f"schedule={schedule.name}"
+        factor = math.nan
+        if callable(decay):  # a user's function may return anything
+            factor = call_guarded(name, lambda at=epoch: number_or_nan(lambda: decay(at)))
         if not 0 <= factor * training.peak_lr < math.inf:
             msg = (
-                f"schedule={schedule.name} must give finite rates, 0 or more; got a factor "
+                f"{name} must give finite rates, 0 or more; got a factor "
                 f"of {factor!r} at epoch {epoch:g}. Correct the schedule's settings."
             )
             raise ValueError(msg)
     return decay
 
 
-def _factor(schedule: Schedule, decay: Decay, epoch: float) -> float:
-    """The factor that a decay gives; nan if the decay is not a function."""
-    if not callable(decay):
-        return math.nan
-    return given_by(f"schedule={schedule.name}", lambda: number(lambda: decay(epoch)))
-
-
-def number(found: Callable[[], float]) -> float:
+def number_or_nan(formula: Callable[[], float]) -> float:
     """The value of a formula or of a user's function; inf if too large, nan if not a number."""
     try:
-        value = found()
+        value = formula()
     except OverflowError:
         return math.inf
     except ZeroDivisionError:

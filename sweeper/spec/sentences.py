@@ -1,6 +1,7 @@
 """Plain values read into a model, and its errors as sentences of rule, value and remedy."""
 
 import difflib
+import json
 import re
 import sys
 import types
@@ -14,13 +15,8 @@ from sweeper.spec.values import LARGEST, NAMED, OWN, Rule
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def checked(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> _Model:
-    """Read plain values into a model.
-
-    Args:
-        model: the model to make of them.
-        given: the values by key.
-        prefix: put before the key in error messages.
+def read_model(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> _Model:
+    """Read plain values into a model; `prefix` is put before the key in error messages.
 
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.
@@ -55,8 +51,6 @@ def missing_keys(config: Any, path: str = "") -> Iterator[str]:
 
 def printable(text: str) -> str:
     """A line of text without the characters that a terminal would interpret."""
-    if text.isprintable():
-        return text
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -82,36 +76,33 @@ def _sentences(
             sentence = _unknown(key, given, holder)
         elif error["type"] == "invalid_key":
             key, name = key.rsplit(".", 1) if "." in key else ("a config", key)
-            sentence = _no_name(key, name)
+            sentence = _wrong_name(key, name)
         elif error["type"] == "missing":
-            sentence = f"{key} must be given. {_how_to_give(key, given)}."
+            sentence = f"{key} must be given. Write {key}=VALUE."
+            group = given.get(key.removesuffix("._target_"))
+            if isinstance(group, Mapping) and "class_path" in group:
+                path = group["class_path"]
+                sentence = (
+                    f"{key} must be given. Rename LightningCLI's class_path: {path} to _target_: "
+                    f"{path}, and move its init_args next to it, at every level."
+                )
         else:
             sentence = _wrong(key, _value(given, key), annotation)
         found.setdefault(key, sentence)
     return list(found.values())
 
 
-def _how_to_give(key: str, given: Mapping[str, Any]) -> str:
-    group = given.get(key.removesuffix("._target_"))
-    if isinstance(group, Mapping) and "class_path" in group:
-        return (
-            f"Rename LightningCLI's class_path: {group['class_path']} to _target_: "
-            f"{group['class_path']}, and move its init_args next to it, at every level"
-        )
-    return f"Write {key}=VALUE"
-
-
 def _wrong(key: str, value: Any, annotation: Any) -> str:
     if len(models := models_of(annotation)) > 1:
         value = value["name"] if isinstance(value, Mapping) and "name" in value else value
-        text, choices = _one_of(sorted(set(models) - {OWN})), list(models)
+        text, choices = f"one of {', '.join(sorted(set(models) - {OWN}))}", list(models)
         remedy = f" Name a function of your own with {key}.{OWN}." if OWN in models else ""
     else:
         rule, choices = _rule(annotation), _choices(annotation)
         text, remedy = rule.text, f" {rule.remedy}" if rule.remedy else ""
     if isinstance(value, str) and "a string" in text:
         text += ", at most 4096 characters of Unicode"
-    if text.startswith(("a number", "a whole number")) and (values := listed(value)):
+    if text.startswith(("a number", "a whole number")) and (values := grid_values(value)):
         remedy += f" Write {key}={values} for a run at each."
     if isinstance(value, int) and "number" in text and value > (most := _rule(annotation).most):
         text += f", and at most {most}"
@@ -163,7 +154,8 @@ def _rule(annotation: Any) -> Rule:
     rules = [part for part in _leaves(annotation) if isinstance(part, Rule)]
     words, texts = _choices(annotation), [rule.text for rule in rules]
     if words:
-        texts.append(_one_of(words) if not rules else " or ".join(words))
+        is_choice = len(words) > 1 and not rules
+        texts.append(f"one of {', '.join(words)}" if is_choice else " or ".join(words))
     if not texts and models_of(annotation):
         texts.append("a group")
     if type(None) in _leaves(annotation):
@@ -196,16 +188,12 @@ def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
     return f"Did you mean {before}{words[meant[0]]}?" if meant else ""
 
 
-def listed(value: Any) -> str:
+def grid_values(value: Any) -> str:
     """The numbers of a list, or of a text meant as one, in the syntax of a grid; else empty."""
     parts = value if isinstance(value, list) else re.split(r"[\s,;|]+", str(value).strip("()[]{}"))
     texts = [str(part) for part in parts]
     are_numbers = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in texts)
     return ",".join(texts) if len(texts) > 1 and are_numbers else ""
-
-
-def _one_of(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
 
 
 def _value(given: Any, key: str) -> Any:
@@ -216,29 +204,24 @@ def _value(given: Any, key: str) -> Any:
 
 def as_typed(value: Any) -> str:
     """A value as users would write it in a config."""
-    words = {True: "true", False: "false", None: "null"}
-    return words[value] if value is None or isinstance(value, bool) else repr(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
 
 
-def not_stored(node: Any, key: str = "") -> Iterator[str]:
+def find_unstorable(node: Any, key: str = "") -> Iterator[str]:
     """A sentence for each value, at any depth, that no table or file can hold."""
     if isinstance(node, int | float):
         if not abs(node) <= (LARGEST if isinstance(node, int) else sys.float_info.max):
             yield f"{key} must be a finite number, at most {LARGEST} if whole; got {key}={node}."
     elif isinstance(node, Mapping):
         for name, value in node.items():
-            yield from _not_stored_at(name, value, key)
+            if not isinstance(name, str):
+                yield _wrong_name(key, name)
+            elif value is not None and not isinstance(value, str):
+                yield from find_unstorable(value, f"{key}.{name}" if key else name)
     elif isinstance(node, list | tuple):
         for value in node:
-            yield from not_stored(value, key)
+            yield from find_unstorable(value, key)
 
 
-def _not_stored_at(name: Any, value: Any, key: str) -> Iterator[str]:
-    if not isinstance(name, str):
-        yield _no_name(key, name)
-    elif value is not None and not isinstance(value, str):
-        yield from not_stored(value, f"{key}.{name}" if key else name)
-
-
-def _no_name(key: str, name: Any) -> str:
+def _wrong_name(key: str, name: Any) -> str:
     return f"{key} must have names as keys; got {name}. Quote it."

@@ -73,11 +73,6 @@ _REFUSED_CALLBACKS = {
 }
 
 
-def _listed(given: Any) -> Any:
-    """A list of callbacks; projects with Hydra have a mapping by name instead."""
-    return list(given.values()) if isinstance(given, Mapping) else given
-
-
 class TrainerSettings(Settings, extra="allow"):
     """Settings of Lightning's Trainer, under the Trainer's own names.
 
@@ -88,7 +83,8 @@ class TrainerSettings(Settings, extra="allow"):
 
     callbacks: Annotated[
         list[dict[str, Any]],
-        BeforeValidator(_listed),
+        # Projects with Hydra have a mapping by name instead of a list.
+        BeforeValidator(lambda given: [*given.values()] if isinstance(given, Mapping) else given),
         Rule("a list of groups, each with a _target_"),
     ] = Field(default=[])
 
@@ -117,22 +113,19 @@ def check_trainer(given: TrainerSettings) -> None:
         if key not in _OWNED and key not in _PASSED
     ]
     targets = [str(callback.get("_target_")) for callback in given.callbacks]
-    said = [
-        refused_callback([target.rpartition(".")[2]], f"_target_={target}") for target in targets
-    ]
-    if lines := [*lines, *filter(None, said)]:
+    why = [why_refused([target.rpartition(".")[2]], f"_target_={target}") for target in targets]
+    if lines := [*lines, *filter(None, why)]:
         raise ValueError("\n".join(lines))
 
 
-def refused_callback(kinds: Iterable[str], given: str) -> str | None:
+def why_refused(kinds: Iterable[str], given: str) -> str | None:
     """Why a callback is refused; None if it is not.
 
     Args:
         kinds: names of its class and base classes.
         given: how the config names it, for the error.
     """
-    for kind in kinds:
-        if (refused := _REFUSED_CALLBACKS.get(kind)) is not None:
-            rule, instead = refused
-            return f"trainer.callbacks must {rule}; got {given}. Use {instead}."
+    for kind in _REFUSED_CALLBACKS.keys() & {*kinds}:
+        rule, instead = _REFUSED_CALLBACKS[kind]
+        return f"trainer.callbacks must {rule}; got {given}. Use {instead}."
     return None

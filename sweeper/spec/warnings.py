@@ -1,19 +1,18 @@
 """Warnings: configs that are valid but probably unintended. Pure: no clock, no disk, no cluster."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 
-from sweeper.spec.batch import is_slow, nearest_splitting_well, usable_micro_batches
-from sweeper.spec.config import RunConfig
+from sweeper.spec.batch import nearest_splitting_well, usable_micro_batches
 from sweeper.spec.identity import MICRO
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedules import early_milestones, silent_milestones
 from sweeper.spec.sentences import several
 
 _LISTED = 6
-#: What processes a micro-batch as one, by the key that is then `micro`.
-_TAKEN_TOGETHER = {
+#: Micro-batches below this part of the largest possible deserve a warning.
+_SLOW_FRACTION = 4
+#: What processes a micro-batch together, by the key that is then `micro`.
+_PROCESSED_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
     "loss_span": "Examples affect one another (see `sweeper doctor`): training",
 }
@@ -34,18 +33,21 @@ def find_warnings(
         specs: every run of the grid.
         fails: by run id, the smallest micro-batch known to need too much memory; may lack runs.
     """
-    of_kind = dict[str, list[str]]()
+    by_kind = dict[str, list[str]]()
     for spec in specs:
-        if spec.kind not in of_kind:
-            of_kind[spec.kind] = [*_of_run(spec, fails.get(spec.run_id))]
-    found = {spec.run_id: [*of_kind[spec.kind]] for spec in specs}
-    for alike in _by_data(specs):
-        if uneven := _uneven(alike):
+        if spec.kind not in by_kind:
+            by_kind[spec.kind] = [*_find_in_run(spec, fails.get(spec.run_id))]
+    found = {spec.run_id: [*by_kind[spec.kind]] for spec in specs}
+    by_size = dict[int, list[RunSpec]]()
+    for spec in specs:
+        by_size.setdefault(spec.config.data.num_train_examples, []).append(spec)
+    for alike in by_size.values():
+        if uneven := _uneven_epochs(alike):
             for spec in alike:
                 found[spec.run_id].append(uneven)
     for key in MICRO:
         follow = [spec for spec in specs if getattr(spec.config, key) == "micro"]
-        if varying := _varying(follow, key):
+        if varying := _varying_spans(follow, key):
             for spec in follow:
                 found[spec.run_id].append(varying)
     if same := _same_trainings(specs):
@@ -73,47 +75,40 @@ def _same_trainings(specs: Sequence[RunSpec]) -> str:
     num = sum(map(len, same)) - len(same)
     return (
         f"{several(num, 'run')} {'has' if num == 1 else 'have'} the same learning rate at each "
-        f"step as another, and so the same result: {_listed(list(points))}."
+        f"step as another, and so the same result: {_first_of(list(points))}."
     )
 
 
-def _of_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
+def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     config = spec.config
-    if silent := silent_milestones(config.schedule, spec.epochs):
+    milestones = getattr(config.schedule, "milestones", ())
+    if silent := [at for at in milestones if at >= spec.epochs]:  # as 90 of 90 epochs
         yield (
             f"schedule.milestones {silent} never fire: the training has "
-            f"{several(spec.epochs, 'epoch')}, "
-            f"0 to {spec.epochs - 1}."
+            f"{several(spec.epochs, 'epoch')}, 0 to {spec.epochs - 1}."
         )
-    early = early_milestones(config.schedule, spec.schedule.warmup_epochs)
-    if early:
+    if early := [at for at in milestones if at < spec.schedule.warmup_epochs]:
         yield (
             f"schedule.milestones {early} come before the end of the "
             f"{spec.schedule.warmup_epochs:g}-epoch warmup: the rate never reaches its peak. Move "
             "them, or warm up for fewer epochs."
         )
-    if few := _few_parts(config):
-        yield few
+    span = config.optimizer.gradient_span
+    if span is not None and config.batch < _FEW_PARTS * span:
+        yield (
+            f"batch={config.batch} has {config.batch // span} parts of optimizer.gradient_span="
+            f"{span}: with fewer than {_FEW_PARTS}, chance decides how {config.optimizer.name} "
+            "weighs gradients, so its effective rate changes with the batch. Lower "
+            "optimizer.gradient_span."
+        )
     name = config.optimizer.name
     if config.base_lr == _RATE_OF_SGD and name.lower() not in ("sgd", "nesterov", "vr_sgd"):
         yield f"base_lr={_RATE_OF_SGD} is the default, which is for SGD. Give optimizer={name} one."
-    for key, what in _TAKEN_TOGETHER.items():
+    for key, what in _PROCESSED_TOGETHER.items():
         if getattr(config, key) == "micro":
             yield f"{what} follows the micro-batch, so the layout changes the results."
     if slow := slow_split(spec, fails):
         yield slow
-
-
-def _few_parts(config: RunConfig) -> str:
-    """A warning if the optimizer compares gradients of too few parts of the batch; else empty."""
-    span = config.optimizer.gradient_span
-    if span is None or config.batch >= _FEW_PARTS * span:
-        return ""
-    return (
-        f"batch={config.batch} has {config.batch // span} parts of optimizer.gradient_span={span}: "
-        f"with fewer than {_FEW_PARTS}, chance decides how {config.optimizer.name} weighs "
-        "gradients, so its effective rate changes with the batch. Lower optimizer.gradient_span."
-    )
 
 
 def slow_split(spec: RunSpec, fails: int | None) -> str:
@@ -131,9 +126,10 @@ def slow_split(spec: RunSpec, fails: int | None) -> str:
     limit = config.micro_batch_limit if fails is None else min(config.micro_batch_limit, fails - 1)
     usable = usable_micro_batches(share, limit=limit, bn_span=span)
     reach = min(share, limit)
-    if not usable or not is_slow(usable[-1], reach=reach):
+    if not usable or usable[-1] * _SLOW_FRACTION >= reach:
         return ""
-    nearest = ", ".join(f"batch={b}" for b in _nearest(config.batch, ranks, limit, span))
+    batches = nearest_splitting_well(config.batch, world_size=ranks, limit=limit, bn_span=span)
+    nearest = ", ".join(f"batch={b}" for b in batches)
     return (
         f"batch={config.batch} is slow on {several(ranks, 'rank')}: its share of {share} only "
         f"divides into micro-batches of {usable[-1]}, {share // usable[-1]} in each step, where up "
@@ -141,20 +137,7 @@ def slow_split(spec: RunSpec, fails: int | None) -> str:
     )
 
 
-@cache
-def _nearest(batch: int, ranks: int, limit: int, span: int) -> list[int]:
-    return nearest_splitting_well(batch, world_size=ranks, limit=limit, bn_span=span)
-
-
-def _by_data(specs: Sequence[RunSpec]) -> Iterable[list[RunSpec]]:
-    """Groups of runs with the same number of training examples."""
-    found: dict[int, list[RunSpec]] = {}
-    for spec in specs:
-        found.setdefault(spec.config.data.num_train_examples, []).append(spec)
-    return found.values()
-
-
-def _uneven(specs: Sequence[RunSpec]) -> str:
+def _uneven_epochs(specs: Sequence[RunSpec]) -> str:
     """A warning if epochs leave out very different parts of the same examples; else empty."""
     left_out = {spec.config.batch: spec.dropped_examples for spec in specs}
     examples = specs[0].config.data.num_train_examples
@@ -163,12 +146,12 @@ def _uneven(specs: Sequence[RunSpec]) -> str:
     each = [f"{left_out[batch]:,} at batch={batch}" for batch in sorted(left_out)]
     return (
         f"an epoch has whole batches only, so of {examples:,} examples it leaves out "
-        f"{_listed(each)}: the runs differ in more than their batch. Choose batches that divide "
+        f"{_first_of(each)}: the runs differ in more than their batch. Choose batches that divide "
         "the examples more evenly."
     )
 
 
-def _varying(follow: Sequence[RunSpec], key: str) -> str:
+def _varying_spans(follow: Sequence[RunSpec], key: str) -> str:
     """A warning if a span follows the micro-batch and varies over runs; else empty."""
     runs: dict[int, dict[str, None]] = {}
     for spec in follow:
@@ -177,14 +160,14 @@ def _varying(follow: Sequence[RunSpec], key: str) -> str:
         runs.setdefault(spec.split.micro_batch, {})[where] = None
     if len(runs) < 2:
         return ""
-    spans = "; ".join(f"{micro} at {_listed(list(runs[micro]))}" for micro in sorted(runs))
+    spans = "; ".join(f"{micro} at {_first_of(list(runs[micro]))}" for micro in sorted(runs))
     return (
-        f"{_TAKEN_TOGETHER[key]} follows the micro-batch, which varies over these runs, so they "
-        f"differ in more than their overrides: {spans}. Set micro_batch to a number"
+        f"{_PROCESSED_TOGETHER[key]} follows the micro-batch, which varies over these runs, so "
+        f"they differ in more than their overrides: {spans}. Set micro_batch to a number"
         f"{', or bn_span' if key == 'bn_span' else ''}."
     )
 
 
-def _listed(words: Sequence[str]) -> str:
+def _first_of(words: Sequence[str]) -> str:
     more = len(words) - _LISTED
     return ", ".join(words[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -275,7 +275,7 @@ def _predict(spec: RunSpec, kind: KindMemory, source: str) -> Fit:
     """What is known of a run with its micro-batch; with the predicted memory."""
     classes = kind.classes(spec.split.micro_batch)
     if classes:
-        spec = spec.with_predicted_memory(total_gib(classes))
+        spec = spec.with_facts(predicted_memory_gib=total_gib(classes))
     return Fit(spec=spec, source=source, classes=classes)
 
 

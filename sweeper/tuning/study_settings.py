@@ -10,7 +10,7 @@ from typing import Any, Literal
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
-from sweeper.spec.import_path import call, imported
+from sweeper.spec.import_path import call, import_callable
 from sweeper.tuning.samplers import FixedSampler, GridSampler
 from sweeper.tuning.space import Space, to_json
 
@@ -147,7 +147,7 @@ class StudySettings:
 
     def new_sampler(self, number: int) -> BaseSampler:
         """The sampler of a trial; it keeps no state between trials, so that studies can resume."""
-        kind = imported(self.sampler["_target_"], "hydra.sweeper.sampler")
+        kind = import_callable(self.sampler["_target_"], "hydra.sweeper.sampler")
         if isinstance(kind, type) and issubclass(kind, FixedSampler):
             return _build(self.sampler, "sampler", seed=self.sampler_seed, space=self.space)
         return _build(self.sampler, "sampler", seed=self.seed(number))

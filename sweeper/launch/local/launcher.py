@@ -259,7 +259,7 @@ class _Runs:
             f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
             f"micro_batch={spec.split.micro_batch}"
         )
-        again = run_spec(spec.config.replaced(micro_batch=smaller), spec.facts)
+        again = run_spec(spec.config.with_changes(micro_batch=smaller), spec.facts)
         del self._ended[spec.run_id]
         self._waiting.appendleft(Task(spec=again, number=attempt.number + 1))
 

@@ -69,7 +69,7 @@ def _chosen(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
 
 def _probed(spec: RunSpec, turn: int) -> RunSpec:
     """A run as a probe: its own seed, so that repeats differ, its micro-batch, and no logger."""
-    config = spec.config.replaced(
+    config = spec.config.with_changes(
         seed=turn, micro_batch=spec.split.micro_batch, logger={"_target_": None}
     )
     return run_spec(config)

@@ -16,7 +16,7 @@ from sweeper.launch.slurm.job import JobPolicy, run_element
 from sweeper.launch.slurm.tickets import COMMENT
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.sentences import checked
+from sweeper.spec.sentences import read_model
 from sweeper.spec.values import Count, Index, Positive, Rule, Switch, Text
 
 _LONGEST_LIST = 3
@@ -57,7 +57,7 @@ def request_of(settings: Mapping[str, Any]) -> Request:
             " Other options of sbatch go under hydra.launcher.parameters."
         )
         raise ValueError(msg)
-    request = checked(Request, settings, "hydra.launcher.")
+    request = read_model(Request, settings, "hydra.launcher.")
     grace_s, warning_s, limit_s = request.grace_s, request.warning_s, request.time_min * 60
     if not grace_s < warning_s < limit_s:
         msg = (

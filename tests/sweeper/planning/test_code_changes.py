@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sweeper.commands.tune import _check_code
-from sweeper.planning.code_changes import of_code
+from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -178,9 +178,9 @@ def test_the_plan_says_what_would_happen_and_names_a_few_files(net, configs, led
         net.with_name(f"new{number}.py").write_text("")
     changes = plan(configs, ledger).changes
 
-    assert of_code({}, None) is None
-    assert "refused until code=keep or code=rerun is given" in of_code(changes, None)
-    assert of_code(changes, "rerun") == (
+    assert describe_changes({}, None) is None
+    assert "refused until code=keep or code=rerun is given" in describe_changes(changes, None)
+    assert describe_changes(changes, "rerun") == (
         "1 run was trained with other sources of your project: code=rerun trains it again. "
         "Changed: ownnet/new0.py (new), ownnet/new1.py (new), ownnet/new2.py (new), "
         "ownnet/new3.py (new), ownnet/new4.py (new) and 2 more."

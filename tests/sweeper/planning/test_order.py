@@ -1,7 +1,6 @@
 """Which runs of a grid start first."""
 
-from sweeper.planning.order import by_information
-from sweeper.planning.plan import Task
+from sweeper.planning.plan import Task, order_by_information
 from sweeper.spec.run_spec import run_spec
 
 
@@ -13,7 +12,7 @@ def test_one_seed_comes_first_and_of_it_the_corners(config):
         for batch in (3840, 7680, 15360, 30720)
     ]
 
-    ordered = [task.spec.config for task in by_information(tasks)]
+    ordered = [task.spec.config for task in order_by_information(tasks)]
 
     assert [config.seed for config in ordered] == [0] * 12 + [1] * 12
     assert [(c.warmup, c.batch) for c in ordered[:4]] == [
@@ -26,4 +25,4 @@ def test_what_is_no_number_keeps_its_place(config):
     rules = [{"name": name} for name in ("sqrt", "linear", "none")]
     tasks = [Task(spec=run_spec(config(lr_rule=rule)), number=1) for rule in rules]
 
-    assert by_information(tasks) == tasks
+    assert order_by_information(tasks) == tasks
