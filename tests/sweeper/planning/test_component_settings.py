@@ -5,7 +5,7 @@ import pkgutil
 
 import pytest
 
-from sweeper.planning import component_settings
+from sweeper.planning import components
 from sweeper.planning.plan import plan
 from sweeper.store.ledger import Ledger
 
@@ -68,7 +68,7 @@ def test_the_least_size_is_not(grid, results, words):
 
 
 def test_every_setting_that_our_classes_have_is_known():
-    for target, known in component_settings._options("data").items():
+    for target, known in components._options("data").items():
         if target != "???":  # the user's own
             names = inspect.signature(pkgutil.resolve_name(target)).parameters
-            assert {*names} == {*known, *component_settings._OPTIONAL.get(target, [])}
+            assert {*names} == {*known, *components._OPTIONAL.get(target, [])}
