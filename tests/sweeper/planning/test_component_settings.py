@@ -68,7 +68,7 @@ def test_the_least_size_is_not(grid, results, words):
 
 
 def test_every_setting_that_our_classes_have_is_known():
-    for target, known in components._options("data").items():
+    for target, known in components._option_settings("data").items():
         if target != "???":  # the user's own
             names = inspect.signature(pkgutil.resolve_name(target)).parameters
             assert {*names} == {*known, *components._OPTIONAL.get(target, [])}
