@@ -5,25 +5,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.figures.curves import curve_points, draw_per_epoch
-    from analysis.figures.doublings import draw_lost_per_doubling, lost_per_doubling
-    from analysis.figures.final import draw_against_batch, draw_against_warmup
-    from analysis.figures.heat_map import draw_heat_map
+    from analysis.figures.final import (
+        draw_against_batch,
+        draw_against_warmup,
+        draw_heat_map,
+        draw_lost_per_doubling,
+        lost_per_doubling,
+    )
     from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
     from analysis.figures.points import by_rule, points
-    from analysis.figures.save import Drawing, save
+    from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
     from analysis.report.table import PaperTable, paper_table
-    from analysis.stats.breaking import breaking_batch
-    from analysis.stats.diffusion import constant_rate, diffusion
-    from analysis.stats.equivalence import compare
+    from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
+    from analysis.stats.contrasts import seeds_to_see
+    from analysis.stats.laws import compare_rules, constant_rate, diffusion
     from analysis.stats.optimum import best_lrs, best_warmups, exponent
-    from analysis.stats.power import seeds_to_see
+    from analysis.stats.pairs import compare
     from analysis.stats.replicates import Estimate
-    from analysis.stats.rules import compare_rules
-    from analysis.stats.target import critical_batch, to_target
-    from analysis.tables.columns import columns
     from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
-    from analysis.tables.load import UnreadFile, load_curves, load_runs
+    from analysis.tables.load import UnreadFile, columns, load_curves, load_runs
     from analysis.tables.metric import ACCURACY, LOSS, Metric, with_metric
 
 __all__ = [
@@ -71,33 +72,29 @@ __all__ = [
 
 #: What is imported when it is asked for, since pandas, scipy and matplotlib take seconds.
 _LATER = {
-    "analysis.figures.curves": ("curve_points", "draw_per_epoch"),
-    "analysis.figures.doublings": ("draw_lost_per_doubling", "lost_per_doubling"),
-    "analysis.figures.final": ("draw_against_batch", "draw_against_warmup"),
-    "analysis.figures.heat_map": ("draw_heat_map",),
-    "analysis.figures.parabolas": ("draw_best_rates", "draw_best_warmups"),
-    "analysis.figures.points": ("by_rule", "points"),
-    "analysis.figures.save": ("Drawing", "save"),
-    "analysis.figures.target": ("best_reached", "draw_steps_to_target"),
-    "analysis.report.table": ("PaperTable", "paper_table"),
-    "analysis.stats.breaking": ("breaking_batch",),
-    "analysis.stats.diffusion": ("constant_rate", "diffusion"),
-    "analysis.stats.equivalence": ("compare",),
-    "analysis.stats.optimum": ("best_lrs", "best_warmups", "exponent"),
-    "analysis.stats.power": ("seeds_to_see",),
-    "analysis.stats.replicates": ("Estimate",),
-    "analysis.stats.rules": ("compare_rules",),
-    "analysis.stats.target": ("critical_batch", "to_target"),
-    "analysis.tables.columns": ("columns",),
-    "analysis.tables.comparable_runs": ("AXES", "ComparableRuns", "group_comparable"),
-    "analysis.tables.load": ("UnreadFile", "load_curves", "load_runs"),
-    "analysis.tables.metric": ("ACCURACY", "LOSS", "Metric", "with_metric"),
+    "analysis.figures.curves": "curve_points draw_per_epoch",
+    "analysis.figures.final": "draw_against_batch draw_against_warmup draw_heat_map "
+    "draw_lost_per_doubling lost_per_doubling",
+    "analysis.figures.parabolas": "draw_best_rates draw_best_warmups",
+    "analysis.figures.points": "by_rule points",
+    "analysis.figures.sheet": "Drawing save",
+    "analysis.figures.target": "best_reached draw_steps_to_target",
+    "analysis.report.table": "PaperTable paper_table",
+    "analysis.stats.batch_limits": "breaking_batch critical_batch to_target",
+    "analysis.stats.contrasts": "seeds_to_see",
+    "analysis.stats.laws": "compare_rules constant_rate diffusion",
+    "analysis.stats.optimum": "best_lrs best_warmups exponent",
+    "analysis.stats.pairs": "compare",
+    "analysis.stats.replicates": "Estimate",
+    "analysis.tables.comparable_runs": "AXES ComparableRuns group_comparable",
+    "analysis.tables.load": "UnreadFile columns load_curves load_runs",
+    "analysis.tables.metric": "ACCURACY LOSS Metric with_metric",
 }
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _LATER.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     msg = f"module 'analysis' has no attribute {name!r}"
     raise AttributeError(msg)

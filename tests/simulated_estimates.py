@@ -8,13 +8,11 @@ import numpy as np
 import pandas as pd
 from simulated_verdicts import NOISES
 
-from analysis.stats.breaking import breaking_batch
-from analysis.stats.diffusion import diffusion
-from analysis.stats.equivalence import compare
+from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
+from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
+from analysis.stats.pairs import compare
 from analysis.stats.replicates import Array, Estimate
-from analysis.stats.rules import compare_rules
-from analysis.stats.target import critical_batch, to_target
 
 BATCHES = (3840, 7680, 15360, 30720, 61440)
 REFUSED = Estimate(np.nan, np.nan, np.nan, 0, "", "refused")

@@ -8,8 +8,7 @@ from analysis.papers.claim import Claim, shares_outside
 from analysis.papers.grid import Point
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, holm, weigh
 from analysis.stats.optimum import exponent_draws, optima_of
-from analysis.stats.replicates import Array, Replicates
-from analysis.stats.shares import validation_size
+from analysis.stats.replicates import Array, Replicates, validation_size
 
 #: Standard deviation over seeds [accuracy]; examples of the validation set that is small.
 SPREAD, NUM_VALIDATION = 0.004, 360

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.decide.arms import Arm, config_of
 from analysis.decide.command import Config
 from analysis.decide.proposal import Proposal, propose_runs
-from analysis.stats.breaking import breaking_batch
+from analysis.stats.batch_limits import breaking_batch
 from analysis.stats.optimum import best_lrs, best_warmups
 from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric

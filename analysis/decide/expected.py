@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.papers.claim import shares_outside
-from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, weigh
+from analysis.stats.contrasts import ASSURANCE, ONE_SIDED, Arms, Contrasts, weigh
 from analysis.stats.optimum import Optima, exponent_draws
-from analysis.stats.power import ASSURANCE
 from analysis.stats.replicates import percentile_interval, student_factor
 
 Interval = tuple[float, float]

@@ -13,8 +13,7 @@ from analysis.decide.expected import UNKNOWN
 from analysis.decide.proposal import Proposal
 from analysis.papers import limit2020
 from analysis.papers.judge import Judged
-from analysis.tables.comparable_runs import AXES, group_comparable
-from analysis.tables.configs import stored_configs
+from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs
 from analysis.tables.metric import Measured
 from analysis.tables.which_runs import ended
 from sweeper.planning.seconds import Speeds

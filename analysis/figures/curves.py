@@ -7,11 +7,9 @@ from matplotlib.axes import Axes
 
 from analysis.figures import style
 from analysis.figures.final import WARMUP
-from analysis.figures.intervals import with_intervals
 from analysis.figures.lines import draw_curve
-from analysis.figures.points import POINT, points, reading_note_of_curves
-from analysis.figures.save import Drawing
-from analysis.figures.sheet import Given, Sheet
+from analysis.figures.points import POINT, points, reading_note_of_curves, with_intervals
+from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric

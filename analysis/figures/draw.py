@@ -6,15 +6,18 @@ from pathlib import Path
 
 from analysis.figures import style
 from analysis.figures.curves import draw_per_epoch
-from analysis.figures.doublings import draw_lost_per_doubling
-from analysis.figures.final import draw_against_batch, draw_against_warmup
-from analysis.figures.heat_map import draw_heat_map
+from analysis.figures.final import (
+    draw_against_batch,
+    draw_against_warmup,
+    draw_heat_map,
+    draw_lost_per_doubling,
+)
 from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
 from analysis.figures.points import by_rule
-from analysis.figures.save import Drawing, save
+from analysis.figures.sheet import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
-from analysis.stats.target import to_target
+from analysis.stats.batch_limits import to_target
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.metric import Measured
 from analysis.tables.validity import doubts

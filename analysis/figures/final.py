@@ -1,15 +1,22 @@
-"""The final metric: against the batch, and against the warmup; a panel per lr rule."""
+"""The final metric against batch, warmup, both, and the cost of a doubling of the batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.patches import Rectangle
+
 from analysis.figures import style
 from analysis.figures.lines import Lane, draw_diverged, draw_points
-from analysis.figures.points import points, reading_note
-from analysis.figures.save import Drawing
-from analysis.figures.sheet import Given, Sheet
-from analysis.figures.style import Scale, Width
+from analysis.figures.points import points, reading_note, sum_half_width
+from analysis.figures.sheet import Drawing, Given, Sheet
+from analysis.figures.style import INCHES, SMALL, Scale, Width
+from analysis.stats.replicates import diverged_in_words
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -88,3 +95,183 @@ def _draw(
 
 #: What a note says where bars leave the panel.
 CUT = " Bars that end at the frame are longer; the table has their ends."
+
+
+_COLORS = colormaps["viridis"]
+_ROW = 0.17  # height of a cell [inches]
+_MARGIN = 0.55  # for the labels of a panel [inches]
+_LETTER = 0.64 * SMALL / 72  # width of a digit [inches]
+
+#: Follows a value where some of the runs diverged, and stands for it where all did.
+_SOME, _ALL = "†", "div."
+
+_NOTE = "Cells: means over finished seeds; framed: the best warmup of each batch"
+_NOTE_ON_DIVERGED = f"; {_SOME}: some runs diverged, {_ALL}: all did"
+
+
+@style.look()
+def draw_heat_map(
+    compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
+    ax: Given = None,
+) -> Drawing:  # fmt: skip
+    """The metric after the last epoch at every batch and warmup, as colours and numbers.
+
+    With `ax`, one axes per lr rule, it is drawn into a figure of your own.
+    """
+    frame = points(compared.runs, metric.name)
+    batches, warmups, rules = (
+        sorted(frame[name].unique()) for name in ("global_batch", "warmup_epochs", "lr_rule")
+    )
+    sheet = Sheet.new(width, ax, len(rules), height=0.3 + _ROW * len(warmups))
+    low, high = frame["mean"].min(), frame["mean"].max()
+    colors = Normalize(low, high if high > low else low + 1)
+    cell = (INCHES[width] / sheet.across - _MARGIN) / len(batches)
+    digits = _digits(frame["mean"], metric, cell)
+    for axes, rule in zip(sheet.panels, rules, strict=True):
+        of_rule = frame[frame["lr_rule"] == rule]
+        grid = of_rule.pivot_table("mean", "warmup_epochs", "global_batch")
+        grid = grid.reindex(index=warmups, columns=batches)
+        axes.pcolormesh(grid.to_numpy(float), cmap=_COLORS, norm=colors)
+        _write_values(axes, of_rule, grid, colors, (metric, digits))
+        axes.set_xticks(np.arange(len(batches)) + 0.5, [f"{batch:,}" for batch in batches])
+        axes.set_yticks(np.arange(len(warmups)) + 0.5, [f"{warmup:g}" for warmup in warmups])
+        axes.tick_params(length=0)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        if len(rules) > 1:
+            axes.set_title(f"lr {rule}", parse_math=False)
+    sheet.label(BATCH, WARMUP)
+    unit = style.value_label(metric)
+    title = f"{style.title_word(metric)} after the last epoch by batch and warmup: {compared.title}"
+    note = f"{unit}. {_NOTE}{_NOTE_ON_DIVERGED if frame['num_diverged'].any() else ''}. "
+    note = note[0].upper() + note[1:] + reading_note(frame).partition(". ")[2]
+    return sheet.finish(frame, title, [compared.about, note.strip()])
+
+
+def _write_values(
+    axes: Axes,
+    of_rule: pd.DataFrame,
+    grid: pd.DataFrame,
+    colors: Normalize,
+    shown: tuple[Metric, int],
+) -> None:
+    metric, digits = shown
+    best = (metric.sign * grid).max()
+    rows, columns = [*grid.index], [*grid.columns]
+    size: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
+    for _, row in of_rule.iterrows():
+        x, y = columns.index(row["global_batch"]), rows.index(row["warmup_epochs"])
+        mean = float(row["mean"])
+        if np.isnan(mean):
+            if row["num_diverged"]:
+                axes.text(x + 0.5, y + 0.5, _ALL, color=style.DIVERGED, **size)
+            continue
+        paper = _COLORS(colors(mean))
+        ink = max(("black", "white"), key=lambda color: style.contrast(color, paper))
+        text = _number(mean, metric, digits) + (_SOME if row["num_diverged"] else "")
+        axes.text(x + 0.5, y + 0.5, text, color=ink, **size)
+        if metric.sign * mean == best[row["global_batch"]]:
+            place = x + 0.04, y + 0.06
+            axes.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=ink, linewidth=1.0))
+
+
+def _digits(means: pd.Series, metric: Metric, cell: float) -> int:
+    """Digits that tell the cells apart and fit into a cell of this width [inches]."""
+    wanted = 2 if metric.unit != "%" or np.ptp(means.dropna()) < 0.05 else 1
+    longest = max((len(_number(mean, metric, wanted)) for mean in means.dropna()), default=0)
+    return wanted if longest * _LETTER < cell else wanted - 1
+
+
+def _number(mean: float, metric: Metric, digits: int) -> str:
+    return f"{100 * mean:.{digits}f}" if metric.unit == "%" else f"{mean:.{digits + 1}g}"
+
+
+_LINE = ["warmup_epochs", "lr_rule"]
+
+
+def lost_per_doubling(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
+    """What a doubling of the batch costs on average, at each warmup and lr rule.
+
+    Minus the slope of the metric in log2 batch, by least squares through the means of the batches
+    that all warmups and rules of several batches share; positive where larger batches are worse.
+
+    Uses `outcome`, `global_batch`, `warmup_epochs`, `lr_rule` and the metric.
+
+    Returns:
+        One row per warmup and rule: `lost` (accuracies: 0 to 1), `low` and `high` (95 % t
+        interval; null where a point has one seed), `smallest_batch`, `largest_batch`,
+        `num_batches`, `num_seeds` (fewest of a point). None if no two batches are shared.
+    """
+    frame = points(runs, metric.name).dropna(subset=["mean"])
+    lines = [(key, line) for key, line in frame.groupby(_LINE) if len(line) > 1]
+    shared = (
+        set[int].intersection(*(set(line["global_batch"]) for _, line in lines)) if lines else ()
+    )
+    rows = [
+        dict(zip(_LINE, key, strict=True))
+        | _slope(line[line["global_batch"].isin(shared)], metric.sign)
+        for key, line in lines
+        if len(shared) > 1
+    ]
+    names = ["lost", "low", "high", "smallest_batch", "largest_batch", "num_batches", "num_seeds"]
+    return pd.DataFrame(rows, columns=[*_LINE, *names])
+
+
+def _slope(line: pd.DataFrame, sign: float) -> dict[str, float]:
+    x = np.log2(line["global_batch"].to_numpy(dtype=float))
+    weights = -(x - x.mean()) / ((x - x.mean()) ** 2).sum()
+    count = line["values"].map(len).to_numpy(dtype=float)
+    means = line["mean"].to_numpy(dtype=float)
+    lost = sign * float(weights @ (means - means[0]))  # 0 of equal means, without rounding
+    half = sum_half_width(weights, line["sd"].to_numpy(dtype=float), count)
+    return {
+        "lost": lost,
+        "low": lost - half,
+        "high": lost + half,
+        "smallest_batch": int(line["global_batch"].min()),
+        "largest_batch": int(line["global_batch"].max()),
+        "num_batches": len(line),
+        "num_seeds": int(count.min()),
+    }
+
+
+@style.look()
+def draw_lost_per_doubling(
+    compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
+    ax: Given = None,
+) -> Drawing | None:  # fmt: skip
+    """What a doubling of the batch costs against the warmup, a colour per lr rule.
+
+    With `ax` it is drawn into a figure of your own. None if no two batches are shared.
+    """
+    frame = lost_per_doubling(compared.runs, metric)
+    if not len(frame):
+        return None
+    sheet = Sheet.new(width, ax)
+    (axes,) = sheet.panels
+    warmups = sorted(frame["warmup_epochs"].unique())
+    style.warmup_axis(axes, warmups)
+    axes.axhline(0, color=style.GREY, linewidth=0.6)
+    marks = style.named_marks(sorted(frame["lr_rule"].unique()))
+    for i, (rule, mark) in enumerate(marks.items()):
+        line = frame[frame["lr_rule"] == rule]
+        place = Lane(warmups, style.WARMUPS, i, len(marks)).at(line["warmup_epochs"])
+        axes.vlines(place, line["low"], line["high"], color=mark.color, linewidth=0.7)
+        axes.plot(
+            place, line["lost"], " ", color=mark.color, marker=mark.marker, label=f"lr {rule}"
+        )
+    style.value_axis(axes, metric)
+    unit = {"%": "[points]", "": ""}.get(metric.unit, f"[{metric.unit}]")
+    verb = "lost" if metric.mode == "max" else "gained"
+    sheet.label(WARMUP, f"{metric.word} {verb} per doubling {unit}".strip())
+    first = frame.iloc[0]
+    spans = f"batches from {first['smallest_batch']:,} to {first['largest_batch']:,}"
+    note = (
+        f"Least squares in log2 batch over {first['num_batches']} {spans}; bars: 95 % t intervals "
+        "over seeds (Satterthwaite). Above 0, larger batches are worse."
+    )
+    left_out = diverged_in_words(compared.runs)
+    notes = [note, f"{left_out[:1].upper()}{left_out[1:]}." if left_out else ""]
+    if frame["low"].isna().any():
+        notes.append("No bar where a batch has one seed, or all its seeds measured the same.")
+    title = f"{style.title_word(metric)} {verb} per doubling of the batch: {compared.title}"
+    return sheet.finish(frame, title, [compared.about, " ".join(filter(None, notes))])

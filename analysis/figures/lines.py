@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.figures.intervals import Array
-from analysis.figures.points import has_dots
+from analysis.figures.points import Array, has_dots
 from analysis.figures.style import BATCHES, Mark, Scale
 
 #: Lines side by side take at most this share of the gap between two places,

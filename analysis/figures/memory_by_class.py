@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures import style
-from analysis.figures.save import Drawing, save
-from analysis.figures.sheet import Sheet
+from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import INCHES, Width
 from sweeper.spec.run_memory import CLASSES, DEVICE
 from sweeper.store.memory_cache import KindMemory, traced_kinds

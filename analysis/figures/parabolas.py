@@ -11,8 +11,7 @@ from analysis.figures import style
 from analysis.figures.final import CUT, WARMUP
 from analysis.figures.lines import Lane
 from analysis.figures.points import points
-from analysis.figures.save import Drawing
-from analysis.figures.sheet import Given, Sheet
+from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Scale, Width
 from analysis.stats.optimum import Optima, best_lrs, best_warmups
 from analysis.stats.replicates import fixed_rng

@@ -7,11 +7,10 @@ from analysis.figures import style
 from analysis.figures.final import BATCH, CUT
 from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points
-from analysis.figures.save import Drawing
-from analysis.figures.sheet import Given, Sheet
+from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
+from analysis.stats.batch_limits import CriticalBatch, critical_batch
 from analysis.stats.replicates import fixed_rng
-from analysis.stats.target import CriticalBatch, critical_batch
 from sweeper.spec.sentences import several
 
 _DRAWN = 100  # places of a curve
@@ -49,8 +48,7 @@ def draw_steps_to_target(
     With `ax` it is drawn into a figure of your own.
 
     Args:
-        reached: one row per replicate, as `best_reached` or `analysis.tuning.load.steps_to_target`
-            return them.
+        reached: one row per replicate, as `best_reached` returns them.
         goal: the target in words.
         about: the runs, in words.
         width: what the figure is for.

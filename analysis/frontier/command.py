@@ -7,7 +7,7 @@ from math import isfinite
 
 import pandas as pd
 
-from analysis.figures.save import save
+from analysis.figures.sheet import save
 from analysis.figures.target import best_reached
 from analysis.frontier.answer import batch_table, describe_setup, describe_tradeoff
 from analysis.frontier.figure import draw_frontier
@@ -20,7 +20,7 @@ from analysis.frontier.machines import (
 )
 from analysis.frontier.model import Work
 from analysis.frontier.tradeoff import find_tradeoff, steps_to_target
-from analysis.stats.target import to_target
+from analysis.stats.batch_limits import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target
 from sweeper.spec.sentences import several

@@ -3,8 +3,7 @@
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from analysis.figures import style
-from analysis.figures.save import Drawing
-from analysis.figures.sheet import Given, Sheet
+from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
 from analysis.frontier.tradeoff import Tradeoff
 

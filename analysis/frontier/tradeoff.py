@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.frontier.machines import Cluster
 from analysis.frontier.model import Work, points
+from analysis.stats.batch_limits import FEWEST_EPOCHS
 from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
-from analysis.stats.target import FEWEST_EPOCHS
 
 #: Limit on ``log(draw / mean)``, which is huge for some draws with two seeds.
 _FARTHEST = 50.0

@@ -18,8 +18,7 @@ from analysis.stats.contrasts import (
     weigh,
 )
 from analysis.stats.optimum import best_warmups, exponent_draws
-from analysis.stats.replicates import Array, percentile_interval
-from analysis.stats.shares import share_in_words, validation_size
+from analysis.stats.replicates import Array, percentile_interval, share_in_words, validation_size
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended
 

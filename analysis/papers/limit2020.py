@@ -23,7 +23,7 @@ from analysis.papers.claim import (
 )
 from analysis.papers.paper import batch_on_imagenet, nearest_batch
 from analysis.stats.contrasts import Contrasts
-from analysis.stats.diffusion import constant_rate, diffusion
+from analysis.stats.laws import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.validity import confounds
 from analysis.tables.which_runs import ended

@@ -13,8 +13,7 @@ from analysis.figures.draw import with_doubts
 from analysis.figures.final import BATCH, CUT, DIVERGED, WARMUP
 from analysis.figures.lines import Lane, draw_curve, draw_diverged, draw_points
 from analysis.figures.points import points, reading_note, reading_note_of_curves
-from analysis.figures.save import Drawing, save
-from analysis.figures.sheet import Sheet
+from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import Mark, Width
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY

@@ -7,13 +7,11 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.target import best_reached, of_whole_seeds
-from analysis.report.pairs import compare_rules_in_pairs
-from analysis.stats.breaking import breaking_batch
-from analysis.stats.diffusion import constant_rate, diffusion
+from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
+from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
+from analysis.stats.pairs import compare_rules_in_pairs
 from analysis.stats.replicates import DRAWS, Estimate, fixed_rng
-from analysis.stats.rules import compare_rules
-from analysis.stats.target import critical_batch, to_target
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds

@@ -5,8 +5,250 @@ import hashlib
 import json
 import re
 import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib import resources
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from analysis.decide.proposal import proposal_pairs
+from analysis.decide.proposals import propose
+from analysis.figures.points import points, reading_note
+from analysis.papers.judge import judge_all, verdict_lines
+from analysis.report.estimates import estimate_all
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable, stored_configs
+from analysis.tables.load import read_curves, read_runs
+from analysis.tables.metric import AskedMetric, Measured, Metric, with_metric
+from analysis.tables.validity import check_validity, doubts
+from sweeper.spec.sentences import several
+from sweeper.store.schema import RUNS
+
+#: Curves that the page draws if the runs have them, and how many numbers at most: with many runs,
+#: only the first measures are drawn, so that the page stays small.
+MEASURES = ("val_accuracy", "val_loss", "train_loss", "train_accuracy", "distance_from_start", "lr")
+MAX_NUMBERS = 1_500_000
+
+#: Significant digits of a run's numbers, and of its curves'.
+_DIGITS, _CURVE_DIGITS = 7, 5
+
+#: Characters of the end of a log that the page contains, and for how many runs at most.
+LOG_TAIL, MAX_LOGS = 1500, 400
+
+#: Columns that the page shows in other ways, or that say nothing in a plot.
+_APART = ("config_json", "versions", "log_path", "data_about")
+
+#: Columns that no file has.
+_ABOUT = {
+    "compared": "number of its group: runs that differ only in batch, warmup, lr rule and seed",
+    "results": "the results folder",
+}
+
+#: Upper 97.5 % points of Student's t with 1, 2, ... degrees of freedom.
+_STUDENT = [round(float(t), 4) for t in stdtrit(np.arange(1, 201), 0.975)]
+
+
+def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Measured:
+    """Read results folders; unread are the files of all their tables that were left out.
+
+    Raises:
+        ValueError: if a folder does not exist, or the metric is not one that the runs have.
+    """
+    loaded = read_runs(results)
+    runs = loaded.frame.reset_index(drop=True)
+    curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
+    found = with_metric(results, runs, curves.frame, asked)
+    return replace(found, unread=[*loaded.unread, *curves.unread, *found.unread])
+
+
+def report_data(
+    results: Sequence[str], command: str, asked: AskedMetric | None = None
+) -> dict[str, Any]:
+    """Read results folders into what the page shows.
+
+    Raises:
+        ValueError: if a folder does not exist, or the metric is not one that the runs have.
+    """
+    tables = read_tables(results, asked)
+    return shown_data(tables, results, command) | conclusions(tables)
+
+
+def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[str, Any]:
+    """The runs and curves as the page takes them, without conclusions.
+
+    `runs` has for each run its values in the order of `columns`; its epochs, and their values in
+    the order of `measures`; and the end of its log.
+    """
+    metric = tables.metric
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    data: dict[str, Any] = {
+        "made": {"command": command, "at": now, "results": [str(r) for r in results]},
+        "unread": [str(u) for u in tables.unread],
+        "metric": {"name": metric.name, "mode": metric.mode},
+        "student": _STUDENT,
+        "columns": [], "measures": [], "groups": [], "summary": [], "config": {}, "runs": {},
+    }  # fmt: skip
+    if not len(tables.runs):
+        return data
+    groups = group_comparable(tables.runs)
+    numbered = [group.runs.assign(compared=i) for i, group in enumerate(groups, 1)]
+    runs = pd.concat(numbered).sort_index()
+    common, own = _configs(runs)
+    shown = pd.concat([runs.drop(columns=[*_APART]), own], axis=1)
+    empty = [name for name in shown if shown[name].isna().all() and name != metric.name]
+    shown = shown.drop(columns=empty)
+    data["columns"] = [_column(str(name), shown[name]) for name in shown]
+    data["groups"] = [_group(group, metric) for group in groups]
+    data["config"] = {name: str(value) for name, value in common.items()}
+    data["summary"] = _summary(runs)
+    data["measures"], curves = _curves(tables.curves, metric)
+    logs = _logs(runs)
+    rows = zip(*(_values(shown[name]) for name in shown), strict=True)
+    data["runs"] = {
+        run_id: [row, curves.get(run_id, []), logs.get(run_id, "")]
+        for run_id, row in zip(runs["run_id"], rows, strict=True)
+    }
+    return data
+
+
+def _group(group: ComparableRuns, metric: Metric) -> dict[str, str]:
+    """What tells comparable runs from others, and how the figure of them is to be read."""
+    note = f"{reading_note(points(group.runs, metric.name))} {doubts(group.runs)}".strip()
+    return {"title": group.title, "about": group.about, "note": note}
+
+
+def conclusions(tables: Measured) -> dict[str, Any]:
+    """Claims, doubts and estimates; empty without a run that has ended."""
+    runs, curves = tables.runs, tables.curves
+    if not len(runs):
+        return {"claims": [], "findings": [], "estimates": [], "next": []}
+    judged, metric = judge_all(runs, curves), tables.metric
+    found = {str(f) for paper in judged for f in check_validity(paper.compared.runs, metric)}
+    return {
+        "claims": [
+            {"heading": j.heading, "verdicts": [list(line) for line in verdict_lines(j)]}
+            for j in judged
+        ],
+        "findings": sorted(found),  # refusals before remarks
+        "estimates": [[e.question, e.words] for e in estimate_all(tables)],
+        "next": proposal_pairs(propose(tables, judged)),
+    }
+
+
+def _summary(runs: pd.DataFrame) -> list[list[str]]:
+    outcomes = runs["outcome"].value_counts()
+    grid = [
+        f"{name}: {_listed(values)}"
+        for name in ("global_batch", "warmup_epochs", "lr_rule", "base_lr", "seed")
+        for values in [sorted(runs[name].dropna().unique().tolist())]
+        if values
+    ]
+    data = " / ".join(sorted({str(d) for d in runs["data"].dropna()}))
+    about = " / ".join(sorted({str(d) for d in runs["data_about"].dropna()}))
+    return [
+        ["Data", f"{data}: {about}" if about else data],
+        ["Model", " / ".join(sorted({str(m) for m in runs["model"].dropna()}))],
+        ["Runs", f"{len(runs):,}: " + ", ".join(f"{n:,} {o}" for o, n in outcomes.items())],
+        ["Grid", "; ".join(grid)],
+        ["Cost", _cost(runs)],
+    ]
+
+
+def _listed(values: list[Any]) -> str:
+    shown = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:12])
+    return f"{shown} and {len(values) - 12:,} more" if len(values) > 12 else shown
+
+
+def _cost(runs: pd.DataFrame) -> str:
+    hours = float(runs["wall_s"].sum()) / 3600
+    ranks = runs["world_size"].fillna(1)
+    rank_hours = float((runs["wall_s"].fillna(0) * ranks).sum()) / 3600
+    devices = ", ".join(sorted({str(d) for d in runs["device_kind"].dropna()}))
+    counted = runs["energy_kwh"].dropna()
+    energy = f", {counted.sum():,.3g} kWh of {several(len(counted), 'run')}"
+    return (
+        f"{hours:,.2f} hours of runs, {rank_hours:,.2f} rank-hours"
+        f"{f' on {devices}' if devices else ''}{energy * bool(len(counted))}"
+    )
+
+
+def _column(name: str, values: pd.Series) -> dict[str, Any]:
+    about = RUNS[name][1] if name in RUNS else _ABOUT.get(name, "from the config")
+    unit = "%" if name.endswith("accuracy") else ""
+    return {"name": name, "about": about, "unit": unit, "number": _is_number(values)}
+
+
+def _is_number(values: pd.Series) -> bool:
+    kind = values.dtype
+    return pd.api.types.is_numeric_dtype(kind) and not isinstance(kind, pd.CategoricalDtype)
+
+
+def _values(values: pd.Series, digits: int = _DIGITS) -> list[Any]:
+    """Values for JSON: numbers to `digits` significant digits, else text; null if not known."""
+    if not _is_number(values):
+        return [None if pd.isna(value) else str(value) for value in values]
+    return [_plain(value, digits) for value in values.astype(float).tolist()]
+
+
+def _plain(value: float, digits: int) -> float | int | None:
+    if not np.isfinite(value):
+        return None
+    if value == int(value) and abs(value) < 2**53:
+        return int(value)
+    return float(f"{value:.{digits}g}")
+
+
+def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
+    """What all configs share, and a column for each setting in which they differ."""
+    configs = stored_configs(runs)
+    leaves = [config.settings for config in configs]
+    names = list(dict.fromkeys(name for leaf in leaves for name in leaf))
+    common = {n: leaves[0].get(n) for n in names if _is_shared(leaves, n)}
+    known = {"batch", "warmup", "seed", "lr_rule.name", *RUNS}
+    scientific = {name for config in configs for name in config.scientific}
+    own = [n for n in names if n in scientific and n not in common and n not in known]
+    columns = {n: pd.Series([leaf.get(n) for leaf in leaves]) for n in own}
+    texts = {n: c if pd.api.types.is_numeric_dtype(c) else c.map(str) for n, c in columns.items()}
+    return common, pd.DataFrame(texts, index=runs.index)
+
+
+def _logs(runs: pd.DataFrame) -> dict[str, str]:
+    """Ends of logs; runs that did not finish come first."""
+    order = runs.assign(fine=runs["outcome"] == "finished").sort_values("fine", kind="stable")
+    tails: dict[str, str] = {}
+    for _, row in order.head(MAX_LOGS).iterrows():
+        folder = Path(str(row["results"])).resolve()
+        path = (folder / str(row["log_path"] or "")).resolve()
+        if path.is_relative_to(folder) and path.is_file():  # a row may name any file
+            text = path.read_text(encoding="utf-8", errors="replace")
+            tails[row["run_id"]] = text[-LOG_TAIL:]
+    return tails
+
+
+def _curves(curves: pd.DataFrame, metric: Metric) -> tuple[list[str], dict[str, list[Any]]]:
+    """The measures that are drawn, and for each run its epochs and their values."""
+    names = dict.fromkeys([metric.name, *MEASURES])
+    there = [name for name in names if name in curves and curves[name].notna().any()]
+    measures = there[: max(1, MAX_NUMBERS // max(1, len(curves)))]
+    if not len(curves):
+        return measures, {}
+    drawn = curves.sort_values(["run_id", "epoch"])
+    numbers = [_values(drawn[name], _CURVE_DIGITS) for name in ("epoch", *measures)]
+    ids, starts = np.unique(drawn["run_id"].to_numpy(dtype=str), return_index=True)
+    ends = [*starts[1:], len(drawn)]
+    return measures, {
+        str(run_id): [column[start:end] for column in numbers]
+        for run_id, start, end in zip(ids, starts, ends, strict=True)
+    }
+
+
+def _is_shared(leaves: list[dict[str, Any]], name: str) -> bool:
+    return len({repr(leaf.get(name)) for leaf in leaves}) == 1
+
 
 #: In the order in which they run; those in vendor/ are third-party (vendor/LICENSES.txt).
 _SCRIPTS = ("vendor/d3.min.js", "vendor/plot.min.js", "runs.js", "figures.js", "page.js")

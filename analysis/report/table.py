@@ -11,9 +11,8 @@ import pandas as pd
 
 from analysis.figures import style
 from analysis.figures.points import POINT, points
-from analysis.stats.shares import share_in_words
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable
-from analysis.tables.configs import with_known_spans
+from analysis.stats.replicates import share_in_words
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable, with_known_spans
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.validity import doubts
 from sweeper.spec.identity import words

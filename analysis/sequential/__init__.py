@@ -1,14 +1,14 @@
 """Questions that are asked again after each seed: their words, the rule of answers, the looks."""
 
-from analysis.sequential.answer import (
+from analysis.sequential.looks import Looks
+from analysis.sequential.question import LEAST_SEEDS, Question, parse_question
+from analysis.sequential.question_text import (
     describe_end,
     describe_verdict,
     find_record,
     has_no_spread,
     record_question,
 )
-from analysis.sequential.looks import Looks
-from analysis.sequential.question import LEAST_SEEDS, Question, parse_question
 from analysis.sequential.rule import Course, Rule, follow
 from analysis.tables.metric import metric_named
 

@@ -7,9 +7,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates
-from analysis.stats.shares import diverged_in_words
-from analysis.stats.target import REJECTED
+from analysis.stats.batch_limits import REJECTED
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, diverged_in_words
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Added to a warmup before taking logarithms, so that a warmup of 0 has one too [epochs].

@@ -7,9 +7,8 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.tables.configs import stored_configs
-from analysis.tables.files import KEYS, Unread
-from analysis.tables.load import Folders, read_metrics
+from analysis.tables.comparable_runs import stored_configs
+from analysis.tables.load import KEYS, Folders, Unread, read_metrics
 from sweeper.store.schema import CURVES, RUNS
 
 Mode = Literal["max", "min"]

@@ -8,7 +8,7 @@ from typing import cast
 
 import pandas as pd
 
-from analysis.tables.configs import stored_configs
+from analysis.tables.comparable_runs import stored_configs
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended
 from sweeper.spec.sentences import several

@@ -12,14 +12,13 @@ from optuna.distributions import IntDistribution
 
 from analysis.figures import style
 from analysis.figures.final import BATCH
-from analysis.figures.save import Drawing, save
-from analysis.figures.sheet import Sheet
+from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import Width
 from analysis.figures.target import draw_steps_to_target
+from analysis.stats.laws import FIXED
 from analysis.stats.replicates import Array, fixed_rng
-from analysis.stats.rules import FIXED
-from analysis.tuning.load import Tuned, best_trials, steps_to_target
 from analysis.tuning.rates import joint_table, tuned_optima
+from analysis.tuning.studies import Tuned, best_trials, steps_to_target
 from sweeper.spec.sentences import several
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from analysis.stats.batch_limits import critical_batch
+from analysis.stats.laws import compare_rules
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import Estimate, fixed_rng
-from analysis.stats.rules import compare_rules
-from analysis.stats.target import critical_batch
 from analysis.tables.validity import ALIKE, confounds
-from analysis.tuning.load import Tuned, best_trials, importance, steps_to_target
 from analysis.tuning.rates import FEWEST_BATCHES, joint_table, regret, tuned_optima
+from analysis.tuning.studies import Tuned, best_trials, importance, steps_to_target
 from sweeper.spec.sentences import several
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
-from analysis.figures import save
+from analysis.figures import sheet
 from analysis.figures.curves import curve_points
 from analysis.figures.draw import draw_all
 from analysis.figures.points import points, reading_note
@@ -130,7 +130,7 @@ def test_where_a_run_ran_does_not_make_a_group(runs):
 
 
 def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
+    monkeypatch.setattr(sheet, "FORMATS", ("svg",))  # the others take most of the time
     results, out = tmp_path / "results", tmp_path / "out"
     write_results(results, runs, simulated_curves(runs, 3))
 
@@ -148,7 +148,7 @@ def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, ca
 
 
 def test_rules_are_files_of_their_own_where_curves_are_drawn(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(save, "FORMATS", ())
+    monkeypatch.setattr(sheet, "FORMATS", ())
     other = with_setting(runs, lr_rule={"name": "none"}).assign(lr_rule="none")
     other = other.assign(run_id="x" + other["run_id"])
     both = pd.concat([runs, other], ignore_index=True)
@@ -188,7 +188,7 @@ def test_a_switch_that_is_off_does_not_part_old_runs_from_new_ones(runs):
 
 @pytest.mark.parametrize("words", [("figures",), ("paper", "mccord2021")])
 def test_every_caption_says_which_points_are_not_to_be_compared(words, tmp_path, monkeypatch):
-    monkeypatch.setattr(save, "FORMATS", ())
+    monkeypatch.setattr(sheet, "FORMATS", ())
     apart = simulated_runs(
         [7680, 30720], [0, 5, 10], 2, accuracy=lambda b, w: 0.7, noise=0.01,
         rng=np.random.default_rng(1),
@@ -210,7 +210,7 @@ def test_every_caption_says_which_points_are_not_to_be_compared(words, tmp_path,
 
 def test_a_figure_grows_with_its_words(runs, tmp_path, monkeypatch):
     """Matplotlib warns where words leave the panels no height, which fails a test."""
-    monkeypatch.setattr(save, "FORMATS", ("svg",))
+    monkeypatch.setattr(sheet, "FORMATS", ("svg",))
     long = runs.assign(data="D" * 300, model="M" * 300, data_about="about " * 100)
 
     paths = list(draw_all(Measured(long, simulated_curves(long, 3)), tmp_path))

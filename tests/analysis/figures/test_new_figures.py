@@ -8,7 +8,7 @@ from simulated_studies import simulated_curves, simulated_runs
 
 import analysis
 from analysis.figures import style
-from analysis.figures.intervals import sum_half_width
+from analysis.figures.points import sum_half_width
 from analysis.tables.metric import LOSS
 
 

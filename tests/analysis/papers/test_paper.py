@@ -6,7 +6,7 @@ import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
-from analysis.figures import save
+from analysis.figures import sheet
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.grid import median_of_last_epochs, missing_points, runs_of
 from analysis.papers.paper import own_point, place_runs
@@ -271,7 +271,7 @@ def test_optimizers_that_lack_a_batch_are_named():
     ["mccord2021", *(pytest.param(p, marks=pytest.mark.slow) for p in ("goyal2017", "limit2020"))],
 )
 def test_the_command_draws_what_it_can(paper, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
+    monkeypatch.setattr(sheet, "FORMATS", ("svg",))  # the others take most of the time
     runs = grid([7680, 8192, 30720], [0, 5]).assign(optimizer="SGD")
     write_results(tmp_path / "results", runs, simulated_curves(runs, 3))
 

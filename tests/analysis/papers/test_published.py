@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.stats.breaking import breaking_batch
-from analysis.stats.target import critical_batch
+from analysis.stats.batch_limits import breaking_batch, critical_batch
 
 #: MLPerf reference convergence points, ResNet-50 to 75.9 % (mlcommons/logging,
 #: training_4.0.0/rcps_resnet.json): batch, base rate, momentum, warmup epochs, epochs to

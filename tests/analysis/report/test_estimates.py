@@ -6,8 +6,8 @@ import pytest
 from simulated_studies import simulated_curves, simulated_runs
 
 from analysis.report.estimates import estimate_all, number
-from analysis.stats.diffusion import constant_rate
-from analysis.stats.equivalence import compare
+from analysis.stats.laws import constant_rate
+from analysis.stats.pairs import compare
 from analysis.stats.replicates import Estimate
 from analysis.tables.metric import Measured, Metric
 

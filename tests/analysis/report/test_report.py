@@ -16,9 +16,8 @@ from analysis.cli import main
 from analysis.decide.proposal import proposal_pairs
 from analysis.figures.points import points
 from analysis.figures.style import CONTRAST, contrast
-from analysis.report import data
-from analysis.report.data import conclusions, report_data, shown_data
-from analysis.report.page import page
+from analysis.report import page as report_page
+from analysis.report.page import conclusions, page, report_data, shown_data
 from analysis.tables.metric import Measured
 
 EVIL = '</script><script>document.title="owned"</script><img src=x onerror=document.title="owned">'
@@ -356,7 +355,7 @@ def many() -> str:
     runs[["wall_s", "train_s", "examples_per_s"]] = rng.random((len(runs), 3)) * 1000
     runs["results"] = curves["results"] = "results"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "MAX_NUMBERS", int(data.MAX_NUMBERS * len(runs) / 10_000))
+        patch.setattr(report_page, "MAX_NUMBERS", int(report_page.MAX_NUMBERS * len(runs) / 10_000))
         shown = shown_data(Measured(runs, curves), ["results"], "many")
     return page(shown | conclusions(Measured(runs[:0], curves)))
 
@@ -482,7 +481,7 @@ def test_the_page_names_no_other_place():
 
 
 def test_the_licences_of_the_libraries_stand_beside_them():
-    folder = Path(data.__file__).parent / "vendor"
+    folder = Path(report_page.__file__).parent / "vendor"
     licences = (folder / "LICENSES.txt").read_text()
 
     for script in folder.glob("*.js"):

@@ -4,9 +4,9 @@ import re
 
 import numpy as np
 
-from analysis.sequential.answer import describe_verdict
 from analysis.sequential.looks import Looks
 from analysis.sequential.question import Arm, Question
+from analysis.sequential.question_text import describe_verdict
 from analysis.sequential.rule import Best
 from analysis.tables.metric import ACCURACY
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from analysis.stats.contrasts import Arms, Contrasts, assured_seeds, holm, rank_test, weigh
-from analysis.stats.shares import interval_of_share, share_in_words, validation_size
+from analysis.stats.replicates import interval_of_share, share_in_words, validation_size
 
 
 def values(*means, spread=1.0, seeds=5):

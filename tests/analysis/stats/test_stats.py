@@ -8,14 +8,12 @@ import pytest
 from simulated_estimates import lr_runs, walk
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.stats.breaking import breaking_batch
-from analysis.stats.diffusion import constant_rate, diffusion
-from analysis.stats.equivalence import compare
+from analysis.stats.batch_limits import breaking_batch, critical_batch, lack_of_fit, to_target
+from analysis.stats.contrasts import seeds_to_see
+from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
-from analysis.stats.power import seeds_to_see
+from analysis.stats.pairs import compare
 from analysis.stats.replicates import Replicates, percentile_interval
-from analysis.stats.rules import compare_rules
-from analysis.stats.target import critical_batch, lack_of_fit, to_target
 
 
 def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:

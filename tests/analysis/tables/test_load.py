@@ -17,7 +17,7 @@ from simulated_studies import (
 )
 
 import analysis
-from analysis.tables.configs import stored_configs
+from analysis.tables.comparable_runs import stored_configs
 from analysis.tables.load import read_curves, read_runs
 from sweeper.store.compaction import compact
 from sweeper.store.schema import LATER, RUNS, SCHEMA_VERSION, TABLES

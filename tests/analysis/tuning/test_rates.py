@@ -9,8 +9,7 @@ from scipy.stats import t as student
 from test_tuning import simulated
 
 from analysis.stats.optimum import Optima
-from analysis.tuning.parabola import Resampler, nearest_halves
-from analysis.tuning.rates import joint_table, tuned_optima
+from analysis.tuning.rates import Resampler, joint_table, nearest_halves, tuned_optima
 
 
 @pytest.fixture

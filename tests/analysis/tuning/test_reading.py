@@ -3,7 +3,7 @@
 import optuna
 import pytest
 
-from analysis.tuning.load import load_tuned
+from analysis.tuning.studies import load_tuned
 from sweeper.tuning.storage import JOURNAL, open_storage, read_storage
 
 

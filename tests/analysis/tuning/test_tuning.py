@@ -12,13 +12,13 @@ from optuna.trial import create_trial
 from pandas.testing import assert_frame_equal
 
 from analysis.cli import main
-from analysis.figures import save
+from analysis.figures import sheet
 from analysis.figures.target import draw_steps_to_target
-from analysis.stats.rules import compare_rules
+from analysis.stats.laws import compare_rules
 from analysis.tuning.figures import draw_rates, draw_space, draw_trials
-from analysis.tuning.load import Tuned, best_trials, importance, load_tuned, steps_to_target
 from analysis.tuning.rates import regret, tuned_optima
 from analysis.tuning.report import in_words
+from analysis.tuning.studies import Tuned, best_trials, importance, load_tuned, steps_to_target
 from sweeper.store.table_files import write_rows
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.samplers import QuasiRandomSampler
@@ -345,7 +345,7 @@ def test_figures_draw_what_the_tables_say(few, folder):
 
 @pytest.mark.slow
 def test_the_command_writes_figures_and_words(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(save, "FORMATS", ("svg",))  # the others take most of the time
+    monkeypatch.setattr(sheet, "FORMATS", ("svg",))  # the others take most of the time
 
     code = main(["tuning", str(folder), "--target", "2.5", "--out", str(tmp_path)])
 

@@ -10,7 +10,7 @@ import optuna
 import pytest
 from postgresql import Server
 
-from analysis.tuning.load import load_tuned
+from analysis.tuning.studies import load_tuned
 from sweeper.tuning.storage import close_storage, open_storage
 
 WORDS = [

@@ -8,9 +8,9 @@ equation 3), lowest at ``lr = 1 / (1 + n / B)``: McCandlish's saturating rule, w
 import numpy as np
 import pytest
 
-from analysis.stats.rules import compare_rules
-from analysis.tuning.load import load_tuned
+from analysis.stats.laws import compare_rules
 from analysis.tuning.rates import joint_table, tuned_optima
+from analysis.tuning.studies import load_tuned
 
 NOISE_SCALE = 256
 BATCHES = (64, 256, 1024)

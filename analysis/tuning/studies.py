@@ -12,7 +12,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
-from analysis.stats.target import first_reached
+from analysis.stats.batch_limits import first_reached
 from analysis.tables.load import load_runs
 from analysis.tables.metric import AskedMetric, Metric
 from analysis.tables.validity import ALIKE

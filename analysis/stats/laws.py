@@ -1,0 +1,390 @@
+"""Laws fitted to best rates and to distances from the start, and compared by Akaike's criterion."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.stats.optimum import Optima
+from analysis.stats.replicates import DRAWS, NO_SPREAD, ROUNDING, Array, Estimate, stretch
+
+
+def aicc(rss: Array, count: int, num_parameters: int) -> Array:
+    """Akaike's criterion of a least-squares fit, corrected for few points.
+
+    ``n log(rss / n) + 2 k + 2 k (k + 1) / (n - k - 1)``, where k counts the variance too.
+
+    Args:
+        rss: residual sums of squares.
+        count: points, more than ``num_parameters + 2``.
+        num_parameters: of the law, without the variance.
+
+    Source:
+        Burnham & Anderson 2002, Model Selection, section 2.4.
+    """
+    k = num_parameters + 1
+    penalty = 2 * k + 2 * k * (k + 1) / (count - k - 1)
+    return count * np.log(np.maximum(rss, 1e-12) / count) + penalty
+
+
+def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
+    """The least value of each row, and where on the grid it lies.
+
+    Between grid points the place is the vertex of the parabola through the least value and its
+    neighbours.
+
+    Args:
+        sums: shape (rows, grid points).
+        grid: evenly spaced places.
+
+    Returns:
+        Values and places, each of shape (rows,).
+    """
+    best = sums.argmin(axis=1)
+    rows = np.arange(len(sums))
+    inner = np.clip(best, 1, len(grid) - 2)
+    left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
+    bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
+    shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
+    return sums[rows, best], np.where(best == inner, grid[inner] + shift, grid[best])
+
+
+#: From batches (batch,) and a scale (scales, 1) to the logarithm of the rate, up to a constant.
+Shape = Callable[[Array, Array], Array]
+
+
+def _saturating(batches: Array, scale: Array) -> Array:
+    return -np.log1p(scale / batches)
+
+
+def _surge(batches: Array, scale: Array) -> Array:
+    return -np.log(0.5 * (np.sqrt(scale / batches) + np.sqrt(batches / scale)))
+
+
+#: Rules with a fixed exponent.
+FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
+
+#: Rules with a batch of their own, where they bend.
+#: saturating: McCandlish et al. 2018, arXiv:1812.06162; surge: Li et al. 2024, arXiv:2405.14578.
+BENT: dict[str, Shape] = {"saturating": _saturating, "surge": _surge}
+
+_GRID_POINTS = 121
+#: Bends are searched up to this factor beyond the batches; within the second factor of an end of
+#: the search, they count as being at that end.
+_BEYOND, _AT_END = 30, 1.001
+#: Share of the draws that must have a best rate at every batch: the others cannot be fitted.
+_FEWEST_FINITE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class RuleComparison:
+    """Rules fitted to the best learning rate of each batch.
+
+    Attributes:
+        table: one row per rule, best first: `rule`, `num_parameters`, `rss`, `aicc`, `delta`,
+            `frequency` (share of bootstrap draws in which it has the lowest AICc; missing where
+            too many draws have no best rate at some batch).
+        bends: the fitted bend of `saturating` and `surge` [examples], by rule.
+        note: what limits it.
+    """
+
+    table: pd.DataFrame
+    bends: dict[str, Estimate]
+    note: str
+
+
+def compare_rules(optima: Optima) -> RuleComparison:
+    """Fit none, sqrt, linear, a free power, saturating and surge to the best rates.
+
+    Each is fitted to log best by least squares over batches, and scored by `aicc`.
+
+    Rules of two parameters need five batches or more, the others four. No rule is fitted if a
+    best rate is beyond the grid.
+
+    Source:
+        Burnham & Anderson 2002, Model Selection, section 6.6 (frequencies).
+    """
+    batches = optima.batches
+    if not (np.isfinite(optima.best) & (optima.best > 0)).all():
+        return _unfitted(optima)
+    fits = _fit_all(batches, np.log(optima.best)[None, :])
+    scores = _scores(fits, len(batches))
+    usable = {rule: float(score[0]) for rule, score in scores.items()}
+    drawn, unbounded = _finite_logs(optima.draws)
+    frequencies, bends = _over_draws(batches, fits, drawn, optima.num_seeds)
+    rows = [
+        (rule, _PARAMETERS[rule], float(fits[rule][0][0]), usable[rule], frequencies.get(rule))
+        for rule in sorted(usable, key=lambda rule: usable[rule])
+    ]
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    table.insert(4, "delta", table["aicc"] - table["aicc"].min())
+    notes = [unbounded] if unbounded else []
+    if len(batches) < 5:
+        notes.append("rules of two parameters need five batches or more, the others four")
+    return RuleComparison(table=table, bends=bends, note="; ".join(notes))
+
+
+def _unfitted(optima: Optima) -> RuleComparison:
+    note = "a best rate is beyond the grid; extend it"
+    bend = Estimate.of(np.nan, None, optima.num_seeds, "", note)
+    table = pd.DataFrame(columns=[*_COLUMNS, "delta"])
+    return RuleComparison(table=table, bends=dict.fromkeys(BENT, bend), note=note)
+
+
+_COLUMNS = ["rule", "num_parameters", "rss", "aicc", "frequency"]
+_PARAMETERS = {"none": 1, "sqrt": 1, "linear": 1, "power": 2, "saturating": 2, "surge": 2}
+
+
+def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
+    """Residual sums of squares and bends, each of shape (draws,), by rule."""
+    x = np.log(batches)
+    fits = {rule: (_rss(y - b * x), np.full(len(y), np.nan)) for rule, b in FIXED.items()}
+    slope = ((y - y.mean(axis=1, keepdims=True)) @ (x - x.mean())) / np.sum((x - x.mean()) ** 2)
+    fits["power"] = (_rss(y - slope[:, None] * x), slope)
+    scales = np.geomspace(batches.min() / _BEYOND, batches.max() * _BEYOND, _GRID_POINTS)
+    for rule, shape in BENT.items():
+        curves = shape(batches[None, :], scales[:, None])
+        sums = np.stack([_rss(y - curve) for curve in curves], axis=1)
+        rss, place = lowest(sums, np.log(scales))
+        fits[rule] = rss, _unbounded(np.exp(place), scales)
+    return fits
+
+
+def _unbounded(bends: Array, scales: Array) -> Array:
+    """Set bends at an end of the search to 0 or infinity: they are known from one side only."""
+    inside = np.where(bends <= scales[0] * _AT_END, 0.0, bends)
+    return np.where(bends >= scales[-1] / _AT_END, np.inf, inside)
+
+
+def _rss(residuals: Array) -> Array:
+    return ((residuals - residuals.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
+
+
+def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
+    """AICc of each rule for which there are enough batches to rule out a perfect fit."""
+    return {
+        rule: aicc(rss, n, _PARAMETERS[rule])
+        for rule, (rss, _) in fits.items()
+        if n > _PARAMETERS[rule] + 2
+    }
+
+
+def _finite_logs(draws: Array | None) -> tuple[Array | None, str]:
+    """Logs of the draws with a best rate at every batch, None if too few have one; and a note."""
+    if draws is None or not len(draws):
+        return None, ""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(draws)
+    finite = logs[np.isfinite(logs).all(axis=1)]
+    if len(finite) >= _FEWEST_FINITE * len(draws):
+        return finite, ""
+    share = 1 - len(finite) / len(draws)
+    return None, f"in {share:.0%} of the draws some batch has no best rate: rules not distinguished"
+
+
+def _over_draws(
+    batches: Array,
+    fits: dict[str, tuple[Array, Array]],
+    drawn: Array | None,
+    num_seeds: int,
+) -> tuple[dict[str, float], dict[str, Estimate]]:
+    method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
+    again = {} if drawn is None else _fit_all(batches, drawn)
+    bends: dict[str, Estimate] = {}
+    for rule in BENT:
+        value = float(fits[rule][1][0])
+        seen = 0 < value < np.inf
+        note = "" if seen else f"no bend within {_BEYOND} times the batches: known from one side"
+        drawn_bends = again[rule][1] if again else None
+        bends[rule] = Estimate.of(value, drawn_bends, num_seeds, method, note)
+    scores = _scores(again, len(batches))
+    names = list(scores)
+    winners = np.argmin(np.stack([scores[name] for name in names]), axis=0) if names else []
+    frequencies = {name: float(np.mean(np.asarray(winners) == i)) for i, name in enumerate(names)}
+    return frequencies, bends
+
+
+#: Steps that the third law, of three parameters and a variance, needs for its AICc.
+FEWEST_STEPS = 6
+
+#: A law is rejected if it is farther from the mean curve (root mean square / the curve's rise).
+_FARTHEST = 0.025
+_LAW_OF = {"power law": "power", "ultra-slow": "logarithm"}
+_POWERS = np.linspace(0.02, 1.2, 119)
+_NUM_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Diffusion:
+    """Laws fitted to the distance from the start.
+
+    Attributes:
+        power: exponent p of ``a + c * step**p``.
+        table: one row per law: `law`, `num_parameters`, `aicc`, `delta`, `frequency`.
+        local_exponent: ``d log distance / d log step`` in the first and last third.
+        verdict: ultra-slow, power law, inconclusive, or neither fits.
+    """
+
+    power: Estimate
+    table: pd.DataFrame
+    local_exponent: tuple[float, float]
+    verdict: str
+
+    def p_of(self, verdict: str) -> float:
+        """One-sided p value of a verdict: the share of draws in which the other law is better."""
+        return 1.0 - float(self.table.set_index("law")["frequency"][_LAW_OF[verdict]])
+
+
+def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """The distance from the start over the longest stretch of epochs at one learning rate.
+
+    The laws are about that phase: where the rate falls, the distance all but stops.
+
+    Uses `run_id`, `seed`, `outcome` of the runs of one point, and `run_id`, `epoch`, `step`,
+    `lr`, `distance_from_start` of the curves.
+
+    Returns:
+        `seed`, `step`, `distance` of the finished runs, at the steps that all of them have; no
+        rows if there are fewer than six such steps.
+    """
+    finished = runs.loc[runs["outcome"] == "finished", ["run_id", "seed"]]
+    rows = curves.merge(finished).dropna(subset=["distance_from_start"])
+    rows = rows.sort_values(["run_id", "epoch"], ignore_index=True)
+    is_new = rows["run_id"].ne(rows["run_id"].shift()).to_numpy(dtype=bool)
+    changes = is_new | ~np.isclose(rows["lr"], rows["lr"].shift(), rtol=1e-9, atol=0)
+    rows["stretch"] = changes.cumsum()
+    rows["length"] = rows.groupby("stretch")["step"].transform("size")
+    longest = rows.groupby("run_id")["length"].transform("max")
+    kept = rows[rows["length"] == longest]
+    first = kept.groupby("run_id")["stretch"].transform("min")
+    kept = kept[kept["stretch"] == first]
+    shared = kept.groupby("step")["run_id"].nunique()
+    steps = shared[shared == finished["run_id"].nunique()].index
+    kept = kept[kept["step"].isin(steps)].rename(columns={"distance_from_start": "distance"})
+    found = kept.loc[kept["distance"] > 0, ["seed", "step", "distance"]]
+    return found if len(steps) >= FEWEST_STEPS else found.iloc[:0]
+
+
+def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Diffusion:
+    """Fit a logarithm, a power and a shifted power to the distance from the start.
+
+    M1 ``a + b log step``; M2 ``c step**p``; M3 ``a + c step**p``; each by least squares to the mean
+    over seeds at log-spaced steps, so that early and late steps count equally. Seeds are resampled
+    whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p (M2)
+    excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws. The better
+    law may still be a bad one: the verdict is that neither fits if it is farther from the mean
+    curve than 2.5 % of its rise.
+
+    The series has `seed`, `step` (the same steps for each seed, positive) and `distance`, of
+    the phase of constant learning rate only.
+
+    Source:
+        Hoffer et al. 2017, arXiv:1705.08741 (logarithm); the comparison is ours.
+    """
+    wide = series.pivot_table(index="seed", columns="step", values="distance")
+    steps = np.asarray(wide.columns, dtype=float)
+    picks = _log_spaced(steps)
+    t, distances = steps[picks], np.asarray(wide, dtype=float)[:, picks]
+    count = len(distances)
+    mean = distances.mean(axis=0, keepdims=True)
+    is_alike = bool((np.ptp(distances, axis=0) <= ROUNDING * mean).all())
+    note = "one seed" if count < 2 else NO_SPREAD * is_alike
+    resampled = mean if note else _resampled(distances, rng, draws)
+    table = _law_table(t, mean, resampled)
+    _, p = _fit(t, mean, LAWS["power"])
+    p_drawn = None if note else _fit(t, resampled, LAWS["power"])[1]
+    method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
+    power = Estimate.of(p[0], p_drawn, count, method, note)
+    verdict = _verdict(table, power)
+    if verdict in _LAW_OF and _distance(t, mean, _LAW_OF[verdict]) > _FARTHEST:
+        verdict = "neither fits"
+    return Diffusion(power, table, _local_exponents(t, mean[0]), verdict)
+
+
+def _power(t: Array, p: float) -> Array:
+    return np.stack([t**p], axis=1)
+
+
+def _shifted(t: Array, p: float) -> Array:
+    return np.stack([np.ones_like(t), t**p], axis=1)
+
+
+def _logarithm(t: Array, _: float) -> Array:
+    return np.stack([np.ones_like(t), np.log(t)], axis=1)
+
+
+Basis = Callable[[Array, float], Array]
+
+#: Each law's columns, given the steps and the exponent.
+LAWS: dict[str, Basis] = {"logarithm": _logarithm, "power": _power, "shifted power": _shifted}
+_LAW_PARAMETERS = {"logarithm": 2, "power": 2, "shifted power": 3}
+
+
+def _fit(t: Array, y: Array, basis: Basis) -> tuple[Array, Array]:
+    """Least residual sum of squares over the exponents, and that exponent, for each row of y."""
+    if basis is _logarithm:
+        return _residuals(y, basis(t, 0)), np.zeros(len(y))
+    sums = [_residuals(y, basis(t / t.max(), p)) for p in _POWERS]
+    return lowest(np.stack(sums, axis=1), _POWERS)
+
+
+def _residuals(y: Array, design: Array) -> Array:
+    q, _ = np.linalg.qr(design)
+    return np.maximum((y**2).sum(axis=1) - ((y @ q) ** 2).sum(axis=1), 0.0)
+
+
+def _distance(t: Array, mean: Array, law: str) -> float:
+    """Root mean square of a law's residuals, as a share of the mean curve's rise."""
+    rss = float(_fit(t, mean, LAWS[law])[0][0])
+    return float(np.sqrt(rss / len(t)) / max(np.ptp(mean), np.finfo(float).tiny))
+
+
+def _law_table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
+    def score(y: Array) -> Array:
+        return np.stack(
+            [aicc(_fit(t, y, b)[0], len(t), _LAW_PARAMETERS[n]) for n, b in LAWS.items()]
+        )
+
+    scores, drawn = score(mean)[:, 0], score(resampled)
+    winners = drawn[:2].argmin(axis=0)
+    rows = [
+        (law, _LAW_PARAMETERS[law], score, score - scores.min(), _share(winners, i))
+        for i, (law, score) in enumerate(zip(LAWS, scores, strict=True))
+    ]
+    return pd.DataFrame(rows, columns=["law", "num_parameters", "aicc", "delta", "frequency"])
+
+
+def _share(winners: Array, i: int) -> float:
+    """Fraction of the draws that a law of two parameters wins; the third does not compete."""
+    return float(np.mean(winners == i)) if i < 2 else np.nan
+
+
+def _log_spaced(steps: Array) -> NDArray[np.intp]:
+    wanted = np.geomspace(steps[0], steps[-1], _NUM_STEPS)
+    return np.unique(np.searchsorted(steps, wanted).clip(0, len(steps) - 1))
+
+
+def _resampled(distances: Array, rng: np.random.Generator, draws: int) -> Array:
+    n = len(distances)
+    mean = distances.mean(axis=0)
+    stretched = (distances - mean) * stretch(n, n - 1)
+    counts = rng.multinomial(n, np.full(n, 1 / n), size=draws)
+    return mean + counts @ stretched / n
+
+
+def _local_exponents(t: Array, mean: Array) -> tuple[float, float]:
+    third = max(len(t) // 3, 2)
+    ends = (slice(0, third), slice(-third, None))
+    first, last = (np.polyfit(np.log(t[e]), np.log(mean[e]), 1)[0] for e in ends)
+    return float(first), float(last)
+
+
+def _verdict(table: pd.DataFrame, power: Estimate) -> str:
+    frequency = dict(zip(table["law"], table["frequency"], strict=True))
+    if not power.has_interval:
+        return "inconclusive"
+    if frequency["logarithm"] >= 0.95:
+        return "ultra-slow"
+    return "power law" if frequency["power"] >= 0.95 and power.low > 0.05 else "inconclusive"
