@@ -105,9 +105,9 @@ class SlurmLauncher(RunLauncher):
 
     def _request(self) -> "Request":
         from sweeper.commands.overrides import resolved
-        from sweeper.launch.slurm.submit import request_of
+        from sweeper.launch.slurm.submit import read_request
 
-        return request_of(resolved(self._settings))
+        return read_request(resolved(self._settings))
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Execute runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""

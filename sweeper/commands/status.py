@@ -18,7 +18,7 @@ from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, counted, line_of_row, runs_table
-from sweeper.launch.slurm.tickets import waiting
+from sweeper.launch.slurm.tickets import waiting_runs
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.spec.sentences import printable, several
@@ -95,7 +95,7 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    queue = waiting(ledger)
+    queue = waiting_runs(ledger)
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]

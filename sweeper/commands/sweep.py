@@ -168,7 +168,7 @@ def run_sweep(
         _introduce(planned, tasks, table)
         offered = LazyTasks(tasks, _predicted(tasks, predictions))
         if account:
-            offered = LazyTasks(tasks, filter(account.fits, tasks), account.left)
+            offered = LazyTasks(tasks, filter(account.fits, tasks))
         return guard(lambda: _follow(offered, launch, ledger, table, account), table, ledger)
 
 

@@ -92,13 +92,11 @@ Tasks = Iterable[Task | None]
 class LazyTasks:
     """Tasks that are chosen one at a time, when the launcher asks for the next.
 
-    `known` can be inspected in advance; `taken` are executed; `hours` is their joint budget, None
-    for no limit [device-hours].
+    `known` can be inspected in advance; `taken` are executed.
     """
 
     known: Sequence[Task]
     taken: Iterable[Task]
-    hours: float | None = None
 
     def __iter__(self) -> Iterator[Task]:
         """The tasks that are actually executed."""

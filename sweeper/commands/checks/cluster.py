@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 
 from sweeper.commands.checks.check import Check, good, warning
-from sweeper.launch.slurm.commands import ask, setting
+from sweeper.launch.slurm.commands import config_value, run_program
 
 _DEFAULT_KILL_WAIT_S = 30
 
@@ -25,13 +25,13 @@ def cluster_checks(*, devices: int) -> Iterator[Check]:
             "Without sbatch and squeue nothing can be submitted; without srun runs are limited to "
             "one node; without scontrol a job cannot requeue itself: repeat the command instead.",
         )
-    config = ask("scontrol", "show", "config")
+    config = run_program("scontrol", "show", "config")
     if config is None:
         remedy = "Nothing can be submitted now; see `scontrol ping`."
         yield warning("SLURM", "the controller does not respond", remedy)
         return
     yield from config_checks(config)
-    yield from partition_checks(ask("sinfo", "--noheader", "--format=%P %a %l %D %c %m %G"))
+    yield from partition_checks(run_program("sinfo", "--noheader", "--format=%P %a %l %D %c %m %G"))
 
 
 def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Check]:
@@ -55,15 +55,15 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Chec
 
 def config_checks(config: str) -> Iterator[Check]:
     """The settings of the cluster that matter to sweeps."""
-    largest = setting("MaxArraySize", config) or "unknown"
+    largest = config_value("MaxArraySize", config) or "unknown"
     yield good("MaxArraySize", f"{largest}: larger sweeps are split into several arrays")
-    accounting = setting("AccountingStorageType", config) or ""
+    accounting = config_value("AccountingStorageType", config) or ""
     keeps = "none" not in accounting and accounting
     yield good("accounting", "is kept" if keeps else "is not kept (no sacct): not needed")
-    if setting("JobRequeue", config) == "0":
+    if config_value("JobRequeue", config) == "0":
         remedy = "sweeper's jobs request it; if they are still not requeued, repeat the command."
         yield warning("requeue", "is off by default (JobRequeue=0)", remedy)
-    wait = (setting("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
+    wait = (config_value("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
     if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
         remedy = f"Set hydra.launcher.term_grace_s below {max(0, int(wait) - 10)}."
         yield warning("KillWait", f"{wait} s between SIGTERM and SIGKILL", remedy)

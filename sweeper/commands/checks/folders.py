@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sweeper.commands.checks.check import Check, broken, good, warning
-from sweeper.launch.slurm.commands import ask, without_tasks
+from sweeper.launch.slurm.commands import drop_task_variables, run_program
 from sweeper.store.publish import unique_suffix
 
 _GIB = 2**30
@@ -99,8 +99,8 @@ def _nodes_check(folder: Path) -> Iterator[Check]:
     written.touch()
     everywhere = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
     command = ("sh", "-c", '[ ! -e "$0" ] || echo seen', str(written))
-    environment = without_tasks(os.environ)
-    output = ask("srun", *everywhere, *command, environment=environment, succeeds=False)
+    environment = drop_task_variables(os.environ)
+    output = run_program("srun", *everywhere, *command, environment=environment, succeeds=False)
     seen = (output or "").split().count("seen")
     if seen == nodes:
         yield good("nodes", f"all {nodes} see the folder")

@@ -28,22 +28,22 @@ class Queued:
     comment: str
 
 
-def queue(users: Iterable[int]) -> list[Queued] | None:
+def query_queue(users: Iterable[int]) -> list[Queued] | None:
     """The queued and running jobs of users, given by id; None if SLURM does not respond."""
-    listed = ",".join(map(str, sorted(users)))
-    said = ask("squeue", "--noheader", "--array", f"--user={listed}", "--format=%F|%K|%t|%r|%k")
-    if said is None:
+    listed = f"--user={','.join(map(str, sorted(users)))}"
+    output = run_program("squeue", "--noheader", "--array", listed, "--format=%F|%K|%t|%r|%k")
+    if output is None:
         return None
-    return [_queued(line) for line in said.splitlines() if line.count("|") >= 4]
+    found: list[Queued] = []
+    for line in output.splitlines():
+        if line.count("|") >= 4:
+            job, index, state, reason, comment = line.strip().split("|", 4)
+            number = int(index) if index.isdigit() else 0
+            found.append(Queued(job=job, index=number, state=state, reason=reason, comment=comment))
+    return found
 
 
-def _queued(line: str) -> Queued:
-    job, index, state, reason, comment = line.strip().split("|", 4)
-    number = int(index) if index.isdigit() else 0
-    return Queued(job=job, index=number, state=state, reason=reason, comment=comment)
-
-
-def ask(
+def run_program(
     program: str,
     *arguments: str,
     environment: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ def ask(
     return done.stdout
 
 
-def setting(name: str, config: str | None) -> str | None:
+def config_value(name: str, config: str | None) -> str | None:
     """A value in the output of `scontrol show config`; None if it is not there."""
     found = re.search(rf"^{name}\s*= (.*)$", config or "", re.MULTILINE)
     return found[1].strip() if found else None
@@ -76,11 +76,11 @@ def setting(name: str, config: str | None) -> str | None:
 
 def max_array_size() -> int:
     """The most elements that an array may have [count]."""
-    shown = setting("MaxArraySize", ask("scontrol", "show", "config"))
+    shown = config_value("MaxArraySize", run_program("scontrol", "show", "config"))
     return int(shown) if shown and shown.isdigit() else _SMALLEST_MAX_ARRAY_SIZE
 
 
-def requeue(job: str) -> bool:
+def requeue_job(job: str) -> bool:
     """Put this process's own job back into the queue; False if that fails.
 
     scontrol runs inside the job, so SLURM may kill it before it reports success.
@@ -105,15 +105,15 @@ def no_requeue() -> str:
     return ", and scontrol, which would requeue it, is not available (repeat the command)"
 
 
-def without_tasks(environment: Mapping[str, str]) -> dict[str, str]:
+def drop_task_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without the job's task variables, which would contradict srun's options."""
     contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
     return {k: v for k, v in environment.items() if not k.startswith(contradicting)}
 
 
-def rename(job: str, name: str) -> None:
+def rename_job(job: str, name: str) -> None:
     """Give a running job another name; failure is ignored."""
-    ask("scontrol", "update", f"JobId={job}", f"JobName={name}")
+    run_program("scontrol", "update", f"JobId={job}", f"JobName={name}")
 
 
 def was_cancelled(log: Path) -> bool:

@@ -4,16 +4,22 @@ No connection is kept: jobs execute runs and publish rows, and this process read
 ledger. It attaches to runs that already have a job and never submits them again.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sweeper.launch.slurm import commands
-from sweeper.launch.slurm.submit import Array, Refused, Request, arrays, shared_path, submit
+from sweeper.launch.slurm.submit import (
+    Array,
+    Refused,
+    Request,
+    group_into_arrays,
+    shared_path,
+    submit,
+)
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
-from sweeper.planning.plan import Event, LazyTasks, Task, Tasks
+from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
@@ -70,14 +76,12 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     commands.check_submit_host()
     source, stays_unasked = iter(tasks), request.detach
     left: list[Task] = []
-    account = None
-    if isinstance(tasks, LazyTasks) and tasks.hours is not None:
-        account = (f"account-{secrets.token_hex(6)}", tasks.hours)
-    sweep = _Sweep(Ledger(shared_path(ledger.results)), request, account)
+    sweep = _Sweep(Ledger(shared_path(ledger.results)), request)
     try:
         while sweep.is_open or sweep.followed:
-            ready, sweep.is_open = _ready(source) if sweep.is_open else ([], False)
-            left += ready
+            if sweep.is_open:
+                ready, sweep.is_open = _take_ready(source)
+                left += ready
             if left:
                 refused = yield from sweep.submit(left)
                 left = refused if sweep.is_open else []  # later tasks depend on them
@@ -96,7 +100,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
         raise
 
 
-def _ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
+def _take_ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
     """The tasks that are available now, and whether more may follow."""
     found: list[Task] = []
     for task in source:
@@ -131,8 +135,8 @@ class _Followed:
 class _Sweep:
     """The runs of one command, queued or running; more may be added while it is open."""
 
-    def __init__(self, ledger: Ledger, request: Request, account: tuple[str, float] | None) -> None:
-        self._ledger, self._request, self._account = ledger, request, account
+    def __init__(self, ledger: Ledger, request: Request) -> None:
+        self._ledger, self._request = ledger, request
         self._tickets = Tickets(ledger)
         self._has_begun = False
         self._warned: set[str] = set()
@@ -144,41 +148,48 @@ class _Sweep:
 
         ValueError if SLURM refuses the first submission and there is nothing to attach to.
         """
-        jobs = self._tickets.jobs()
+        jobs = self._tickets.query_jobs()
         if jobs is None:
             yield self._refused(len(tasks), _SQUEUE_SILENT)
             return [*tasks]
-        known = self._tickets.all()
-        new = [task for task in tasks if not self._has_job(task, known, jobs)]
+        known = self._tickets.read_all()
+        new: list[Task] = []
         for task in tasks:
-            self.followed[task.spec.run_id] = _Followed(task)
+            run_id, number = task.spec.run_id, task.number
+            self.followed[run_id] = _Followed(task)
+            ticket = known.get(run_id)
+            is_held = attempt_state(self._ledger, run_id, number) is Open.HELD and (
+                self._ledger.attempt_folder(run_id, number).exists()
+            )
+            if not is_held and not (ticket and jobs.has(ticket)):
+                new.append(task)
         if attached := len(tasks) - len(new):
             are = "is" if attached == 1 else "are"
             text = f"{attached} of {several(len(tasks), 'run')} {are} already queued or running."
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
             self._has_begun = True
         refused: list[Task] = []
-        for array in arrays(new, self._request, commands.max_array_size()):
+        for array in group_into_arrays(new, self._request, commands.max_array_size()):
             refused += yield from self._submit_array(array, known)
         return refused
-
-    def _has_job(self, task: Task, known: Mapping[str, Ticket], jobs: Jobs) -> bool:
-        ticket = known.get(task.spec.run_id)
-        if ticket and jobs.has(ticket):
-            return True
-        return attempt_state(self._ledger, task.spec.run_id, task.number) is Open.HELD and (
-            self._ledger.attempt_folder(task.spec.run_id, task.number).exists()
-        )
 
     def _submit_array(
         self, array: Array, known: Mapping[str, Ticket]
     ) -> Generator[Event, None, list[Task]]:
         folder = self._tickets.open_submission(array.name)
-        runs = [
-            task.spec.run_id
-            for index, task in array.tasks
-            if self._claim(task, array.name, index, known)
-        ]
+        runs: list[str] = []
+        for index, task in array.tasks:
+            run_id = task.spec.run_id
+            ticket = Ticket(
+                run_id=run_id,
+                config=task.spec.config.resolved,
+                number=task.number,
+                from_scratch=task.from_scratch,
+                submission=array.name,
+                index=index,
+            )
+            if self._tickets.claim(ticket, instead_of=known.get(run_id)):
+                runs.append(run_id)
         results = self._ledger.results
         try:
             job = yield from _patiently(
@@ -191,7 +202,7 @@ class _Sweep:
             unlock(folder)
             yield self._refused(len(runs), str(error))
             return [task for _, task in array.tasks if task.spec.run_id in runs]
-        self._tickets.note_job(array.name, job)
+        self._tickets.record_job(array.name, job)
         self._has_begun = True
         jobs = "an array of " * (len(array.elements) > 1) + several(len(array.elements), "job")
         text = (
@@ -211,24 +222,10 @@ class _Sweep:
         text = f"{several(count, 'run')} not submitted. {why}{again if self.is_open else ''}"
         return Event(said=[text] * is_news)
 
-    def _claim(
-        self, task: Task, submission: str, index: int | None, known: Mapping[str, Ticket]
-    ) -> bool:
-        ticket = Ticket(
-            run_id=task.spec.run_id,
-            config=task.spec.stored_config,
-            number=task.number,
-            from_scratch=task.from_scratch,
-            submission=submission,
-            index=index,
-            account=self._account,
-        )
-        return self._tickets.claim(ticket, instead_of=known.get(task.spec.run_id))
-
     def look(self) -> Event:
         """Compare the followed runs with the queue, the running attempts and the rows."""
-        jobs = self._tickets.jobs()
-        known = self._tickets.all()
+        jobs = self._tickets.query_jobs()
+        known = self._tickets.read_all()
         active = dict(self._ledger.active())
         rows = self._ledger.ended()
         began, queued = list[Attempt](), list[str]()
@@ -253,7 +250,7 @@ class _Sweep:
 
     def _hopeless(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
         """Sentences on queued jobs that will not start by themselves, each once."""
-        found = [job for ticket in known.values() if jobs and (job := jobs.of(ticket))]
+        found = [job for ticket in known.values() if jobs and (job := jobs.find(ticket))]
         reasons = {job.reason for job in found if job.state == "PD"}
         reasons &= (_HOPELESS | _HELD) - self._warned
         self._warned |= reasons
@@ -279,7 +276,12 @@ class _Sweep:
         run_id = run.task.spec.run_id
         number = self._ledger.last_attempt(run_id)
         if number < run.task.number:
-            self._publish_never_begun(run.task, ticket)
+            if attempt := Attempt.begin(run.task.spec, self._ledger, run.task.number):
+                where = f" See {self._tickets.find_log(ticket)}." if ticket else ""
+                reason = (
+                    f"its job left the queue before the run started: cancelled or broken.{where}"
+                )
+                attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)
             return self._end(run_id, run.task.number)
         state = attempt_state(self._ledger, run_id, number)
         if state is Open.HELD:
@@ -287,12 +289,3 @@ class _Sweep:
         if state is Open.ABANDONED:
             recover_attempt(self._ledger, run_id, number)
         return self._end(run_id, number)
-
-    def _publish_never_begun(self, task: Task, ticket: Ticket | None) -> None:
-        """Publish a row for a run whose job left the queue before the run began."""
-        attempt = Attempt.begin(task.spec, self._ledger, task.number)
-        if attempt is None:
-            return
-        where = f" See {self._tickets.log_of(ticket)}." if ticket else ""
-        reason = f"its job left the queue before the run started: cancelled or broken.{where}"
-        attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)

@@ -8,7 +8,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.launch.ranks import Running, WhyStopped, deadline_of
-from sweeper.launch.slurm.commands import without_tasks
+from sweeper.launch.slurm.commands import drop_task_variables
 from sweeper.launch.slurm.rank import END_RANKS
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -71,7 +71,7 @@ class _Srun:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=without_tasks(os.environ),
+                env=drop_task_variables(os.environ),
             )
 
     @property

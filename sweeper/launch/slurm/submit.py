@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from sweeper.launch.slurm.job import JobPolicy, run_element
 from sweeper.launch.slurm.tickets import COMMENT
@@ -22,7 +22,6 @@ from sweeper.spec.values import Count, Index, Positive, Rule, Switch, Text
 _LONGEST_LIST = 3
 #: Options of sbatch that would start other jobs than the runs', or hide the job's number.
 _NOT_PARAMETERS = ("array", "parsable", "quiet", "test_only", "wait")
-_T = TypeVar("_T")
 
 
 _Name = Annotated[str | int, Rule("a name")]  # an account may be a number
@@ -48,7 +47,7 @@ class Request(JobPolicy):
     runs_per_job: Count
 
 
-def request_of(settings: Mapping[str, Any]) -> Request:
+def read_request(settings: Mapping[str, Any]) -> Request:
     """The request made of slurm.yaml's keys; ValueError if a key is unknown or a value wrong."""
     if unknown := sorted(set(settings) - set(Request.model_fields)):
         msg = (
@@ -119,29 +118,23 @@ def shared_path(results: Path) -> Path:
     raise ValueError(msg)
 
 
-def arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Array]:
+def group_into_arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Array]:
     """Group tasks into arrays whose jobs need the same resources, of at most `largest` jobs."""
-    shapes: dict[tuple[Any, ...], list[Task]] = {}
+    by_needs: dict[tuple[int | str, ...], list[Task]] = {}
     for task in tasks:
-        shapes.setdefault(_shape(task.spec), []).append(task)
-    for alike in shapes.values():
+        config = task.spec.config
+        needs = config.num_nodes, config.devices, config.threads, config.accelerator
+        by_needs.setdefault(needs, []).append(task)
+    for alike in by_needs.values():
         if request.pulling_jobs:
             useful = math.ceil(len(alike) / request.runs_at_a_time)
             jobs = min(request.pulling_jobs, useful, largest)
             yield Array(name=secrets.token_hex(6), elements=[alike] * jobs, is_pulled=True)
             continue
-        elements = list(_pieces(alike, request.runs_per_job))
-        for part in _pieces(elements, largest):
-            yield Array(name=secrets.token_hex(6), elements=part)
-
-
-def _shape(spec: RunSpec) -> tuple[Any, ...]:
-    config = spec.config
-    return config.num_nodes, config.devices, config.threads, config.accelerator
-
-
-def _pieces(items: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
-    return (items[first : first + size] for first in range(0, len(items), size))
+        per_job = request.runs_per_job
+        elements = [alike[first : first + per_job] for first in range(0, len(alike), per_job)]
+        for first in range(0, len(elements), largest):
+            yield Array(name=secrets.token_hex(6), elements=elements[first : first + largest])
 
 
 def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
@@ -158,13 +151,14 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     executor = AutoExecutor(folder=folder, cluster="slurm", slurm_python=python)
     executor.update_parameters(**sbatch_options(array, request))
     names = [[task.spec.run_id for task in element] for element in array.elements]
-    arguments = ([str(results)] * len(names), names, [request] * len(names))
+    count = len(names)
+    arguments = ([str(results)] * count, [array.name] * count, names, [request] * count)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # submitit's, without sacct; errors are raised anyway
             jobs = executor.map_array(run_element, *arguments)
     except (FailedJobError, FailedSubmissionError) as error:
-        raise Refused(in_words(str(error))) from error
+        raise Refused(explain_refusal(str(error))) from error
     return jobs[0].job_id.partition("_")[0]
 
 
@@ -173,6 +167,10 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
     spec = array.elements[0][0].spec
     at_once, count = request.runs_at_a_time, len(array.elements)
     cpus = spec.config.threads if request.cpus_per_rank == "auto" else request.cpus_per_rank
+    gpus = request.gpus_per_node
+    if gpus == "auto":
+        on_gpus = spec.config.accelerator == "gpu"
+        gpus = on_gpus * spec.config.devices * math.ceil(at_once / request.runs_per_gpu)
     asked = {
         "name": job_name([task.spec for _, task in array.tasks]),
         "slurm_comment": COMMENT + array.name,
@@ -180,7 +178,7 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
         "nodes": spec.config.num_nodes,
         "tasks_per_node": spec.config.devices,
         "cpus_per_task": int(cpus) * at_once,
-        "gpus_per_node": _gpus_per_node(spec, request),
+        "gpus_per_node": int(gpus) or None,
         "mem_gb": request.memory_gib,
         "slurm_partition": request.partition,
         "slurm_account": request.account,
@@ -199,38 +197,26 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _gpus_per_node(spec: RunSpec, request: Request) -> int | None:
-    if request.gpus_per_node != "auto":
-        return int(request.gpus_per_node) or None
-    if spec.config.accelerator != "gpu":
-        return None
-    at_once = math.ceil(request.runs_at_a_time / request.runs_per_gpu)
-    return spec.config.devices * at_once
-
-
 def job_name(specs: Sequence[RunSpec]) -> str:
     """The batches and warmups of runs as one word: `batch=3840,30720_warmup=0-20`."""
-    batches = _values(spec.config.batch for spec in specs)
-    return f"batch={batches}_warmup={_values(spec.config.warmup for spec in specs)}"
+
+    def join_values(values: Iterable[float]) -> str:
+        distinct = sorted(set(values))
+        if len(distinct) > _LONGEST_LIST:
+            return f"{distinct[0]:g}-{distinct[-1]:g}".replace("e+0", "e")
+        return ",".join(f"{value:.12g}" for value in distinct)
+
+    batches = join_values(spec.config.batch for spec in specs)
+    return f"batch={batches}_warmup={join_values(spec.config.warmup for spec in specs)}"
 
 
-def _values(values: Iterable[float]) -> str:
-    distinct = sorted(set(values))
-    if len(distinct) > _LONGEST_LIST:
-        return f"{distinct[0]:g}-{distinct[-1]:g}".replace("e+0", "e")
-    return ",".join(f"{value:.12g}" for value in distinct)
-
-
-def in_words(error: str) -> str:
+def explain_refusal(error: str) -> str:
     """A refusal as SLURM's own message, followed by our advice."""
     said = [line.partition("error:")[2].strip() for line in error.splitlines() if "error:" in line]
     reason = ". ".join(dict.fromkeys(line.rstrip(".") for line in said)) or error.strip()
-    return f"SLURM must accept the jobs; sbatch says: {reason}. {_advice(reason.lower())}"
-
-
-def _advice(reason: str) -> str:
-    found = (advice for words, advice in _ADVICE if any(word in reason for word in words))
-    return next(found, _DEFAULT)
+    found = (advice for texts, advice in _ADVICE if any(text in reason.lower() for text in texts))
+    advice = next(found, _DEFAULT_ADVICE)
+    return f"SLURM must accept the jobs; sbatch says: {reason}. {advice}"
 
 
 # private: SLURM error texts (slurm_errno.c), in lower case; the first that fits
@@ -272,4 +258,4 @@ _ADVICE = (
         "cpus_per_rank, memory_gib and constraint, and `sinfo --Node --long`.",
     ),
 )
-_DEFAULT = "Correct it under hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys)."
+_DEFAULT_ADVICE = "Correct it under hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys)."

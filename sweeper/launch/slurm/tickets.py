@@ -4,7 +4,6 @@
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
                                              that, and submitit's files: sbatch text, logs;
                                              first_ends/, which may keep later runs from starting
-    results/slurm/account-<...>/             what the runs of a command with a budget take, in names
 
 A submission's name is the comment of its jobs, so that a job can be found even if the process that
 submitted it was killed before it recorded the job's number.
@@ -20,7 +19,6 @@ from typing import Any
 
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
-from sweeper.launch.slurm.shared_budget import SharedAccount
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.store.lease import claim, is_held, release
@@ -37,8 +35,7 @@ class Ticket:
     """A run in the queue.
 
     `number` is that of the first attempt that its job makes; `index` is its job's index in the
-    submission's array, None if any job may take it; `account` is the name of the command's account
-    and its budget [device-hours], None without a budget.
+    submission's array, None if any job may take it.
     """
 
     run_id: str
@@ -47,7 +44,6 @@ class Ticket:
     from_scratch: bool
     submission: str
     index: int | None
-    account: tuple[str, float] | None = None
 
     @property
     def spec(self) -> RunSpec:
@@ -81,18 +77,18 @@ class Tickets:
         self.folder = ledger.results / "slurm"
         self._queued = self.folder / "queued"
 
-    def all(self) -> dict[str, Ticket]:
+    def read_all(self) -> dict[str, Ticket]:
         """The latest ticket of each run that has one."""
-        found = {run_id: self.read(run_id, n) for run_id, n in self.latest().items()}
+        found = {run_id: self.read(run_id, n) for run_id, n in self.latest_numbers().items()}
         return {run_id: ticket for run_id, ticket in found.items() if ticket}
 
-    def latest(self) -> dict[str, int]:
+    def latest_numbers(self) -> dict[str, int]:
         """The number of the latest ticket of each run that has one."""
         return dict(sorted(self._numbers()))
 
-    def of(self, run_id: str) -> Ticket | None:
+    def find(self, run_id: str) -> Ticket | None:
         """The latest ticket of a run."""
-        number = self.latest().get(run_id)
+        number = self.latest_numbers().get(run_id)
         return self.read(run_id, number) if number else None
 
     def claim(self, ticket: Ticket, *, instead_of: Ticket | None) -> bool:
@@ -123,50 +119,39 @@ class Tickets:
         claim(folder)
         return folder
 
-    def note_job(self, name: str, job: str) -> None:
+    def record_job(self, name: str, job: str) -> None:
         """Record the number of a submission's array, and release its folder."""
         publish_json(self.folder / name / "job.json", {"job": job})
         release(self.folder / name)
 
-    def job_of(self, name: str) -> str | None:
+    def read_job(self, name: str) -> str | None:
         """The number of a submission's array; None if it was not recorded."""
         try:
             return json.loads((self.folder / name / "job.json").read_text())["job"]
         except (FileNotFoundError, ValueError):
             return None
 
-    def log_of(self, ticket: Ticket) -> Path:
+    def find_log(self, ticket: Ticket) -> Path:
         """The first output file of the ticket's job; its submission's folder if there is none."""
-        job = self.job_of(ticket.submission)
+        job = self.read_job(ticket.submission)
         index = "*" if ticket.index is None else ticket.index
         found = sorted((self.folder / ticket.submission).glob(f"{job}_{index}_*.out"))
         found += sorted((self.folder / ticket.submission).glob(f"{job}_0_log.out"))
         return found[0] if found else self.folder / ticket.submission
 
-    def first_ends_of(self, ticket: Ticket) -> Path:
-        """The folder in which the jobs of the ticket's submission record their first ends."""
-        return self.folder / ticket.submission / "first_ends"
-
-    def account_of(self, ticket: Ticket) -> SharedAccount | None:
-        """The account that the jobs of the ticket's command share; None without a budget."""
-        if ticket.account is None:
-            return None
-        name, hours = ticket.account
-        return SharedAccount(self.folder / Path(name).name, hours)
-
-    def jobs(self) -> "Jobs | None":
+    def query_jobs(self) -> "Jobs | None":
         """Which tickets have a job, of any user; None if SLURM does not respond."""
         users = {os.getuid()}
         for path in self._queued.glob("*.json"):
             with suppress(FileNotFoundError):  # its run has ended meanwhile
                 users.add(path.stat().st_uid)
-        queue = commands.queue(users)
+        queue = commands.query_queue(users)
         return None if queue is None else Jobs(queue, self)
 
     def is_being_submitted(self, name: str) -> bool:
         """Whether a live process is submitting, and has not yet recorded the job's number."""
         folder = self.folder / name
-        return self.job_of(name) is None and folder.exists() and is_held(folder)
+        return self.read_job(name) is None and folder.exists() and is_held(folder)
 
     def _numbers(self) -> list[tuple[str, int]]:
         if not self._queued.is_dir():
@@ -207,11 +192,11 @@ class Jobs:
         }
         self._numbers: dict[str, str | None] = {}
 
-    def of(self, ticket: Ticket) -> Queued | None:
+    def find(self, ticket: Ticket) -> Queued | None:
         """The ticket's job; None if it is not in the queue."""
         name = ticket.submission
         if name not in self._numbers:
-            self._numbers[name] = self._tickets.job_of(name)
+            self._numbers[name] = self._tickets.read_job(name)
         number = self._numbers[name]
         if number is not None:
             return self._by_number.get((number, ticket.index))
@@ -219,10 +204,10 @@ class Jobs:
 
     def has(self, ticket: Ticket) -> bool:
         """Whether the ticket has a job, or is being submitted right now."""
-        return bool(self.of(ticket)) or self._tickets.is_being_submitted(ticket.submission)
+        return bool(self.find(ticket)) or self._tickets.is_being_submitted(ticket.submission)
 
 
-def waiting(ledger: Ledger) -> list[dict[str, Any]]:
+def waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
     """The runs that were submitted, have not ended and are not running, with their states in SLURM.
 
     Runs whose last attempt was abandoned are included if their job will make another.
@@ -233,8 +218,8 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
     """
     tickets, ended = Tickets(ledger), ledger.ended()
     begun = {run_id: is_held(ledger.attempt_folder(run_id, n)) for run_id, n in ledger.active()}
-    known = {run_id: n for run_id, n in tickets.latest().items() if not begun.get(run_id)}
-    jobs = tickets.jobs() if known else None
+    known = {run_id: n for run_id, n in tickets.latest_numbers().items() if not begun.get(run_id)}
+    jobs = tickets.query_jobs() if known else None
     lines: list[dict[str, Any]] = []
     for run_id, number in known.items():
         line: dict[str, Any] = {
@@ -250,7 +235,7 @@ def waiting(ledger: Ledger) -> list[dict[str, Any]]:
                 continue
             line["attempt"] = max(line["attempt"], ticket.number)
             index = "" if ticket.index is None else f"_{ticket.index}"
-            line["job"] = f"{tickets.job_of(ticket.submission)}{index}"
+            line["job"] = f"{tickets.read_job(ticket.submission)}{index}"
             line |= {"point": ticket.spec.point, "epochs": ticket.spec.epochs}
             line["config"] = dict(ticket.config)
             line["state"], line["why"] = _state(ticket, jobs, tickets)
@@ -269,7 +254,7 @@ def _state(ticket: Ticket, jobs: Jobs | None, tickets: Tickets) -> tuple[str, st
     """The state of a ticket's job, and the reason."""
     if jobs is None:
         return "submitted", "squeue does not respond here"
-    if job := jobs.of(ticket):
+    if job := jobs.find(ticket):
         return "queued", job.reason
     if jobs.has(ticket):
         return "queued", "is just being submitted"

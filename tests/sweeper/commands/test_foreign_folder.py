@@ -11,7 +11,7 @@ import pytest
 import analysis.cli
 from sweeper.commands import compact, show_plan, status
 from sweeper.commands.overrides import expand
-from sweeper.launch.slurm.job import _Job
+from sweeper.launch.slurm.job import Job
 from sweeper.launch.slurm.tickets import Ticket, Tickets
 from sweeper.spec import identity
 from sweeper.spec.outcomes import Outcome
@@ -135,7 +135,7 @@ def test_an_attempt_in_the_folder_of_another_run_is_not_known(foreign):
 
 
 def test_a_job_refuses_a_ticket_that_is_not_the_run_of_its_id(foreign, called, capsys):
-    job = object.__new__(_Job)
+    job = object.__new__(Job)
     job._ledger, job._tickets = Ledger(foreign), Tickets(Ledger(foreign))
     job._policy = SimpleNamespace(pulling_jobs=None)
 

@@ -3,8 +3,7 @@
 import pandas as pd
 import pytest
 
-from sweeper.launch.slurm.job import JobPolicy, _Job, _Signals
-from sweeper.launch.slurm.shared_budget import SharedAccount
+from sweeper.launch.slurm.job import FirstSignal, Job, JobPolicy
 from sweeper.launch.slurm.tickets import Ticket, Tickets
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
@@ -28,13 +27,13 @@ def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_firs
         what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
         Tickets(ledger).claim(Ticket(run_id=run_id, number=1, **what), instead_of=None)
 
-    codes = [_Job(ledger, POLICY, _Signals()).run([run_id]) for run_id in run_ids]
+    codes = [Job(ledger, "0123", POLICY, FirstSignal()).run([run_id]) for run_id in run_ids]
 
     rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
     assert codes == [1, 1, 1, 1]
     assert list(rows.outcome) == ["failed"] * 3 + ["failed" if keep_going else "preempted"]
     assert rows.reason.iloc[-1].startswith("No further runs are started") != keep_going
-    assert Tickets(ledger).all() == {}
+    assert Tickets(ledger).read_all() == {}
 
 
 def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, ledger, monkeypatch):
@@ -48,34 +47,11 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
     ledger.prepare()
     assert Attempt.begin(specs[0], ledger, 1)  # another job has it
 
-    code = _Job(ledger, POLICY.model_copy(update={"pulling_jobs": 2}), _Signals()).run(ids)
+    code = Job(ledger, "0123", POLICY.model_copy(update={"pulling_jobs": 2}), FirstSignal()).run(
+        ids
+    )
 
     assert code == 0
     assert {row.outcome for row in ledger.ended().values()} == {"finished"}
     assert ledger.ended().keys() == set(ids[1:])
-    assert Tickets(ledger).latest() == {ids[0]: 1}
-
-
-def test_jobs_that_share_a_budget_start_nothing_that_would_pass_it(short, ledger, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    predicted = {"s": 3600.0, "least_s": 3000.0, "most_s": 4000.0}
-    configs = [short(seed=seed, budget=2.5, predicted=predicted) for seed in range(3)]
-    ids = [run_spec(config).run_id for config in configs]
-    ledger.prepare()
-    account = SharedAccount(ledger.results / "slurm/account-1", 2.5)
-    account.note("0123456789ab", 1, 1.0)  # of another job
-    for index, (run_id, config) in enumerate(zip(ids, configs, strict=True)):
-        what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
-        ticket = Ticket(run_id=run_id, number=1, account=("account-1", 2.5), **what)
-        Tickets(ledger).claim(ticket, instead_of=None)
-    account.note("ab0123456789", 1, 0.6)  # of one that started since
-
-    codes = [_Job(ledger, POLICY, _Signals()).run([ids[0]])]
-    account.note("ab0123456789", 1, 0.1)  # and has ended
-    codes += [_Job(ledger, POLICY, _Signals()).run([run_id]) for run_id in ids[1:]]
-
-    rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
-    assert codes == [1, 0, 0]  # those that ran took seconds, not the predicted hour
-    assert list(rows.outcome) == ["preempted", "finished", "finished"]
-    assert rows.reason.iloc[0] == "budget=2.5 would be exceeded: not started"
-    assert Tickets(ledger).all() == {}
+    assert Tickets(ledger).latest_numbers() == {ids[0]: 1}

@@ -7,7 +7,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from sweeper import CONFIG_FOLDER
-from sweeper.launch.slurm.submit import arrays, request_of, sbatch_options
+from sweeper.launch.slurm.submit import group_into_arrays, read_request, sbatch_options
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 
@@ -23,7 +23,7 @@ def settings(**changes):
     "changes", [{}, {"account": 1234, "gpus_per_node": 0}, {"memory_gib": 7.5, "throttle": 3}]
 )
 def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job(changes):
-    request = request_of(settings(**changes))
+    request = read_request(settings(**changes))
 
     assert request.model_dump() == settings(**changes)
     assert pickle.loads(pickle.dumps(request)) == request
@@ -68,7 +68,7 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
 )
 def test_an_impossible_request_is_refused_in_a_sentence(changes, sentence):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  compared whole
-        request_of(settings(**changes))
+        read_request(settings(**changes))
 
     assert str(refused.value) == f"hydra.launcher.{sentence}"
 
@@ -93,9 +93,9 @@ def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
     settings = OmegaConf.to_container(composed.hydra.launcher)
     del settings["_target_"]
     run = run_spec(config(accelerator="gpu", devices=asked["devices"], batch=3072))
-    request = request_of(settings)
+    request = read_request(settings)
 
-    (array,) = arrays([Task(spec=run, number=1)], request, largest=10)
+    (array,) = group_into_arrays([Task(spec=run, number=1)], request, largest=10)
     options = sbatch_options(array, request)
 
     assert options["slurm_account"] == "abc123"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sweeper.launch.slurm.submit import in_words
+from sweeper.launch.slurm.submit import explain_refusal
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
 
@@ -33,6 +33,6 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
 def test_advice_fits_what_slurm_says(lines, advice):
     printed = "\n".join(f"sbatch: error: {line}" for line in lines)
 
-    said = in_words(printed)
+    said = explain_refusal(printed)
 
     assert said.startswith(f"SLURM must accept the jobs; sbatch says: {'. '.join(lines)}. {advice}")

@@ -11,7 +11,7 @@ from sweeper import CONFIG_FOLDER
 from sweeper.launch.slurm import commands, launcher
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.launcher import run_on_slurm
-from sweeper.launch.slurm.submit import Refused, in_words, request_of
+from sweeper.launch.slurm.submit import Refused, explain_refusal, read_request
 from sweeper.launch.slurm.tickets import Tickets
 from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
@@ -28,7 +28,7 @@ def request_():
     """What the preset requests, looked after without a pause."""
     known = OmegaConf.to_container(OmegaConf.load(CONFIG_FOLDER / "hydra/launcher/slurm.yaml"))
     del known["_target_"]
-    return request_of({**known, "poll_s": 0.2})
+    return read_request({**known, "poll_s": 0.2})
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def busy(monkeypatch):
 
     def submit(*_, **__):
         if fails["sbatch"] and fails["sbatch"].pop(0):
-            raise Refused(in_words(SILENT))
+            raise Refused(explain_refusal(SILENT))
         job = str(len(jobs))
         jobs.append(Queued(job=job, index=0, state="R", reason="", comment=""))
         return job
@@ -50,7 +50,7 @@ def busy(monkeypatch):
     monkeypatch.setattr(launcher, "submit", submit)
     monkeypatch.setattr(commands, "check_submit_host", lambda: None)
     monkeypatch.setattr(commands, "max_array_size", lambda: 10)
-    monkeypatch.setattr(commands, "queue", queue)
+    monkeypatch.setattr(commands, "query_queue", queue)
     return fails, jobs
 
 
@@ -80,9 +80,9 @@ def test_a_later_submission_is_tried_again_until_slurm_takes_it(
     assert sentence.startswith("1 run not submitted. ")
     assert sentence.endswith(" later. Meanwhile this command tries again every 0.2 s.")
     tickets = Tickets(ledger)
-    assert tickets.latest().keys() == {task.spec.run_id for task in tasks}
+    assert tickets.latest_numbers().keys() == {task.spec.run_id for task in tasks}
     folders = {path.name for path in (ledger.results / "slurm").iterdir()}
-    assert folders == {"queued", *(ticket.submission for ticket in tickets.all().values())}
+    assert folders == {"queued", *(ticket.submission for ticket in tickets.read_all().values())}
 
 
 def test_a_controller_that_does_not_answer_is_said_to_and_nothing_is_left(

@@ -9,7 +9,7 @@ import pytest
 from sweeper.commands import status
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
-from sweeper.launch.slurm.tickets import Jobs, Ticket, Tickets, waiting
+from sweeper.launch.slurm.tickets import Jobs, Ticket, Tickets, waiting_runs
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
@@ -38,7 +38,7 @@ def test_a_ticket_that_means_another_run_by_now_is_refused_in_words(default_conf
 def test_status_shows_a_ticket_that_it_does_not_understand(default_config, results):
     tickets = Tickets(Ledger(results))
     tickets.claim(ticket(default_config, config={"batch": 1}), instead_of=None)
-    (line,) = waiting(Ledger(results))
+    (line,) = waiting_runs(Ledger(results))
 
     assert line["state"] == "outdated"
     assert "Repeat the command with this version" in line["why"]
@@ -50,7 +50,7 @@ def test_a_ticket_for_any_job_has_one_as_long_as_one_of_the_array_is_in_the_queu
     results.mkdir()
     tickets = Tickets(Ledger(results))
     tickets.open_submission("0123")
-    tickets.note_job("0123", "17")
+    tickets.record_job("0123", "17")
     of_any, of_second = ticket(default_config, index=None), ticket(default_config, index=1)
     queued = {"state": "R", "reason": "", "comment": "sweeper 0123"}
     running = Jobs([Queued(job="17", index=0, **queued)], tickets)
@@ -67,7 +67,7 @@ def test_what_is_no_ticket_is_left_alone(default_config, results):
     for name in ("notes", "abc-x.json", "abc-.json"):
         (results / "slurm/queued" / name).touch()
 
-    assert tickets.latest() == {made.run_id: 1}
+    assert tickets.latest_numbers() == {made.run_id: 1}
 
 
 def test_a_ticket_that_cannot_be_read_is_refused_in_words(default_config, results):
@@ -78,7 +78,7 @@ def test_a_ticket_that_cannot_be_read_is_refused_in_words(default_config, result
     path.write_text(path.read_text()[:40])
 
     with pytest.raises(ValueError, match=r"must be a ticket of this version of sweeper; .* Remove"):
-        tickets.of(made.run_id)
+        tickets.find(made.run_id)
 
 
 def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read(
@@ -108,14 +108,14 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     tickets = Tickets(ledger)
     tickets.claim(ticket(default_config), instead_of=None)
     tickets.open_submission("0123")
-    tickets.note_job("0123", "17")
+    tickets.record_job("0123", "17")
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     if was_cut_off:
         (attempt.folder / LEASE).write_text(json.dumps(asdict(replace(this_process(), born="0"))))
     else:
         attempt.end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
     job = Queued(job="17", index=0, state="PD", reason="BeginTime", comment="sweeper 0123")
-    monkeypatch.setattr(commands, "queue", lambda users: [job])
+    monkeypatch.setattr(commands, "query_queue", lambda users: [job])
 
     found = status.overview(ledger)
     assert status.main([str(ledger.results)]) == 0
@@ -126,7 +126,7 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     assert said.count("seed=0") == 1
     assert "1 queued: BeginTime" in said
     assert "no run has finished yet, 0 running." in said
-    monkeypatch.setattr(commands, "queue", lambda users: [])
+    monkeypatch.setattr(commands, "query_queue", lambda users: [])
     found = status.overview(ledger)
     assert [line["state"] for line in found["running"]] == ["abandoned"] * was_cut_off
     assert found["counts"] == {} if was_cut_off else {"preempted": 1}
@@ -143,9 +143,9 @@ def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
     Tickets(ledger).claim(ticket(default_config), instead_of=None)
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     attempt.end(End(outcome=Outcome(outcome), reason=""), ledger)
-    monkeypatch.setattr(commands, "queue", lambda users: [])
+    monkeypatch.setattr(commands, "query_queue", lambda users: [])
 
-    assert [line["state"] for line in waiting(ledger)] == ["gone"] * is_shown
+    assert [line["state"] for line in waiting_runs(ledger)] == ["gone"] * is_shown
 
 
 def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledger, capsys):
@@ -168,9 +168,9 @@ def test_jobs_of_another_user_of_the_folder_are_asked_for_too(default_config, le
     (path,) = (ledger.results / "slurm/queued").iterdir()
     os.chown(path, 65534, -1)
     asked = []
-    monkeypatch.setattr(commands, "ask", lambda *words: asked.extend(words) or "")
+    monkeypatch.setattr(commands, "run_program", lambda *words: asked.extend(words) or "")
 
-    (line,) = waiting(ledger)
+    (line,) = waiting_runs(ledger)
 
     assert "--user=0,65534" in asked
     assert line["state"] == "gone"
