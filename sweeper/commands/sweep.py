@@ -31,7 +31,7 @@ from sweeper.commands.refusals import (
 )
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.printing import note, of_os_error
-from sweeper.launch.imports import TRAINER_PREFIX
+from sweeper.launch.fork_server import TRAINER_PREFIX
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 from sweeper.store.publish import publish_json
 
-#: How many: a mistake in the command fails all runs, one in a point rarely the first three.
+#: A mistake in the command fails all runs; a mistake in a point rarely the first three.
 _FIRST = 3
 
 _REMEDY = (
@@ -30,8 +30,9 @@ class FirstEnds:
         if self._differ or len(self._reasons) == _FIRST:
             return
         self._reasons[run_id] = reason
-        alike = set(map(_without_numbers, self._reasons.values()))
-        self._differ = not is_early or len(alike) > 1
+        # numbers depend on the point, such as batch or seed
+        distinct = {re.sub(r"\d+", "#", reason) for reason in self._reasons.values()}
+        self._differ = not is_early or len(distinct) > 1
 
     @property
     def why_stop(self) -> str | None:
@@ -69,8 +70,3 @@ class SharedFirstEnds:
             with suppress(ValueError, TypeError):  # damaged
                 ends.add(path.stem, **json.loads(path.read_text()))
         return ends.why_stop
-
-
-def _without_numbers(reason: str) -> str:
-    """A reason without the numbers that depend on the point, such as batch or seed."""
-    return re.sub(r"\d+", "#", reason)

@@ -7,13 +7,13 @@ import contextlib
 import importlib
 import os
 
-from sweeper.launch.imports import importing
+from sweeper.launch.fork_server import isolate_imports
 from sweeper.spec.worker_args import PRELOADED
 
 #: The first error of importing the worker: importing again in this process would give another.
 error: Exception | None = None
 
-with importing():
+with isolate_imports():
     try:
         importlib.import_module("lightning_modules.worker")
     except Exception as first:  # noqa: BLE001  whatever a library does as it is imported

@@ -1,8 +1,11 @@
 """The processes that train a run, one per rank: started, monitored, stopped."""
 
 import contextlib
+import fcntl
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +24,15 @@ from sweeper.store.attempt import Attempt, End, end_of_record
 
 #: The loopback network interface of this machine.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_SIOCGIFADDR = 0x8915  # the request for the address of a network interface
+_ANY_PORT = 9  # of a datagram that is never sent
 # private: multiprocessing's exit code of a process whose fork server has gone
 _SERVER_GONE = 255
 _GRACE_S, _TICK_S = 10.0, 0.25
 # private: torch's text of a loader whose process has gone, whether or not it saw the signal
 _LOST_DATA_WORKER = "DataLoader worker (pid"
 #: Signals that are sent from outside; others (SIGSEGV, SIGBUS, ...) are caused by the run itself.
-_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
+_SENT_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
 
 #: Gives the reason why a run was stopped before its end.
 WhyStopped = Callable[[], str]
@@ -146,18 +151,18 @@ def wait_for_exit(processes: Sequence[RankProcess]) -> None:
         time.sleep(_TICK_S)
 
 
-def end_of(run: Running, why_stopped: WhyStopped) -> End | None:
+def collect_end(run: Running, why_stopped: WhyStopped) -> End | None:
     """How a run ended, None while it runs; if a rank failed, the others are stopped."""
     codes = run.codes
     if any(codes):
         end = run.failure(run, why_stopped)
-        stop([run])
+        stop_runs([run])
         return end
     if None not in codes:
         record = run.attempt.record()
         return end_of_record(record, why_stopped) if record else run.failure(run, why_stopped)
     if run.deadline and time.monotonic() > run.deadline:
-        stop([run])
+        stop_runs([run])
         timeout_s = run.attempt.spec.config.timeout_s
         return End(outcome=Outcome.TIMED_OUT, reason=f"ran past timeout_s={timeout_s:g}")
     return None
@@ -215,7 +220,7 @@ def _may_save(run: Running) -> bool:
     return None in run.codes and not any(run.codes)
 
 
-def stop(running: Sequence[Running]) -> None:
+def stop_runs(running: Sequence[Running]) -> None:
     """End the processes of runs at once; work since their last checkpoints is lost."""
     _end_processes([process for run in running for process in run.processes])
 
@@ -236,38 +241,46 @@ def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
     if rank is None:
         first = run.attempt.first_record(codes)
         rank = first[0] if first else min(codes)
+    folder = run.attempt.folder
     where = f" (rank {rank})" if run.attempt.spec.split.world_size > 1 else ""
     code, record = codes[rank], run.attempt.record(rank)
     is_killed = code == -signal.SIGKILL or (record and _LOST_DATA_WORKER in record["reason"])
+    outcome = Outcome.FAILED
     if is_killed and oom_kills() > run.oom_kills:
         what = "the worker" if code < 0 else "a data worker"
+        outcome = Outcome.OUT_OF_MEMORY
         reason = f"the kernel killed {what}{where}: {out_of_memory()}"
-        return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
-    if code < 0:
-        return _killed(signal.Signals(-code), where)
-    if record:
-        return End(outcome=Outcome(record["outcome"]), reason=record["reason"] + where)
-    return _without_record(run.attempt, code, where)
-
-
-def _killed(by: signal.Signals, where: str) -> End:
-    if by in _FROM_OUTSIDE:
-        reason = f"the worker was killed by {by.name} from outside{where}"
-        return End(outcome=Outcome.PREEMPTED, reason=reason)
-    return End(
-        outcome=Outcome.FAILED, reason=f"the worker crashed with {by.name}{where}; see its log"
-    )
-
-
-def _without_record(attempt: Attempt, code: int, where: str) -> End:
-    if code == _SERVER_GONE:
-        reason = f"the fork server was killed from outside{where}"
-        return End(outcome=Outcome.PREEMPTED, reason=reason)
-    if code > UNWRITABLE_EXIT:
+    elif -code in _SENT_FROM_OUTSIDE:
+        outcome, name = Outcome.PREEMPTED, signal.Signals(-code).name
+        reason = f"the worker was killed by {name} from outside{where}"
+    elif code < 0:
+        reason = f"the worker crashed with {signal.Signals(-code).name}{where}; see its log"
+    elif record:
+        outcome, reason = Outcome(record["outcome"]), record["reason"] + where
+    elif code == _SERVER_GONE:
+        outcome, reason = Outcome.PREEMPTED, f"the fork server was killed from outside{where}"
+    elif code > UNWRITABLE_EXIT:
         why = os.strerror(code - UNWRITABLE_EXIT)
-        reason = f"{attempt.folder} could not be written: {why}{where}"
-        return End(outcome=Outcome.FAILED, reason=reason)
-    has_log = any(attempt.folder.glob("log*.txt"))
-    words = "see its log" if has_log else "it wrote no log: see its last output on the terminal"
-    reason = f"the worker exited with {code}{where}; {words}"
-    return End(outcome=Outcome.FAILED, reason=reason)
+        reason = f"{folder} could not be written: {why}{where}"
+    else:
+        log = "see its log"
+        if not any(folder.glob("log*.txt")):
+            log = "it wrote no log: see its last output on the terminal"
+        reason = f"the worker exited with {code}{where}; {log}"
+    return End(outcome=outcome, reason=reason)
+
+
+def network_interface(address: str) -> dict[str, str]:
+    """A variable with the interface to another machine; empty if it is set or none is found."""
+    if "GLOO_SOCKET_IFNAME" in os.environ:
+        return {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, _ANY_PORT))
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            with contextlib.suppress(OSError):  # of an interface without an address
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+                if socket.inet_ntoa(answer[20:24]) == own:
+                    return {"GLOO_SOCKET_IFNAME": name}
+    return {}

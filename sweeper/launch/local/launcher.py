@@ -20,8 +20,8 @@ from sweeper.launch.ranks import (
     Ranks,
     Running,
     WhyStopped,
-    end_of,
-    stop,
+    collect_end,
+    stop_runs,
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
@@ -219,15 +219,15 @@ class _Runs:
             for run in list(self._running):
                 attempt = run.attempt
                 if attempt.is_taken_over:  # because this process's heartbeat had stopped
-                    stop([run])
+                    stop_runs([run])
                     self._drop(attempt)
                     self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
                 elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
-                    stop([run])
+                    stop_runs([run])
                     self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
             self._follow_remote_runs()
         for run in list(self._running):
-            if end := end_of(run, self.why_stopped):
+            if end := collect_end(run, self.why_stopped):
                 self._publish(run.attempt, end)
                 self.memory.learn(run.attempt, end.outcome)
                 if end.outcome == Outcome.OUT_OF_MEMORY:
@@ -304,6 +304,6 @@ class _Runs:
         GracefulStop(self._running).wait()
         for run in list(self._running):
             has_ended = any(code is not None for code in run.codes)
-            end = end_of(run, self.why_stopped) if has_ended else None
-            stop([run])
+            end = collect_end(run, self.why_stopped) if has_ended else None
+            stop_runs([run])
             self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from multiprocessing.context import ForkServerContext
-from pathlib import Path
 
 from sweeper.launch.ranks import Running, WhyStopped, deadline_of
 from sweeper.launch.slurm.commands import drop_task_variables
@@ -15,6 +14,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End, end_of_record
 
 _GRACE_S = 5.0
+_LOG = "srun.txt"
 _BY_SIGNAL = 128
 _FROM_OUTSIDE = {9: "SIGKILL", 15: "SIGTERM"}
 
@@ -65,7 +65,7 @@ class _Srun:
             *(sys.executable, "-m", "sweeper.launch.slurm.rank", str(attempt.folder)),
         ]
         self._folder = attempt.folder
-        with _log(attempt).open("wb") as log:
+        with (attempt.folder / _LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -92,31 +92,22 @@ class _Srun:
             self._process.wait()
 
 
-def _log(attempt: Attempt) -> Path:
-    return attempt.folder / "srun.txt"
-
-
 def _failure(run: Running, why_stopped: WhyStopped) -> End:
     """The end of a run, from the first record that a rank left, or from what srun printed."""
     (code,), attempt = run.codes, run.attempt
-    first = attempt.first_record(range(attempt.spec.split.world_size))
-    if first is None:
-        return _without_record(code or 0, attempt)
-    rank, record = first
-    end = end_of_record(record, why_stopped)
-    if end.outcome == Outcome.PREEMPTED:
-        return end
-    return End(outcome=end.outcome, reason=f"{end.reason} (rank {rank})")
-
-
-def _without_record(code: int, attempt: Attempt) -> End:
-    said = _log(attempt).read_text(errors="replace").strip().splitlines()
+    if first := attempt.first_record(range(attempt.spec.split.world_size)):
+        rank, record = first
+        end = end_of_record(record, why_stopped)
+        if end.outcome == Outcome.PREEMPTED:
+            return end
+        return End(outcome=end.outcome, reason=f"{end.reason} (rank {rank})")
+    printed = (attempt.folder / _LOG).read_text(errors="replace").strip().splitlines()
     # private: SLURM "oom-kill" or "oom_kill" in what srun prints
-    if any("oom" in line.lower().replace("-", "") for line in said):
+    if any("oom" in line.lower().replace("-", "") for line in printed):
         reason = "SLURM killed a rank that exceeded the job's memory"
         return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
-    if name := _FROM_OUTSIDE.get(code - _BY_SIGNAL):
+    if name := _FROM_OUTSIDE.get((code or 0) - _BY_SIGNAL):
         reason = f"a rank was killed by {name} from outside"
         return End(outcome=Outcome.PREEMPTED, reason=reason)
-    last = f": {said[-1]}" if said else ""
-    return End(outcome=Outcome.FAILED, reason=f"srun exited with {code}{last}")
+    last = f": {printed[-1]}" if printed else ""
+    return End(outcome=Outcome.FAILED, reason=f"srun exited with {code or 0}{last}")

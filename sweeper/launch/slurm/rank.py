@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from sweeper.launch.imports import importing
-from sweeper.launch.network import interface_towards
+from sweeper.launch.fork_server import isolate_imports
+from sweeper.launch.ranks import network_interface
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.worker_args import WorkerArgs
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str]) -> None:
         node_rank=int(os.environ["SLURM_NODEID"]),
         world_size=world_size,
         threads=config.threads,
-        environment=interface_towards(master),
+        environment=network_interface(master),
         master=master,
     )
-    with importing():
+    with isolate_imports():
         from lightning_modules.worker import work  # imports torch
 
     work(rank)

@@ -1,4 +1,4 @@
-"""Tickets: one for each run that was submitted and has not ended, written before its job exists.
+"""Tickets: a file for each run that was submitted and has not ended, written before its job.
 
     results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
@@ -238,7 +238,17 @@ def waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
             line["job"] = f"{tickets.read_job(ticket.submission)}{index}"
             line |= {"point": ticket.spec.point, "epochs": ticket.spec.epochs}
             line["config"] = dict(ticket.config)
-            line["state"], line["why"] = _state(ticket, jobs, tickets)
+            job = jobs.find(ticket) if jobs else None
+            if jobs is None:
+                line["state"], line["why"] = "submitted", "squeue does not respond here"
+            elif job:
+                line["state"], line["why"] = "queued", job.reason
+            elif jobs.has(ticket):
+                line["state"], line["why"] = "queued", "is just being submitted"
+            else:
+                output = tickets.folder / ticket.submission
+                why = f"its job left the queue (output in {output}); repeat the sweep"
+                line["state"], line["why"] = "gone", why
         except ValueError as error:
             line["state"], line["why"] = "outdated", str(error)
         row = ended.get(run_id)
@@ -248,15 +258,3 @@ def waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
         if line["state"] == "queued" or run_id not in begun:  # otherwise it is abandoned
             lines.append(line)
     return lines
-
-
-def _state(ticket: Ticket, jobs: Jobs | None, tickets: Tickets) -> tuple[str, str]:
-    """The state of a ticket's job, and the reason."""
-    if jobs is None:
-        return "submitted", "squeue does not respond here"
-    if job := jobs.find(ticket):
-        return "queued", job.reason
-    if jobs.has(ticket):
-        return "queued", "is just being submitted"
-    output = tickets.folder / ticket.submission
-    return "gone", f"its job left the queue (output in {output}); repeat the sweep"

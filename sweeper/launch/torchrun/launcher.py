@@ -19,13 +19,13 @@ from typing import Any
 from sweeper.launch.fork_server import open_fork_server, start_process, train_rank
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, this_machine
-from sweeper.launch.network import interface_towards
 from sweeper.launch.ranks import (
     LOOPBACK,
     RankProcess,
     Running,
     WhyStopped,
     deadline_of,
+    network_interface,
     worker_failure,
 )
 from sweeper.launch.shared_memory import shared_folder
@@ -37,14 +37,14 @@ from sweeper.spec.worker_args import WorkerArgs
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 
-_TICK_S = 0.05
+_POLL_S = 0.05
 _SETTLE_S = 1.0
 _PATIENCE_S = 15
 _JOIN_S = 10.0
 _END = "end"
 
 
-def with_layout(words: Sequence[str], group: Group) -> list[str]:
+def add_layout(words: Sequence[str], group: Group) -> list[str]:
     """A command line with the number of devices and nodes added, unless it already has them."""
     named = {word.partition("=")[0].lstrip("+") for word in words}
     layout = {"devices": group.devices, "num_nodes": group.num_nodes}
@@ -59,8 +59,8 @@ def lead_or_follow(command: Callable[[], None]) -> None:
     group = torchrun_group()
     assert group is not None, "torchrun started this process"
     if group.rank:
-        sys.exit(_follow(group))
-    sys.argv[1:] = with_layout(sys.argv[1:], group)
+        sys.exit(_follow_leader(group))
+    sys.argv[1:] = add_layout(sys.argv[1:], group)
     code = RUN_FAILED
     try:
         command()
@@ -110,7 +110,7 @@ class _Ranks:
         self._messages.set(str(number), json.dumps(run))
         own = start_process(train_rank, _worker_args(self._group, run, environment), context)
         others = [
-            _Elsewhere(self._messages, number, rank) for rank in range(1, self._group.world_size)
+            _RemoteRank(self._messages, number, rank) for rank in range(1, self._group.world_size)
         ]
         return Running(
             attempt=attempt,
@@ -126,7 +126,7 @@ def _failure(run: Running, why_stopped: WhyStopped) -> End:
     return worker_failure(run, why_stopped)
 
 
-class _Elsewhere:
+class _RemoteRank:
     """A rank whose parent is another process of the group."""
 
     sentinel = None
@@ -145,53 +145,53 @@ class _Elsewhere:
     def join(self, timeout: float | None = None) -> None:
         deadline = time.monotonic() + (_JOIN_S if timeout is None else timeout)
         while self.exitcode is None and time.monotonic() < deadline:
-            time.sleep(_TICK_S)
+            time.sleep(_POLL_S)
 
 
-def _follow(group: Group) -> int:
+def _follow_leader(group: Group) -> int:
     """Train this process's rank of every run that rank 0 announces; return rank 0's exit code.
 
     torchrun passes Ctrl-C and SIGTERM on to all its processes; rank 0 then stops runs gracefully.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _end_soon)
+        signal.signal(number, _exit_soon)
     context = open_fork_server()
     try:
         with shared_folder() as shared:
             for number in count():
-                key = _next(str(number))
+                key = _wait_for_next(str(number))
                 if key == _END:
                     return int(open_messages().get(_END))
                 run = json.loads(open_messages().get(key))
                 args = _worker_args(group, run, {"SWEEPER_SHARED": str(shared)})
-                _report(number, group.rank, start_process(train_rank, args, context))
+                _report_exit(number, group.rank, start_process(train_rank, args, context))
     except RuntimeError:  # torch's, if the store no longer exists
         print("The process of rank 0 is gone: see its output.", file=sys.stderr)  # noqa: T201
     return RUN_FAILED
 
 
-def _end_soon(number: int, frame: FrameType | None) -> None:
+def _exit_soon(number: int, frame: FrameType | None) -> None:
     """Leave rank 0 time to stop its run gracefully, then exit."""
     del number, frame
     signal.alarm(_PATIENCE_S)
 
 
-def _next(number: str) -> str:
+def _wait_for_next(number: str) -> str:
     """Wait for the next run or the end, and return its key."""
     shared = open_messages()
     while True:
         if key := next((key for key in (number, _END) if shared.has(key)), None):
             return key
-        time.sleep(_TICK_S)
+        time.sleep(_POLL_S)
 
 
-def _report(number: int, rank: int, process: RankProcess) -> None:
+def _report_exit(number: int, rank: int, process: RankProcess) -> None:
     """Wait until a rank ends, or end it if rank 0 asks for that, and report its exit code."""
     shared = open_messages()
     while process.exitcode is None:
         if shared.has(f"{number}/stop"):
             process.kill()
-        process.join(_TICK_S)
+        process.join(_POLL_S)
     shared.set(f"{number}/{rank}", str(process.exitcode))
 
 
@@ -199,7 +199,7 @@ def _worker_args(
     group: Group, run: Mapping[str, Any], environment: Mapping[str, str]
 ) -> WorkerArgs:
     spans = group.num_nodes > 1
-    interface = interface_towards(group.master) if spans else {"GLOO_SOCKET_IFNAME": LOOPBACK}
+    interface = network_interface(group.master) if spans else {"GLOO_SOCKET_IFNAME": LOOPBACK}
     return WorkerArgs(
         **run,
         rank=group.rank,

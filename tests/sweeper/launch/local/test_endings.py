@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 from sweeper.launch import kernel_memory
-from sweeper.launch.fork_server import ForkServerDied, start_process, train_rank
-from sweeper.launch.imports import importing
+from sweeper.launch.fork_server import ForkServerDied, isolate_imports, start_process, train_rank
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
@@ -216,7 +215,7 @@ def test_what_a_shell_has_set_for_lightning_is_gone_before_it_is_imported(monkey
     for name, value in left.items():
         monkeypatch.setenv(name, value)
 
-    with importing():
+    with isolate_imports():
         assert not left.keys() & os.environ.keys()
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sweeper.launch.torchrun.group import Group
-from sweeper.launch.torchrun.launcher import with_layout
+from sweeper.launch.torchrun.launcher import add_layout
 
 CONF = Path(__file__).parents[3] / "slurm/conf"
 SHORT = ["batch=7680", "warmup=0", "schedule=constant", "epochs=1", "threads=1"]
@@ -42,7 +42,7 @@ def torchrun(options: list[str], words: list[str]) -> subprocess.Popen[str]:
     ],
 )  # fmt: skip
 def test_the_layout_is_that_of_torchrun_unless_the_words_name_one(words, expected):
-    assert with_layout(words, TWO_MACHINES_OF_4) == expected
+    assert add_layout(words, TWO_MACHINES_OF_4) == expected
 
 
 def test_a_variable_of_torchrun_that_was_left_behind_is_named(command, monkeypatch):
