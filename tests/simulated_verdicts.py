@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from analysis.papers.claim import Claim, shares_outside
-from analysis.papers.grid import Point
+from analysis.papers.claim import Claim, Point, shares_outside
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, holm, weigh
 from analysis.stats.optimum import exponent_draws, optima_of
 from analysis.stats.replicates import Array, Replicates, validation_size

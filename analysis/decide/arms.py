@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.decide.command import Config, complete_config
-from analysis.papers.grid import Point, runs_at
+from analysis.papers.claim import Point, runs_at
 from analysis.papers.paper import Paper, own_point
 from analysis.tables.validity import ALIKE, confounds
 from analysis.tables.which_runs import ended
@@ -21,7 +21,7 @@ from sweeper.store.row import planned_columns
 
 @dataclass(frozen=True)
 class Arm:
-    """A point, the runs that stand there, and the settings of further ones.
+    """A point, the runs that stand there, and the settings of further runs.
 
     Attributes:
         name: in words.
@@ -76,7 +76,7 @@ def paper_arms(
 
 
 def add_seeds(arms: Sequence[Arm], count: int) -> list[Config]:
-    """The runs that bring every arm to `count` seeds, the same ones in all arms if possible."""
+    """The runs that bring every arm to `count` seeds, the same in all arms if possible."""
     used = Counter(seed for arm in arms for seed in arm.seeds)
     known = sorted(sorted(used), key=lambda seed: -used[seed])
     first = max(known, default=-1) + 1
@@ -130,11 +130,12 @@ def repeat_alike(arms: Sequence[Arm], added: Sequence[Config]) -> list[Config]:
     counts = {key: Counter(config[key] for config in configs) for key in ("devices", "num_nodes")}
     common = {key: count.most_common(1)[0][0] for key, count in counts.items()}
     points = {_point(config): {**config, **common} for config in configs}
-    spans = {_layout(point).get("bn_span") for point in points.values()} - {None}
+    layouts = [_layout(point) for point in points.values()]
+    spans = {int(layout["bn_span"]) for layout in layouts if layout.get("bn_span")}
     if len(spans) > 1:
         msg = (
             "all that is compared must have one BatchNorm span, and run again with it; got bn_span "
-            f"{', '.join(f'{span:g}' for span in sorted(spans))}. Choose a divisor of all batches"
+            f"{', '.join(map(str, sorted(spans)))}. Choose a divisor of all batches"
         )
         raise ValueError(msg)
     return [{**point, "seed": seed} for point in points.values() for seed in sorted(seeds)]

@@ -17,8 +17,7 @@ from analysis.decide.expected import (
 )
 from analysis.decide.proposal import Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Verdict, runs_about, values_of
-from analysis.papers.grid import Point
+from analysis.papers.claim import LACKING, UNDECIDED, Point, Verdict, runs_about, values_of
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts

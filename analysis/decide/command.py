@@ -21,7 +21,7 @@ Config = dict[str, Any]
 #: Keys whose values a command lists, in the order in which they are written.
 LISTED = ("base_lr", "batch", "warmup", "seed")
 
-#: Keys about one command or its cluster, or filled in.
+#: Keys about a command or its cluster, or filled in.
 _LEFT_OUT = frozenset(
     {
         "budget", "code", "data_order", "energy_price", "guarantees", "hardware", "keep_going",

@@ -30,14 +30,14 @@ _SMALLEST_STEP, _LARGEST_STEP = 1.1, 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """An estimate that lies at an edge of the grid, at one batch.
+    """An estimate that lies at an edge of the grid, at a batch.
 
     Attributes:
         key: the setting whose grid ends: warmup, base_lr or batch.
         batch: where; the largest, if the batches end.
         is_upper: which end.
         grid: values of the setting, in rising order.
-        arms: one for each value.
+        arms: of each value.
         factor: from the column of the runs table to the setting; 1 where they are the same.
         metric: what it is about.
     """
@@ -114,7 +114,7 @@ def _arms_by_value(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm
 
 
 def propose_longer_grid(found: Sequence[Edge]) -> Proposal:
-    """Longer grids for estimates at their ends, all of one key and at one end."""
+    """Longer grids for estimates at their ends, all of the same key and at the same end."""
     first = found[0]
     side = "upper" if first.is_upper else "lower"
     batches = ", ".join(f"{edge.batch:,}" for edge in found)

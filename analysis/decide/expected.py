@@ -44,7 +44,7 @@ def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64
 
 
 def fewest_seeds_by_rank(num_arms: int, level: float) -> int:
-    """Seeds per arm with which ranks can decide at all: if one arm's are above all others."""
+    """Seeds per arm with which ranks can decide at all: if those of an arm are above all others."""
     return next(n for n in range(2, 1000) if 1 / comb(num_arms * n, n) <= level)
 
 

@@ -8,14 +8,20 @@ import pandas as pd
 from analysis.decide.arms import paper_arms
 from analysis.decide.command import Config, sweep_commands
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.grid import Point, missing_points
-from analysis.papers.paper import IMAGENET_EXAMPLES, nearest_runs, own_batch, place_runs
+from analysis.papers.claim import Point
+from analysis.papers.paper import (
+    IMAGENET_EXAMPLES,
+    missing_points,
+    nearest_runs,
+    own_batch,
+    place_runs,
+)
 from analysis.tables.which_runs import ended
 from sweeper.spec.run_spec import stored_run_spec
 
 
 def describe_missing(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
-    """The points that a paper's figures lack, with the commands that train them; one text each."""
+    """The points that a paper's figures lack, with the commands that train them, a text each."""
     if name == limit2020.NAME:
         yield from _describe_missing_optimizers(runs, results)
         return

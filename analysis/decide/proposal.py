@@ -24,13 +24,13 @@ class Proposal:
         question: in words.
         configs: of the runs to add; empty if no runs decide.
         why: what they are for, or why none decide, in words.
-        now: the 95 % interval so far; nan without one.
-        expected: the one after these runs; nan if it is not known.
+        now: the 95 % interval so far; nan if there is none.
+        expected: the interval after these runs; nan if it is not known.
         unit: of both.
         repeats: why all that is compared is run again, in a folder of its own; empty if it is not.
         run_ids: of the runs to add.
         device_hours: that they take; None if the time of a run is not known [hours].
-        cost: device-hours times the price of one; None without a price or a time.
+        cost: device-hours times their price; None without a price or a time.
         commands: that train them.
         settles: the other open questions that need no more than these runs.
     """

@@ -12,10 +12,8 @@ from analysis.figures.target import best_reached
 from analysis.frontier.answer import batch_table, describe_setup, describe_tradeoff
 from analysis.frontier.figure import draw_frontier
 from analysis.frontier.machines import (
-    Cluster,
     measured_speeds,
     parse_speeds,
-    preset_names,
     read_cluster,
 )
 from analysis.frontier.model import Work
@@ -36,7 +34,9 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     Raises:
         ValueError: for options that cannot be followed.
     """
-    cluster = _read_cluster(options)
+    cluster = read_cluster(options.cluster, options.config_dir)
+    if options.price is not None:
+        cluster = replace(cluster, price=options.price)
     if options.steps is None:
         reached, runs, about = _read_steps(options, read)
     else:
@@ -56,19 +56,6 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     drawing = draw_frontier(found, f"{about}; {setup[0]}", width=options.width)
     for path in save(drawing, options.out, f"frontier-{cluster.name}"):
         yield f"wrote {path}"
-
-
-def _read_cluster(options: argparse.Namespace) -> Cluster:
-    if not options.cluster:
-        msg = (
-            "--cluster must name a description of the machines that are to be compared on: their "
-            "nodes and the speed of their links; got none. Ours are "
-            f"{', '.join(preset_names())}, and docs/frontier.md says how to describe your own. "
-            "Write, for example, --cluster summit --target 0.9."
-        )
-        raise ValueError(msg)
-    cluster = read_cluster(options.cluster, options.config_dir)
-    return cluster if options.price is None else replace(cluster, price=options.price)
 
 
 def parse_steps(text: str) -> pd.DataFrame:
@@ -118,12 +105,9 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
     """
     parameters = options.parameters
     if parameters is None:
-        if runs.empty:
-            msg = "--parameters must be given with --steps: the number in the model; got none."
-            raise ValueError(msg)
-        known = runs["num_parameters"].dropna()
+        known = runs["num_parameters"].dropna() if len(runs) else runs
         if known.empty:
-            msg = "--parameters must be given, as no run recorded the number; got none."
+            msg = "--parameters must be given, the number in the model: no run tells it; got none."
             raise ValueError(msg)
         parameters = int(known.iloc[0])
     is_double = not runs.empty and runs["precision"].iloc[0] == "64-true"

@@ -44,17 +44,19 @@ class Cluster:
         return Places(ranks, max(n for n in range(1, self.per_node + 1) if ranks % n == 0))
 
 
-def read_cluster(name: str, folders: Sequence[Path] = ()) -> Cluster:
+def read_cluster(name: str | None, folders: Sequence[Path] = ()) -> Cluster:
     """A preset of a folder of configs, or of ours.
 
     Raises:
         ValueError: for a name without a preset, or a preset without its hardware.
     """
     path = next((path for path in _preset_paths(folders) if path.stem == name), None)
-    if path is None:
+    if name is None or path is None:
         msg = (
-            f"--cluster must be one of {', '.join(preset_names(folders))}; got --cluster {name}. "
-            f"Describe your own in DIR/cluster/{name}.yaml and give --config-dir DIR."
+            "--cluster must name the machines to compare batches on, one of "
+            f"{', '.join(preset_names(folders))}; got {f'--cluster {name}' if name else 'none'}. "
+            "Describe your own in DIR/cluster/NAME.yaml, as docs/frontier.md says, and give "
+            "--config-dir DIR."
         )
         raise ValueError(msg)
     try:
@@ -91,10 +93,10 @@ _ANY = 0
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Seconds of a micro-batch on one device, forward and backward.
+    """Seconds of a micro-batch on a device, forward and backward.
 
     Attributes:
-        times: by micro-batch; under the key 0, of one example at any micro-batch [seconds].
+        times: by micro-batch; under the key 0, of an example at any micro-batch [seconds].
         source: where the times come from, in words.
     """
 
@@ -146,7 +148,7 @@ def parse_speeds(text: str) -> Speeds:
             times = {int(size): int(size) / rate for size, rate in pairs}
     except (ValueError, ZeroDivisionError) as error:
         msg = (
-            "--examples-per-s must be a speed, or speeds of one device by micro-batch such as "
+            "--examples-per-s must be a speed, or speeds of a device by micro-batch such as "
             f"16:290,128:367; got --examples-per-s {text}."
         )
         raise ValueError(msg) from error

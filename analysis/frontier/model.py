@@ -15,8 +15,8 @@ class Work:
 
     Attributes:
         num_bytes: of all gradients, as they are exchanged.
-        evaluation_share: time of evaluations, as a fraction of the time of training on one device.
-        speeds: of one device.
+        evaluation_share: time of evaluations, as a fraction of the time of training on a device.
+        speeds: of a device.
         algorithm: of the exchange; None: as NCCL chooses.
     """
 

@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="NAME",
         help="the machines to compare batches on, which need not be there: a file of conf/cluster "
-        f"that describes their nodes and links ({', '.join(preset_names())}), or one of your own",
+        f"that describes their nodes and links ({', '.join(preset_names())}), or of your own",
     )  # fmt: skip
     parser.add_argument(
         "--config-dir", type=Path, action="append", default=[], metavar="DIR",
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--examples-per-s",
-        help="of one device: 367, or by micro-batch 16:290,128:367; default: as in the runs",
+        help="of a device: 367, or by micro-batch 16:290,128:367; default: as in the runs",
     )
     parser.add_argument(
         "--steps",

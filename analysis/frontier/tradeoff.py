@@ -31,7 +31,7 @@ class Steps:
 
 
 def steps_to_target(reached: pd.DataFrame) -> Steps:
-    """Steps by batch, from runs as `to_target` returns them, one for each batch and seed.
+    """Steps by batch, from runs as `to_target` returns them, a row for each batch and seed.
 
     Raises:
         ValueError: if no batch reached the target in all of its runs.
@@ -102,7 +102,7 @@ class Tradeoff:
 def find_tradeoff(
     steps: Steps, work: Work, cluster: Cluster, devices: int | None = None
 ) -> Tradeoff:
-    """Compare all batches on all numbers of devices; `devices` limits the table to one.
+    """Compare all batches on all numbers of devices; `devices` limits the table to one number.
 
     Raises:
         ValueError: if no batch can be shared by so many devices.

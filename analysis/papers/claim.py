@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.papers.grid import Point, runs_at
 from analysis.stats.contrasts import (
     ONE_SIDED,
     Arms,
@@ -27,11 +26,29 @@ REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidab
 #: How a verdict's reason begins, if the claim needs what the runs do not record.
 LACKING = "these runs have no "
 
-#: Differences that seeds are proposed for: smaller ones do not matter [accuracy, 0 to 1; nats].
+#: Differences that seeds are proposed for; less does not matter [accuracy, 0 to 1; nats].
 MARGIN, LOSS_MARGIN = 0.003, 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a paper's grid, in the paper's numbers.
+
+    Attributes:
+        batch: global batch [examples].
+        warmup: [epochs].
+        rule: the lr rule.
+    """
+
+    batch: int
+    warmup: float
+    rule: str = "linear"
+
+    def __str__(self) -> str:
+        return f"batch {self.batch:,} warmup {self.warmup:g} {self.rule}"
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A statement of a paper as a predicate on the table.
 
@@ -118,7 +135,7 @@ class PointValues:
 
     @property
     def ranked(self) -> list[Array]:
-        """The values of each point, diverged ones with the worst."""
+        """The values of each point, diverged runs with the worst."""
         counted = zip(self.finished, self.num_diverged, strict=True)
         return [np.append(values, np.full(lost, self.worst)) for values, lost in counted]
 
@@ -129,6 +146,16 @@ class PointValues:
             f"{n} {share_in_words(k, len(v) + k)}" for n, v, k, is_used in counted if k and is_used
         ]
         return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
+
+
+def runs_at(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
+    """A mask of the runs that stand at each point."""
+    return [
+        (runs["paper_batch"] == p.batch)
+        & (runs["paper_warmup"] == p.warmup)
+        & (runs["lr_rule"] == p.rule)
+        for p in points
+    ]
 
 
 def runs_about(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
@@ -166,7 +193,7 @@ def values_of(
 def judge_claim(
     claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims: int
 ) -> Verdict:
-    """Judge a claim on runs, as if it were the only one; `settle` corrects for the others.
+    """Judge a claim on runs, as if there were no other; `settle` corrects for the others.
 
     `num_claims` is how many claims of the paper there are, for the seeds that would decide.
     """

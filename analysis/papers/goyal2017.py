@@ -5,9 +5,8 @@ As in the paper, an accuracy in its figures is the median over the last five epo
 
 from functools import partial
 
-from analysis.papers.claim import MARGIN, Claim
-from analysis.papers.grid import PaperFigure, Point
-from analysis.papers.paper import Paper, Published
+from analysis.papers.claim import MARGIN, Claim, Point
+from analysis.papers.paper import Paper, PaperFigure, Published
 from analysis.stats.contrasts import Contrasts
 
 CITATION = "Goyal et al. 2017"
@@ -17,16 +16,9 @@ BATCHES = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 #: Top-1 error of ResNet-50 after 90 epochs, mean and standard deviation over 5 runs [%]: linear
 #: scaling with 5 epochs of gradual warmup, from 256 on.
 _ERRORS = (
-    (23.60, 0.12),
-    (23.48, 0.09),
-    (23.53, 0.08),
-    (23.49, 0.11),
-    (23.56, 0.12),
-    (23.74, 0.09),
-    (24.79, 0.27),
-    (27.55, 0.28),
-    (33.96, 0.80),
-)
+    (23.60, 0.12), (23.48, 0.09), (23.53, 0.08), (23.49, 0.11), (23.56, 0.12), (23.74, 0.09),
+    (24.79, 0.27), (27.55, 0.28), (33.96, 0.80),
+)  # fmt: skip
 
 
 def _at(batch: int, warmup: float = 5, rule: str = "linear") -> Point:
@@ -53,8 +45,35 @@ _batches_final = partial(_batches, is_final=True, last_epochs=5)
 _warmups_final = partial(_warmups, is_final=True, last_epochs=5)
 _rules_final = partial(_rules, is_final=True, last_epochs=5)
 
-#: A claim that accuracy at the first point is higher than at the second.
-_higher = partial(Claim, contrasts=Contrasts.pairs((0, 1)))
+
+def _higher(text: str, where: str, better: Point, worse: Point) -> Claim:
+    return Claim(text, where, [better, worse], Contrasts.pairs((0, 1)))
+
+
+_CLAIMS = (
+    Claim(
+        "Linear scaling with gradual warmup keeps the accuracy of 256 up to 8,192", "figure 1",
+        [_at(8192), _at(256)], Contrasts.pairs((0, 1), lower=-MARGIN),
+    ),
+    _higher(
+        "Beyond 8,192 accuracy falls: 16,384 is below 256", "figure 1", _at(256), _at(16384)
+    ),
+    _higher(
+        "It keeps falling: 65,536 is below 16,384", "figure 1", _at(16384), _at(65536)
+    ),
+    _higher(
+        "At 8,192, gradual warmup is better than none", "warmup table",
+        _at(8192), _at(8192, warmup=0),
+    ),
+    _higher(
+        "At 8,192, linear scaling is better than the square root", "learning-rate table",
+        _at(8192), _at(8192, rule="sqrt"),
+    ),
+    _higher(
+        "At 8,192, linear scaling is better than none", "learning-rate table",
+        _at(8192), _at(8192, rule="none"),
+    ),
+)  # fmt: skip
 
 PAPER = Paper(
     name="goyal2017",
@@ -71,37 +90,5 @@ PAPER = Paper(
         _rules(name="rules", title="Linear scaling, square root or none at batch 8,192"),
         _rules_final(name="rules_final", title="Final accuracy by lr rule at batch 8,192"),
     ),
-    claims=(
-        Claim(
-            text="Linear scaling with gradual warmup keeps the accuracy of 256 up to 8,192",
-            where="figure 1",
-            points=[_at(8192), _at(256)],
-            contrasts=Contrasts.pairs((0, 1), lower=-MARGIN),
-        ),
-        _higher(
-            text="Beyond 8,192 accuracy falls: 16,384 is below 256",
-            where="figure 1",
-            points=[_at(256), _at(16384)],
-        ),
-        _higher(
-            text="It keeps falling: 65,536 is below 16,384",
-            where="figure 1",
-            points=[_at(16384), _at(65536)],
-        ),
-        _higher(
-            text="At 8,192, gradual warmup is better than none",
-            where="warmup table",
-            points=[_at(8192), _at(8192, warmup=0)],
-        ),
-        _higher(
-            text="At 8,192, linear scaling is better than the square root",
-            where="learning-rate table",
-            points=[_at(8192), _at(8192, rule="sqrt")],
-        ),
-        _higher(
-            text="At 8,192, linear scaling is better than none",
-            where="learning-rate table",
-            points=[_at(8192), _at(8192, rule="none")],
-        ),
-    ),
+    claims=_CLAIMS,
 )

@@ -16,9 +16,9 @@ from analysis.papers.claim import (
     judge_claim,
     lacking_metric,
     runs_about,
+    runs_at,
     settle,
 )
-from analysis.papers.grid import runs_at
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.validity import ARM, at_upper_edge, confounds, same_arms
@@ -36,7 +36,7 @@ class Judged:
         paper: as on the command line.
         citation: for headings.
         compared: the runs that were judged.
-        verdicts: one for each claim.
+        verdicts: on each claim.
         num_runs: how many there were, comparable or not.
         is_asked: whether all points of a claim were run, with whatever other settings.
     """
@@ -68,7 +68,7 @@ def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
 
 
 def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
-    """Judge the claims of one paper on the comparable runs nearest to its grid."""
+    """Judge the claims of a paper on the comparable runs nearest to its grid."""
     rng = np.random.default_rng(_SEED)
     if name == limit2020.NAME:
         shown, verdicts = limit2020.judge_claims(runs, curves, rng)

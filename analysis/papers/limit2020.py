@@ -46,7 +46,7 @@ _DRIFT = "The distance from the start contradicts ultra-slow diffusion"
 def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
     """Each optimizer's largest comparable group, among runs that differ only in their recipe.
 
-    Of several such sets, the one with the most optimizers is used.
+    Of several such sets, that with the most optimizers is used.
     """
     names = runs["optimizer"].astype("object")
     named = runs.assign(optimizer=names.where(names.notna(), "unnamed"))

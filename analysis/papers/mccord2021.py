@@ -4,10 +4,9 @@ from functools import partial
 
 import numpy as np
 
-from analysis.papers.claim import LOSS_MARGIN, MARGIN, Claim
+from analysis.papers.claim import LOSS_MARGIN, MARGIN, Claim, Point
 from analysis.papers.goyal2017 import PUBLISHED
-from analysis.papers.grid import PaperFigure, Point
-from analysis.papers.paper import Paper
+from analysis.papers.paper import Paper, PaperFigure
 from analysis.stats.contrasts import Contrasts
 from analysis.tables.metric import LOSS
 
@@ -25,14 +24,12 @@ def _falls_with_batch() -> Contrasts:
     return Contrasts(weights=-x[None, :] / (x @ x))
 
 
-#: Contrasts of the four warmups: one above each of the others, or each above the next.
+#: Contrasts of the four warmups: a warmup above each of the others, or each above the next.
 _none_is_worst = Contrasts.pairs((1, 0), (2, 0), (3, 0), num_arms=4)
 _5_is_best = Contrasts.pairs((1, 0), (1, 2), (1, 3), num_arms=4)
 _10_is_best = Contrasts.pairs((2, 0), (2, 1), (2, 3), num_arms=4)
 _falls_after_5 = Contrasts.pairs((1, 2), (2, 3), num_arms=4)
 _falls_after_10 = Contrasts.pairs((2, 3), num_arms=4)
-
-_below_reference = Contrasts(weights=-np.eye(2), constant=REFERENCE)
 
 _batches = partial(PaperFigure, batches=BATCHES, warmups=(5,), along="batch")
 _at_7680 = partial(PaperFigure, batches=(7680,), warmups=WARMUPS, along="warmup")
@@ -41,10 +38,54 @@ _rules = partial(
     PaperFigure, batches=(30720,), warmups=(5,), rules=("linear", "none"), along="rule"
 )
 
-_WARMUPS_AT = {b: [Point(b, w) for w in WARMUPS] for b in (7680, 30720)}
-_claim_at_7680 = partial(Claim, where="figure 6c", points=_WARMUPS_AT[7680])
-_claim_at_30720 = partial(Claim, where="figure 7b", points=_WARMUPS_AT[30720])
-_claim_of_rules = partial(Claim, points=[Point(30720, 5), Point(30720, 5, "none")])
+_AT_7680 = [Point(7680, warmup) for warmup in WARMUPS]
+_AT_30720 = [Point(30720, warmup) for warmup in WARMUPS]
+_RULES = [Point(30720, 5), Point(30720, 5, "none")]
+
+_CLAIMS = (
+    Claim(
+        "Accuracy falls as the batch grows (points lost per doubling)", "figures 4, 5",
+        [Point(batch, 5) for batch in BATCHES], _falls_with_batch(),
+    ),
+    Claim(
+        "Accuracy at 30,720 is lower than at 3,840", "figures 4, 5",
+        [Point(3840, 5), Point(30720, 5)], Contrasts.pairs((0, 1)),
+    ),
+    Claim(
+        "At 7,680, training without warmup is worst", "figure 6c", _AT_7680, _none_is_worst
+    ),
+    Claim(
+        "At 30,720, training without warmup is worst", "figure 7b", _AT_30720, _none_is_worst
+    ),
+    Claim("At 7,680, 5 epochs of warmup are best", "figure 6c", _AT_7680, _5_is_best),
+    Claim("At 30,720, 10 epochs of warmup are best", "figure 7b", _AT_30720, _10_is_best),
+    Claim(
+        "At 7,680, accuracy falls with every warmup beyond 5 epochs", "figure 6c",
+        _AT_7680, _falls_after_5,
+    ),
+    Claim(
+        "At 30,720, accuracy falls with warmup beyond 10 epochs", "figure 7b",
+        _AT_30720, _falls_after_10,
+    ),
+    Claim(
+        "The best warmup grows with the batch, by less than the batch (exponent 0 to 1)",
+        "figures 6, 7", [*_AT_7680, *_AT_30720], contrasts=None, unit="exponent",
+    ),
+    Claim(
+        "At 30,720, linear scaling and none reach the same accuracy", "figure 8", _RULES,
+        Contrasts.pairs((0, 1), lower=-MARGIN, upper=MARGIN),
+    ),
+    Claim(
+        "At 30,720, linear scaling and none reach the same loss", "figure 9", _RULES,
+        Contrasts.pairs((0, 1), lower=-LOSS_MARGIN, upper=LOSS_MARGIN),
+        unit="nats", metric=LOSS,
+    ),
+    Claim(
+        "At 30,720, linear scaling and none stay below 75.3 %", "figure 8", _RULES,
+        Contrasts(weights=-np.eye(2), constant=REFERENCE),
+        only_there="75.3 % is for ResNet-50 on ImageNet, 90 epochs; these runs differ",
+    ),
+)  # fmt: skip
 
 PAPER = Paper(
     name="mccord2021",
@@ -67,62 +108,7 @@ PAPER = Paper(
             name="figure_7b", title="Final accuracy against warmup at batch 30,720", is_final=True
         ),
         _rules(name="figure_8", title="Linear scaling or none at batch 30,720"),
-        _rules(
-            name="figure_9",
-            title="Linear scaling or none at batch 30,720: loss",
-            metric=LOSS,
-        ),
+        _rules(name="figure_9", title="Linear scaling or none at batch 30,720: loss", metric=LOSS),
     ),
-    claims=(
-        Claim(
-            text="Accuracy falls as the batch grows (points lost per doubling)",
-            where="figures 4, 5",
-            points=[Point(b, 5) for b in BATCHES],
-            contrasts=_falls_with_batch(),
-        ),
-        Claim(
-            text="Accuracy at 30,720 is lower than at 3,840",
-            where="figures 4, 5",
-            points=[Point(3840, 5), Point(30720, 5)],
-            contrasts=Contrasts.pairs((0, 1)),
-        ),
-        _claim_at_7680(text="At 7,680, training without warmup is worst", contrasts=_none_is_worst),
-        _claim_at_30720(
-            text="At 30,720, training without warmup is worst", contrasts=_none_is_worst
-        ),
-        _claim_at_7680(text="At 7,680, 5 epochs of warmup are best", contrasts=_5_is_best),
-        _claim_at_30720(text="At 30,720, 10 epochs of warmup are best", contrasts=_10_is_best),
-        _claim_at_7680(
-            text="At 7,680, accuracy falls with every warmup beyond 5 epochs",
-            contrasts=_falls_after_5,
-        ),
-        _claim_at_30720(
-            text="At 30,720, accuracy falls with warmup beyond 10 epochs", contrasts=_falls_after_10
-        ),
-        Claim(
-            text="The best warmup grows with the batch, by less than the batch (exponent 0 to 1)",
-            where="figures 6, 7",
-            points=[*_WARMUPS_AT[7680], *_WARMUPS_AT[30720]],
-            contrasts=None,
-            unit="exponent",
-        ),
-        _claim_of_rules(
-            text="At 30,720, linear scaling and none reach the same accuracy",
-            where="figure 8",
-            contrasts=Contrasts.pairs((0, 1), lower=-MARGIN, upper=MARGIN),
-        ),
-        _claim_of_rules(
-            text="At 30,720, linear scaling and none reach the same loss",
-            where="figure 9",
-            contrasts=Contrasts.pairs((0, 1), lower=-LOSS_MARGIN, upper=LOSS_MARGIN),
-            unit="nats",
-            metric=LOSS,
-        ),
-        _claim_of_rules(
-            text="At 30,720, linear scaling and none stay below 75.3 %",
-            where="figure 8",
-            contrasts=_below_reference,
-            only_there=("75.3 % is for ResNet-50 on ImageNet, 90 epochs; these runs differ"),
-        ),
-    ),
+    claims=_CLAIMS,
 )

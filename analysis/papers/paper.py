@@ -2,15 +2,52 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from itertools import product
 
 import pandas as pd
 
-from analysis.papers.claim import Claim
-from analysis.papers.grid import PaperFigure, Point
+from analysis.papers.claim import Claim, Point, runs_at
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.which_runs import ended
 
 IMAGENET_EXAMPLES = 1_281_167
+#: How far beyond a figure's batches a published batch may lie, as a factor.
+_BEYOND = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperFigure:
+    """A figure of a paper.
+
+    Attributes:
+        name: for the file, such as figure_6a.
+        title: what it shows.
+        batches: global batches in it [examples].
+        warmups: warmups in it [epochs].
+        rules: lr rules in it.
+        along: what tells its lines or marks apart: batch, warmup or rule.
+        is_final: at the end of the training only; else a curve over epochs.
+        last_epochs: for final values, the median over this many last epochs.
+        metric: what is drawn.
+        zoom_from: first epoch drawn, as a share of the training.
+    """
+
+    name: str
+    title: str
+    batches: Sequence[int]
+    warmups: Sequence[float]
+    rules: Sequence[str] = ("linear",)
+    along: str
+    is_final: bool = False
+    last_epochs: int = 1
+    metric: Metric = ACCURACY
+    zoom_from: float = 0.0
+
+    def points(self) -> list[Point]:
+        """Every point of the figure."""
+        return [Point(*p) for p in product(self.batches, self.warmups, self.rules)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +96,15 @@ class Paper:
     protocol: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def shown_in(self, figure: PaperFigure) -> list[Published]:
-        """The published points that belong in a figure."""
-        return [p for p in self.published if figure.has_room_for(p.point)]
+        """The published points that belong in a figure: at its points, or between its batches."""
+        low, high = min(figure.batches) / _BEYOND, max(figure.batches) * _BEYOND
+        return [
+            published
+            for published in self.published
+            for batch, warmup, rule in [astuple(published.point)]
+            if warmup in figure.warmups and rule in figure.rules
+            if batch in figure.batches or (figure.along == "batch" and low <= batch <= high)
+        ]
 
     def is_protocol_of(self, runs: pd.DataFrame) -> bool:
         """Whether runs may be compared with published numbers of ResNet-50 on ImageNet."""
@@ -107,7 +151,7 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
 
 
 def batch_on_imagenet(runs: pd.DataFrame) -> pd.Series:
-    """The batch of each run; for a small twin, the one that is the same fraction of ImageNet."""
+    """The batch of each run; for a small twin, that which is the same fraction of ImageNet."""
     batch = runs["global_batch"].astype(float)
     share = batch * (IMAGENET_EXAMPLES / runs["num_train_examples"])
     return share.where(runs["twin_of"].notna(), batch)
@@ -142,3 +186,32 @@ def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, floa
     first = like.iloc[0]
     batch = own_batch(point.batch, int(first["num_train_examples"]))
     return batch, point.warmup * first["epochs"] / paper.epochs
+
+
+def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
+    """The runs of a figure."""
+    return runs[
+        runs["paper_batch"].isin(figure.batches)
+        & runs["paper_warmup"].isin(figure.warmups)
+        & runs["lr_rule"].isin(figure.rules)
+    ]
+
+
+def missing_points(runs: pd.DataFrame, figure: PaperFigure) -> list[Point]:
+    """Points of a figure at which no run finished or diverged."""
+    points = figure.points()
+    there = runs_at(ended(runs), points)
+    return [point for point, here in zip(points, there, strict=True) if not here.any()]
+
+
+def median_of_last_epochs(
+    runs: pd.DataFrame, curves: pd.DataFrame, measure: str, count: int
+) -> pd.DataFrame:
+    """Runs with a measure replaced by its median over their last epochs.
+
+    A run without a curve keeps its last value.
+    """
+    ordered = curves.sort_values(["run_id", "epoch"])
+    last = ordered.groupby("run_id").tail(count)
+    medians = runs["run_id"].map(last.groupby("run_id")[measure].median())
+    return runs.assign(**{measure: medians.fillna(runs[measure])})

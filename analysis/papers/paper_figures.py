@@ -17,13 +17,15 @@ from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import Mark, Width
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.goyal2017 import CITATION as PUBLISHED_BY
-from analysis.papers.grid import (
+from analysis.papers.paper import (
+    Paper,
     PaperFigure,
     median_of_last_epochs,
     missing_points,
+    nearest_runs,
+    place_runs,
     runs_of,
 )
-from analysis.papers.paper import Paper, nearest_runs, place_runs
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.which_runs import ended
@@ -58,7 +60,7 @@ def draw_figure(
     paper: Paper, figure: PaperFigure, compared: ComparableRuns, curves: pd.DataFrame,
     width: Width = "screen",
 ) -> Drawing | None:  # fmt: skip
-    """Draw one figure of a paper; None if no point of it was run."""
+    """Draw a figure of a paper; None if no point of it was run."""
     placed = place_runs(compared.runs, paper)
     runs = runs_of(placed, figure)
     if not len(ended(runs)):
@@ -134,7 +136,7 @@ def _line_labels(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
 def _draw_final(
     sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
 ) -> bool:
-    """Draw one line of points, or marks of rules; return whether the axis cuts bars."""
+    """Draw a line of points, or marks of rules; return whether the axis cuts bars."""
     (axes,) = sheet.panels
     mark, places, scale = style.ordered_marks(1)[0], [*names], style.BATCHES
     if figure.along == "batch":

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.papers import PAPERS
-from analysis.papers.grid import runs_at
+from analysis.papers.claim import runs_at
 from analysis.papers.paper import Paper, place_runs
 from analysis.sequential.looks import Looks
 from analysis.sequential.rule import Best, Bounds, Rule

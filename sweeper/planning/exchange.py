@@ -6,7 +6,7 @@ Pure: no clock, no disk. Bandwidths are in GB/s = 1,000 bytes per microsecond.
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sweeper.spec.config import AllReduce, Hierarchical, PostLocalSGD, PowerSGD, RunConfig
 from sweeper.spec.hardware import Hardware
@@ -39,7 +39,7 @@ class Places:
 
     @property
     def nodes(self) -> int:
-        """Nodes that have at least one rank [count]."""
+        """Nodes that have a rank [count]."""
         return -(-self.ranks // self.per_node)
 
     @property
@@ -51,11 +51,11 @@ class Places:
 def all_reduce_s(
     num_bytes: float, places: Places, hardware: Hardware, algorithm: Algorithm | None = None
 ) -> float:
-    """Time of one all-reduce [seconds]: ``latency + hops * hop + bytes / bandwidth``.
+    """Time of an all-reduce [seconds]: ``latency + hops * hop + bytes / bandwidth``.
 
     A ring of N ranks on M nodes has 2 (N - 1) hops, 2 (M - 1) of them through the network, and
     passes on 2 (N - 1) / N of the bytes. A tree goes up and down the devices of a node and log2(M)
-    nodes. Hierarchical is a ring in each node, and one between nodes for each device of a node.
+    nodes. Hierarchical is a ring in each node, and another between nodes for each device of a node.
 
     Args:
         num_bytes: size of each rank's gradients [bytes].
@@ -94,14 +94,8 @@ def all_reduce_s(
     return (_BASE_US + fastest) / 1e6
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Time of a step's gradient exchange.
-
-    Attributes:
-        total_s: time of all its buckets, one after the other [seconds].
-        exposed_s: how long it continues after the backward pass [seconds].
-    """
+class Exchange(NamedTuple):
+    """Time of a step's exchange of all buckets [s], and how long it outlasts the backward pass."""
 
     total_s: float
     exposed_s: float
@@ -118,7 +112,7 @@ def exchange(
 
     A bucket is ready when the backward pass has produced its share of the bytes, and its exchange
     begins when that of the previous bucket has ended. With gradient accumulation only the last
-    micro-batch's backward pass counts, since a step has one exchange.
+    micro-batch's backward pass counts, since a step has a single exchange.
 
     Args:
         num_bytes: size of all gradients [bytes].

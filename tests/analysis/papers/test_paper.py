@@ -8,8 +8,13 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.figures import sheet
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.grid import median_of_last_epochs, missing_points, runs_of
-from analysis.papers.paper import own_point, place_runs
+from analysis.papers.paper import (
+    median_of_last_epochs,
+    missing_points,
+    own_point,
+    place_runs,
+    runs_of,
+)
 from analysis.papers.paper_figures import draw_figure, draw_optimizers
 from analysis.tables.comparable_runs import group_comparable
 
