@@ -1,4 +1,4 @@
-"""The site builds without a broken link, and commands in the docs print what they are said to."""
+"""What pages name exists, commands print what pages say, and the site builds."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from textwrap import dedent
 import pytest
 
 from sweeper.cli import COMMANDS
+from sweeper.spec.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 #: Tried by tests of their own, since they train or measure, or take long.
@@ -28,6 +29,69 @@ READERS_OWN = {
     "analysis tuning": "must hold studies of hydra/sweeper=optuna",
     "hydra/sweeper=optuna": "hydra/sweeper=optuna",
 }
+
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+ROOMS = "sweeper|lightning_modules|analysis|tests|conf|benchmarks|docs|examples|hydra_plugins"
+#: `name=` in a page that is no key of ours: groups of presets, and arguments in Python.
+NO_KEYS = {
+    *("ax", "batch_size", "bias", "columns", "dropout", "find_unused_parameters", "install"),
+    *("persistent", "use_reentrant", "weights_only"),  # in Python
+    *("cluster", "experiment", "recipe", "group", "extra_steps"),
+}
+
+
+def code_of(page: Path) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", page.read_text())
+
+
+def words_of_prose(page: Path) -> int:
+    """The words of a page without its code blocks, tables and pictures."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not re.match(r" *\||    +\S|!\[", line)]
+    return len(" ".join(lines).split())
+
+
+def test_pages_have_a_page_s_length():
+    assert len((ROOT / "README.md").read_text().split()) <= 700
+    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 40
+    long = {str(page): num for page in PAGES if (num := words_of_prose(page)) > 1000}
+    assert long == {}
+
+
+def test_files_that_pages_name_exist():
+    pattern = rf"(?<![\w/.-])((?:{ROOMS})/[\w/]+\.\w+)"
+    named = [name for page in PAGES for code in code_of(page) for name in re.findall(pattern, code)]
+
+    assert len(named) > 50
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_links_lead_to_files():
+    links = [
+        (page, target.partition("#")[0])
+        for page in PAGES
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+        if not target.startswith(("http", "#", "reference/"))  # the site makes its reference
+    ]
+
+    assert len(links) > 50
+    assert [str(to) for page, to in links if not (page.parent / to).exists()] == []
+
+
+def test_keys_that_pages_name_are_keys():
+    named = {
+        key
+        for page in PAGES
+        for code in code_of(page)
+        for key in re.findall(r"(?<![\w.\[/-])\+?([a-z_]+)=", code)
+    }
+
+    assert {"batch", "warmup", "micro_batch"} <= named
+    assert named - NO_KEYS - {*RunConfig.model_fields} == set()
 
 
 def typed() -> list[str]:
@@ -79,7 +143,7 @@ PRINTED = re.compile(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["results/claims", "decision", "frontier"])
+@pytest.mark.parametrize("page", ["results/claims", "results/decision", "frontier"])
 def test_analysis_prints_what_the_docs_say_that_it_printed(page, command, tmp_path, monkeypatch):
     """Each line of a page, in order; the page may leave lines out, and what follows in a line."""
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """House rules that no linter knows: where files stand, and which batch is meant."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,10 @@ def test_a_batch_is_global_or_micro():
     ]
 
     assert found == []
+
+
+def test_no_file_name_stands_twice_but_those_with_one_meaning():
+    count = Counter(path.stem for path in python_files())
+    kept = {"__init__", "__main__", "cli", "command", "figures", "launcher"}
+
+    assert [name for name, times in count.items() if times > 1 and name not in kept] == []

@@ -1,4 +1,4 @@
-"""Every command of the README is run: here on the results of a small demo, or by a named test."""
+"""Every command of docs/commands.md is run: on the results of a small demo, or by a named test."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ DEMO = ["batch=384,3840", "warmup=0,5,10,20"]
 BRIEF = ["epochs=21", "data.num_train_examples=3840", "schedule=constant"]
 RUN_ID = "RUN_ID"
 
-#: What the README's table says one types, and the command lines that are run for it, or the test.
+#: What the page's table has one type, and the command lines that are run for it, or the test.
 COMMANDS: dict[str, list[list[str]] | str] = {
     "sweeper -m batch=… warmup=… lr_rule=linear,none seed=0,1,2": [["-m", *DEMO, *BRIEF]],
     "sweeper -m +experiment=mccord2021_warmup": "tests/sweeper/test_presets.py",
@@ -43,7 +43,6 @@ COMMANDS: dict[str, list[list[str]] | str] = {
     "claims": [["analysis", "claims"]],
     "estimates": [["analysis", "estimates"]],
     "report": [["analysis", "report"]],
-    "watch": "tests/analysis/report/test_running.py",
     "sweeper analysis next": [["analysis", "next"]],
     "sweeper analysis frontier --cluster summit --target 0.75": (
         "tests/analysis/frontier/test_frontier_command.py"
@@ -53,13 +52,13 @@ COMMANDS: dict[str, list[list[str]] | str] = {
 
 
 def typed() -> list[str]:
-    """The first cells of the README's table of commands, one for each that is in backticks."""
-    table = (ROOT / "README.md").read_text().split("| you type |")[1].split("\n\n")[0]
+    """The first cells of the page's table of commands, one for each that is in backticks."""
+    table = (ROOT / "docs/commands.md").read_text().split("| you type |")[1].split("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     return [command for cell in cells for command in re.findall(r"`([^`]+)`", cell)]
 
 
-def test_every_command_of_the_readme_is_run():
+def test_every_command_of_the_page_is_run():
     assert typed() == list(COMMANDS)
     assert all((ROOT / path).exists() for path in COMMANDS.values() if isinstance(path, str))
 
@@ -78,7 +77,7 @@ def demo(sweep_here, tmp_path_factory):
     [line for lines in COMMANDS.values() if isinstance(lines, list) for line in lines],
     ids=" ".join,
 )
-def test_a_command_of_the_readme_on_the_demos_results(demo, words):
+def test_a_command_of_the_page_on_the_demos_results(demo, words):
     run_id = next((demo / "results/runs").glob("*.parquet")).name.partition("-")[0]
     words = [run_id if word == RUN_ID else word for word in words]
     done = subprocess.run(
