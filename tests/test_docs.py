@@ -63,7 +63,7 @@ def test_pages_have_a_page_s_length():
 
 
 def test_files_that_pages_name_exist():
-    pattern = rf"(?<![\w/.-])((?:{ROOMS})/[\w/]+\.\w+)"
+    pattern = rf"(?<![\w/.-])((?:{ROOMS})/[\w/]+\.(?:py|yaml|md|toml|ipynb))"
     named = [name for page in PAGES for code in code_of(page) for name in re.findall(pattern, code)]
 
     assert len(named) > 50
