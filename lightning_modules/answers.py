@@ -9,9 +9,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_modules.memory.short_run import why_failed
+from lightning_modules.memory.short_run import find_error
 from lightning_modules.memory.trace import memory_trace
-from lightning_modules.modules.item_findings import text_of
+from lightning_modules.modules.item_findings import describe_error
 from lightning_modules.modules.own_project import facts
 from lightning_modules.process.output import redirect_output
 from sweeper.spec.config import run_config
@@ -30,7 +30,7 @@ def answer_question(
             line = json.dumps(_find_answer(question, config))
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
             traceback.print_exc()
-            print(text_of(error), file=sys.stderr)  # noqa: T201  the last line is reported
+            print(describe_error(error), file=sys.stderr)  # noqa: T201  the last line is reported
             sys.exit(1)
         with answers.open("a") as file:
             file.write(f"{line}\n")
@@ -40,7 +40,7 @@ def _find_answer(question: str, config: Mapping[str, Any]) -> Any:
     if question == "facts":
         return facts(config)
     if question == "first steps":
-        return why_failed(run_config(config))
+        return find_error(run_config(config))
     # A trace has a group of ranks, whose gradients are exchanged as in a run of several.
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return memory_trace(run_config(config)).model_dump(mode="json")

@@ -32,7 +32,7 @@ Around = Callable[..., Any]  # called with the object's own method and the argum
 
 
 class RunClass:
-    """What a run adds to the methods of one object.
+    """What a run adds to the methods of an object.
 
     Attributes:
         kind: the subclass that the object is of.

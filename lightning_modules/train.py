@@ -1,4 +1,4 @@
-"""One rank of one run, top to bottom: plan, data, module, callbacks, Trainer, record."""
+"""A rank of a run, top to bottom: plan, data, module, callbacks, Trainer, record."""
 
 import time
 from collections.abc import Callable
@@ -13,31 +13,33 @@ from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.batch_growth import BatchSize, measured_growth
-from lightning_modules.callbacks.checkpoint import RunCheckpoint, Stopped, StopRequest
+from lightning_modules.callbacks.checkpoint import (
+    LaunchersSigterm,
+    RunCheckpoint,
+    Stopped,
+    StopRequest,
+)
 from lightning_modules.callbacks.curve import Clock, Curve, CurveReport, StepReport
 from lightning_modules.callbacks.distance import DistanceFromStart
-from lightning_modules.callbacks.divergence import divergence, divergence_behind
-from lightning_modules.callbacks.epoch_means import TrainingMetrics
-from lightning_modules.callbacks.evaluation import Evaluation
-from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.callbacks.divergence import divergence, find_divergence
+from lightning_modules.callbacks.epoch_means import Evaluation, TrainingMetrics
 from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import local_sgd
 from lightning_modules.callbacks.logged_metrics import LoggedMetrics
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
-from lightning_modules.callbacks.metric_states import MetricStates
-from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
+from lightning_modules.callbacks.measured_noise import GradientNoise
+from lightning_modules.callbacks.mid_epoch_resume import MetricStates, MidEpochResume
 from lightning_modules.callbacks.own_schedulers import OwnSchedulers
 from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import sam
-from lightning_modules.callbacks.sigterm import LaunchersSigterm
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
-from lightning_modules.data.batches import Data, Settled
-from lightning_modules.data.generators import seed_everything
+from lightning_modules.data.batches import Data
 from lightning_modules.data.loaders import run_loaders
-from lightning_modules.gradients.comm_hooks import ddp_settings, gradient_exchange
+from lightning_modules.data.randomness import seed_everything
+from lightning_modules.gradients.exchange import ddp_settings, gradient_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
@@ -52,9 +54,9 @@ from lightning_modules.modules.own_project import (
 )
 from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
-from lightning_modules.process.memory import device_kind, peak_memory_gib
+from lightning_modules.process.device import device_kind, peak_memory_gib
 from lightning_modules.process.output import quieten
-from lightning_modules.process.world import check_trainer, check_world, has_exchange
+from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import RunConfig
@@ -67,13 +69,13 @@ from sweeper.store.step_progress import StepProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankContext:
-    """The environment of one rank: its number, its files and its launcher.
+    """The environment of a rank: its number, its files and its launcher.
 
     Attributes:
         rank: this process among the ranks of the run.
         folder: for Lightning's files; only for this attempt (Lightning#12369).
         checkpoint: the run's, replaced after each epoch and at a graceful stop; resumed from.
-        on_epoch: called with the curve's new rows after each epoch, and the old ones at a resume.
+        on_epoch: called with the curve's new rows after each epoch, and the old rows at a resume.
         on_steps: called with the run's progress every few seconds; None for no reports.
         stop_requested: whether the run is to be saved after the step it is in, and stopped.
         fit: called with Trainer, module and loaders before the Trainer's own fit; may raise.
@@ -89,7 +91,7 @@ class RankContext:
 
 
 def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
-    """Train one rank of a run, whose process group exists; return the record of the attempt.
+    """Train a rank of a run, whose process group exists; return the record of the attempt.
 
     The record holds the outcome, the reason and what was measured.
     """
@@ -97,15 +99,14 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     started = time.perf_counter()
     if spec.config.reproducible:
         use_deterministic_algorithms()
-    check_world(spec.split.world_size)
     seed_everything(spec.config.seed)
     data = build_data(spec.config.data, spec.config.module.target, spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _module(spec, data, plan, position)
     callbacks = _callbacks(spec, context, plan, position, module)
     trainer = _trainer(spec, context, callbacks.in_order)
-    check_trainer(trainer, spec.split.world_size)
-    if isinstance(data, Settled):
+    check_world(spec.split.world_size, trainer.world_size)
+    if hasattr(data, "settle"):
         data.settle(trainer.strategy.root_device, ranks_on_node=spec.config.devices)
     loaders = run_loaders(
         data,
@@ -121,7 +122,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     except Stopped as stopped:
         outcome, reason = Outcome.PREEMPTED, str(stopped)
     except Exception as error:  # noqa: BLE001  others are raised again
-        outcome, reason = Outcome.DIVERGED, str(divergence_behind(error))
+        outcome, reason = Outcome.DIVERGED, str(find_divergence(error))
     else:
         trained = several(done := len(callbacks.curve.rows), "epoch")
         early = f" of {spec.epochs}: stopped early" * (done < spec.epochs)
@@ -209,11 +210,11 @@ def _callbacks(
     average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
     noise = None if (span := noise_span(config)) is None else GradientNoise(plan, span=span)
     evaluation = Evaluation(names, average=average)
-    measured = [one for one in (metrics, evaluation, distance, noise) if one is not None]
+    measured = [c for c in (metrics, evaluation, distance, noise) if c is not None]
     logged = LoggedMetrics(plan, config.metric, measured)
     curve = Curve(plan, clock, [*measured, logged])
     mirror = Mirror(spec, context.folder, rank=context.rank)
-    report = CurveReport(curve, [context.on_epoch, mirror.rows] if context.rank == 0 else [])
+    report = CurveReport(curve, [context.on_epoch, mirror.log_rows] if context.rank == 0 else [])
     shown = context.on_steps if context.rank == 0 else None
     users = list(map(instantiate_component, config.trainer.callbacks))
     in_order = [
@@ -294,6 +295,6 @@ def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> 
         use_distributed_sampler=False,
         num_sanity_val_steps=0,
         logger=OwnLogger(context.folder / "files") if config.has_own_module else False,
-        enable_progress_bar=any(isinstance(one, ProgressBar) for one in callbacks),  # a user's
+        enable_progress_bar=any(isinstance(c, ProgressBar) for c in callbacks),  # a user's
         enable_model_summary=False,
     )

@@ -1,4 +1,4 @@
-"""One rank of one run in its own process; the command line is never re-executed."""
+"""A rank of a run in its own process; the command line is never re-executed."""
 
 import contextlib
 import faulthandler
@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lightning_modules.process.device import keep_freed_memory
 from lightning_modules.process.energy_meter import record_energy
-from lightning_modules.process.memory import keep_freed_memory
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -44,7 +44,7 @@ _MEETING_S = 300.0
 
 
 def work(rank: WorkerArgs) -> None:
-    """Train one rank and leave its record in the attempt's folder."""
+    """Train a rank and leave its record in the attempt's folder."""
     folder = Path(rank.folder)
     redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     faulthandler.enable()
@@ -162,7 +162,7 @@ def _enter(rank: WorkerArgs, accelerator: str, *, has_group: bool) -> bool:
 
 
 def _store(rank: WorkerArgs) -> dist.Store:
-    """Where the ranks meet: a file on one machine; over several, a port published in a file.
+    """Where the ranks meet: a file on a single machine; over several, a port published in a file.
 
     On network file systems renames can be relied on, file locks cannot.
     """

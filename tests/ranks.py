@@ -11,10 +11,9 @@ import torch.distributed as dist
 from line import Line, constant_batches, train_line
 from pytorch_lightning.callbacks import Callback
 
-from lightning_modules.callbacks.checkpoint import StopRequest
+from lightning_modules.callbacks.checkpoint import LaunchersSigterm, StopRequest
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
-from lightning_modules.callbacks.sigterm import LaunchersSigterm
-from lightning_modules.gradients.hierarchical import Hierarchy
+from lightning_modules.gradients.exchange import Hierarchy
 from lightning_modules.train import RankContext, train
 from sweeper.spec.run_spec import run_spec
 
@@ -54,8 +53,8 @@ def hierarchical_means(rank: int, folder: Path) -> list[float]:
     """Two means over nodes of two ranks: of the rank and its square, then of its cube."""
     del folder
     hierarchy = Hierarchy(ranks_per_node=2)
-    first = hierarchy.mean(torch.tensor([rank, rank**2]).double())
-    second = hierarchy.mean(torch.tensor([rank**3]).double())
+    first = hierarchy.average(torch.tensor([rank, rank**2]).double())
+    second = hierarchy.average(torch.tensor([rank**3]).double())
     return [*first.tolist(), *second.tolist()]
 
 

@@ -1,1 +1,1 @@
-"""Lightning callbacks, one concern each."""
+"""Lightning callbacks, each with a single concern."""

@@ -7,9 +7,9 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 
 from lightning_modules.callbacks.steps import AfterSteps, took_step
-from lightning_modules.data.examples import examples_in
-from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
+from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.optimizers.run_strategy import RunStrategy
+from lightning_modules.process.world import all_reduce, gather_states, own_state
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
 from sweeper.spec.trainer_settings import why_refused
@@ -73,7 +73,7 @@ class BatchContract(AfterSteps):
             )
             raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
-        self._examples += examples_in(batch, micro_batch)
+        self._examples += count_examples(batch, micro_batch)
         if took_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
             self._examples = 0

@@ -5,7 +5,7 @@ from typing import Any
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 
-from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.callbacks.measured_noise import GradientNoise
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch

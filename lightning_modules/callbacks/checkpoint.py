@@ -1,5 +1,6 @@
 """Checkpoint and graceful stop: a run is saved after each epoch, or saved and stopped at a step."""
 
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
@@ -19,6 +20,7 @@ from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.store.publish import flush_to_disk, naming
 from sweeper.store.seal import seal
+from sweeper.upstream.lightnings import stop_broadcasting_sigterm
 
 _SECONDS_BETWEEN_POLLS = 1.0
 
@@ -121,7 +123,7 @@ class RunCheckpoint(Checkpoint):
         """Act after the module's own hooks at the end of a batch and when a checkpoint is made."""
         added = run_class(pl_module)
         added.after("on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
-        added.after("on_save_checkpoint", self._leave_out)
+        added.after("on_save_checkpoint", self._drop_hyperparameters)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -168,7 +170,7 @@ class RunCheckpoint(Checkpoint):
         """Restore what `state_dict` returned.
 
         Raises:
-            ValueError: if the checkpoint is another run's, whose weights would pass for this one's.
+            ValueError: if the checkpoint is of another run.
         """
         own = self._path.parent.name
         if (made_by := state_dict.get("run_id", own)) != own:
@@ -179,10 +181,10 @@ class RunCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Remember what is saved, for `_leave_out`."""
+        """Remember what is saved, for `_drop_hyperparameters`."""
         self._saved = checkpoint
 
-    def _leave_out(self) -> None:
+    def _drop_hyperparameters(self) -> None:
         """Drop the module's hyperparameters: the config has them, and they may be any object."""
         for name in ("hyper_parameters", "datamodule_hyper_parameters") if self._is_saving else ():
             self._saved.pop(name, None)
@@ -191,14 +193,28 @@ class RunCheckpoint(Checkpoint):
     def _save(self, trainer: Trainer) -> None:
         self._is_saving = True
         with naming(self._path):
-            self._write(trainer)
+            if trainer.is_global_zero:
+                self._partial.touch()  # fails if results were moved; Lightning would make a folder
+            trainer.save_checkpoint(self._partial)
+            if trainer.is_global_zero:
+                seal(self._partial)
+                flush_to_disk(self._partial)
+                self._partial.replace(self._path)
         self._is_saving = False
 
-    def _write(self, trainer: Trainer) -> None:
-        if trainer.is_global_zero:
-            self._partial.touch()  # fails if results were moved; Lightning would make the folder
-        trainer.save_checkpoint(self._partial)
-        if trainer.is_global_zero:
-            seal(self._partial)
-            flush_to_disk(self._partial)
-            self._partial.replace(self._path)
+
+class LaunchersSigterm(Callback):
+    """Restores the SIGTERM handler that was installed before the fit.
+
+    Lightning's Trainer installs its own handler, which ends the fit at the next micro-batch: a run
+    under SLURM would never finish the step that its job waits for. Lightning's rank 0 also
+    broadcasts before every micro-batch whether it got the signal; that is turned off here.
+    """
+
+    def __init__(self) -> None:
+        self._before = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore the handler after Lightning has installed its own."""
+        signal.signal(signal.SIGTERM, self._before)
+        stop_broadcasting_sigterm(trainer)

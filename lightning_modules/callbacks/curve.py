@@ -1,4 +1,4 @@
-"""The curve: one row per epoch, with learning rates and time spent; and reports of progress."""
+"""The curve: a row per epoch, with learning rates and time spent; and reports of progress."""
 
 import hashlib
 import math
@@ -81,13 +81,13 @@ class Curve(Checkpoint):
     Args:
         plan: the run's batch plan.
         clock: of the run.
-        measured: callbacks that run before this one; their columns go into the row.
+        measured: callbacks that run before the curve; their columns go into the row.
 
     Attributes:
-        rows: one mapping per completed epoch, with the columns of the curves table; plain values.
+        rows: a mapping per completed epoch, with the columns of the curves table; plain values.
         steps: optimizer steps taken [steps].
         last_lr: learning rate that the last step actually used.
-        lr_series_hash: chain hash of the realised learning rates, one link per step.
+        lr_series_hash: chain hash of the realised learning rates, a link per step.
     """
 
     def __init__(self, plan: RankPlan, clock: Clock, measured: Sequence[Measured]) -> None:
@@ -237,18 +237,15 @@ class StepReport(Callback):
         train_s, examples = self._recent[0]
         seconds = self._train_s - train_s
         rate = (self._examples - examples) / seconds if seconds else None
-        step, steps = self._contract.steps, self._plan.steps(epoch)
+        step = self._contract.steps
+        done = self._plan.examples_before(epoch) + step * self._plan.split(epoch).global_batch
+        left = max(0, self._plan.examples_before(self._epochs) - done)
+        between_s = sum(self._between_s) / max(1, len(self._between_s))
         return StepProgress(
             epoch=epoch + 1,
             step=step,
-            steps=steps,
+            steps=self._plan.steps(epoch),
             resumed_at=self._resumed_at,
             examples_per_s=rate,
-            left_s=self._left_s(epoch, step, rate) if rate else None,
+            left_s=left / rate + (self._epochs - epoch) * between_s if rate else None,
         )
-
-    def _left_s(self, epoch: int, step: int, rate: float) -> float:
-        done = self._plan.examples_before(epoch) + step * self._plan.split(epoch).global_batch
-        examples = self._plan.examples_before(self._epochs) - done
-        between_s = sum(self._between_s) / max(1, len(self._between_s))
-        return max(0, examples) / rate + (self._epochs - epoch) * between_s

@@ -43,10 +43,8 @@ class DistanceFromStart(Callback):
         """Measure the distance, summed in float64."""
         if trainer.is_global_zero:
             now = dict(pl_module.named_parameters())  # a module may have gained some
-            squares = math.fsum(_squared(now[name], start) for name, start in self._start.items())
-            self.columns = {"distance_from_start": math.sqrt(squares)}
-
-
-def _squared(now: Tensor, start: Tensor) -> float:
-    difference = now.detach().to("cpu", torch.float64) - start.to(torch.float64)
-    return difference.square().sum().item()
+            squares = [
+                (now[name].to("cpu", torch.float64) - start).square().sum().item()
+                for name, start in self._start.items()
+            ]
+            self.columns = {"distance_from_start": math.sqrt(math.fsum(squares))}

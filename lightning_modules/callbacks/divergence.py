@@ -8,10 +8,10 @@ from pytorch_lightning import LightningModule, Trainer
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
-from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
-from lightning_modules.callbacks.steps import AfterSteps, current_lr, gradient_norm
-from lightning_modules.process.transfer import AsyncScalar
+from lightning_modules.callbacks.measured_noise import GradientNoise
+from lightning_modules.callbacks.steps import AfterSteps, current_lrs, gradient_norm
+from lightning_modules.process.device import AsyncScalar
 
 
 class Diverged(Exception):
@@ -50,32 +50,32 @@ class Divergence(AfterSteps):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Check the gradient's norm as soon as it has arrived from the device."""
-        self._look()
+        self._check_norm()
         if not self._sees_gradient():
             return
         if self._noise is None:  # a walk through the module would take as long as the norm
             norm = gradient_norm(p for group in optimizer.param_groups for p in group["params"])
         else:
             norm = self._noise.gradient_norm
-        self._norm, self._place = AsyncScalar(norm), _place(trainer)
+        self._norm, self._place = AsyncScalar(norm), _describe_step(trainer)
         if self._norm.ready:
-            self._look()
+            self._check_norm()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Report divergence as the cause of an error that non-finite weights led to."""
         try:
-            self._look()
+            self._check_norm()
         except Diverged as diverged:  # raised from here, it would keep the Trainer from tidying up
             exception.__cause__ = diverged
 
     def state_dict(self) -> dict[str, Any]:
         """No state; but raises rather than let non-finite weights be saved."""
-        self._look()
+        self._check_norm()
         return {}
 
-    def _look(self) -> None:
+    def _check_norm(self) -> None:
         norm, self._norm = self._norm, None
         if norm is not None and not math.isfinite(norm.item()):
             msg = f"the gradient became non-finite at {self._place}"
@@ -87,7 +87,7 @@ class Divergence(AfterSteps):
         Raises:
             ValueError: if there is a ceiling but the module returns no loss.
         """
-        self._look()
+        self._check_norm()
         loss: Any = self._metrics.columns.get("train_loss")
         if loss is None:  # manual optimization need not return it
             if self._loss_ceiling is not None:
@@ -99,10 +99,12 @@ class Divergence(AfterSteps):
                 raise ValueError(msg)
             return
         if not math.isfinite(loss):
-            _diverge("the training loss became non-finite", trainer)
+            msg = f"the training loss became non-finite at {_describe_step(trainer)}"
+            raise Diverged(msg)
         if self._loss_ceiling is not None and loss > self._loss_ceiling:
             ceiling = f"loss_ceiling={self._loss_ceiling:g}"
-            _diverge(f"the training loss {loss:.4g} exceeded {ceiling}", trainer)
+            msg = f"the training loss {loss:.4g} exceeded {ceiling} at {_describe_step(trainer)}"
+            raise Diverged(msg)
 
 
 def divergence(
@@ -123,19 +125,14 @@ def divergence(
     )
 
 
-def divergence_behind(error: Exception) -> Diverged:
+def find_divergence(error: Exception) -> Diverged:
     """The divergence that an exception is or was caused by; any other exception is re-raised."""
-    for one in (error, error.__cause__):
-        if isinstance(one, Diverged):
-            return one
+    for candidate in (error, error.__cause__):
+        if isinstance(candidate, Diverged):
+            return candidate
     raise error
 
 
-def _diverge(reason: str, trainer: Trainer) -> None:
-    msg = f"{reason} at {_place(trainer)}"
-    raise Diverged(msg)
-
-
-def _place(trainer: Trainer) -> str:
+def _describe_step(trainer: Trainer) -> str:
     step, epoch = trainer.global_step, trainer.current_epoch + 1
-    return f"step {step} of epoch {epoch}, lr={current_lr(trainer):.6g}"
+    return f"step {step} of epoch {epoch}, lr={current_lrs(trainer)[0]:.6g}"

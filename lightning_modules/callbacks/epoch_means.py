@@ -5,12 +5,15 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.loss_items import LossItems, Share
 from lightning_modules.callbacks.steps import AfterSteps
-from lightning_modules.data.examples import examples_in
-from lightning_modules.gradients.rank_states import all_reduce, gather_states, own_state
+from lightning_modules.callbacks.weight_average import WeightAverage
+from lightning_modules.data.batch_counts import count_examples
+from lightning_modules.process.world import all_reduce, gather_states, own_state
+from sweeper.upstream.lightnings import validate_after_last_step
 
 
 class EpochSums:
@@ -80,7 +83,7 @@ class TrainingMetrics(AfterSteps):
     ) -> None:
         """Add the micro-batch's sums."""
         if isinstance(outputs, Mapping) and "sums" in outputs:
-            self._sums.add(outputs["sums"], examples_in(batch))
+            self._sums.add(outputs["sums"], count_examples(batch))
         elif isinstance(outputs, Mapping) and "loss" in outputs:  # Lightning divided it
             loss = outputs["loss"].detach().reshape(())  # it may be of shape (1,)
             # All micro-batches have the same number of examples; a loss weighted by its items was
@@ -107,3 +110,53 @@ class TrainingMetrics(AfterSteps):
 
 def _sum(of_ranks: Sequence[Tensor], share: int) -> Tensor:
     return share * torch.stack([*of_ranks]).sum(0)
+
+
+class Evaluation(Callback):
+    """Validates at the end of each epoch, and averages the `sums` that validation steps return.
+
+    Lightning's own loop validates; `AfterSteps` callbacks have prepared the module before it
+    starts.
+
+    Args:
+        names: of the sums; each is a metric of the module.
+        average: evaluated in place of the weights; None if no average is kept.
+
+    Attributes:
+        columns: means of the last epoch, by name with the prefix `val_`.
+    """
+
+    def __init__(self, names: Sequence[str], *, average: WeightAverage | None) -> None:
+        self._names, self._average = names, average
+        self._sums = EpochSums(names, torch.device("cpu"))
+        self.columns: dict[str, float | None] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have Lightning validate after the last step, however many an epoch has."""
+        validate_after_last_step(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start new sums, and put the average in place of the weights."""
+        self._sums = EpochSums(self._names, pl_module.device)
+        if self._average:
+            self._average.swap(pl_module)
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Add the micro-batch's sums, if the module returns them."""
+        is_own = getattr(trainer.val_dataloaders, "counts", True)
+        if is_own and isinstance(outputs, Mapping) and "sums" in outputs:
+            self._sums.add(outputs["sums"], count_examples(batch))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the weights back, and average the sums."""
+        if self._average:
+            self._average.swap(pl_module)
+        self.columns = {f"val_{name}": mean for name, mean in self._sums.means().items()}

@@ -6,7 +6,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.callbacks.measured_noise import GradientNoise
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.lr_rules import AdaScaleRule

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
@@ -13,18 +12,18 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 )
 
 from lightning_modules.callbacks.steps import AfterSteps, took_step
-from lightning_modules.gradients.rank_states import gather_states
 from lightning_modules.optimizers.run_strategy import ddp_of
+from lightning_modules.process.world import all_reduce_list, gather_states, num_ranks
 from sweeper.spec import config as settings
 
 
 class PostLocalSGD(AfterSteps):
     """Ranks exchange gradients up to a step, and from then on average weights every few steps.
 
-    With one local step it is plain data parallelism for SGD, momentum included: the mean of equal
-    weights' updates is the update by the mean gradient. Gradients go through torch's hook. Weights
-    are averaged here: torch's averager averages after the first local step and not after the last,
-    and loses the memory format of weights.
+    With a single local step it is plain data parallelism for SGD, momentum included: the mean of
+    equal weights' updates is the update by the mean gradient. Gradients go through torch's hook.
+    Weights are averaged here: torch's averager averages after the first local step and not after
+    the last, and loses the memory format of weights.
 
     Args:
         local_steps: steps between averages of the weights [steps].
@@ -97,10 +96,7 @@ def local_sgd(hook: settings.CommHook, *, steps_per_epoch: int) -> PostLocalSGD 
 
 @torch.no_grad()
 def average_weights(model: nn.Module) -> None:
-    """Set the weights of all ranks to their mean, in one exchange."""
+    """Set the weights of all ranks to their mean, in a single exchange."""
     weights = [parameter.detach() for parameter in model.parameters()]
-    flat = torch.cat([weight.reshape(-1) for weight in weights])
-    dist.all_reduce(flat)
-    parts = flat.div_(dist.get_world_size()).split([weight.numel() for weight in weights])
-    for weight, part in zip(weights, parts, strict=True):
-        weight.copy_(part.view(weight.shape))
+    for weight, total in zip(weights, all_reduce_list(weights), strict=True):
+        weight.copy_(total / num_ranks())

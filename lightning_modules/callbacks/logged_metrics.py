@@ -1,17 +1,144 @@
-"""What a module logs: averaged over all examples on all ranks, and kept for each epoch."""
+"""What a module logs: over all examples of an epoch, on all ranks, also of a resumed epoch."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.callbacks import Callback, Checkpoint
+from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.logged_values import LoggedValues
+from lightning_modules.process.world import gather_states, num_ranks, own_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
-from sweeper.upstream.lightnings import has_epoch_values
+from sweeper.upstream.lightnings import (
+    add_to_value,
+    computed,
+    epoch_results,
+    has_epoch_values,
+    reduced_value,
+    result_names,
+    set_computed,
+)
+
+_JOINED: Any = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class _Logged(NamedTuple):
+    """A value so far, reduced by `reduce_fx`; for a mean, the weighted sum and the total weight."""
+
+    reduce_fx: str
+    total: float
+    weight: float
+    names: list[str]
+
+
+class LoggedValues(Callback):
+    """Replaces this rank's logged values by those over all ranks, matched by name.
+
+    Lightning reduces values singly, in the order in which each rank logged them: it waits
+    forever if a rank logged something else, and it rounds the mean number of examples down. Of a
+    resumed epoch it only knows the second part.
+
+    It runs before anything that reads what was logged.
+    """
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._is_in_epoch = False
+        self._merged: dict[str, Tensor] = {}
+        self._behind: dict[str, _Logged] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Remember the Trainer, in which Lightning keeps what is logged."""
+        self._trainer = trainer
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the values from before a mid-epoch resume."""
+        self._is_in_epoch = True
+        for key, kept in epoch_results(trainer) if self._behind else ():
+            if (behind := self._behind.pop(key, None)) is not None:
+                both = _join(behind, _logged(trainer, kept))
+                is_mean = both.reduce_fx == "mean"
+                add_to_value(kept, both.total, round(behind.weight) if is_mean else 0)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Merge what was logged in validation batches."""
+        self.merge(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Merge what was logged at the end of validation."""
+        self.merge(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Merge what was logged in the epoch, including what was only logged before a resume."""
+        self._is_in_epoch = False
+        self.merge(trainer, self._behind)
+        self._behind = {}
+
+    def merge(self, trainer: Trainer, more: Mapping[str, _Logged] | None = None) -> None:
+        """Give every rank the values over all ranks; a collective call.
+
+        Args:
+            trainer: its loop has ended.
+            more: values that were logged before this process began.
+        """
+        if num_ranks() == 1 and not more:
+            return
+        own = {
+            key: result
+            for key, result in epoch_results(trainer)
+            if (value := computed(result)) is None or value is not self._merged.get(key)
+        }
+        logged = _join_all([more or {}, {key: _logged(trainer, own[key]) for key in own}])
+        values: dict[str, Tensor] = {}
+        for key, joined in _join_all(gather_states(logged)).items():
+            value = torch.tensor(joined.total, dtype=torch.float64) / joined.weight
+            if key in own:
+                value = value.to(own[key].value)
+                self._merged[key] = value
+                set_computed(own[key], value)
+            values |= dict.fromkeys(joined.names, value)
+        trainer.callback_metrics.update(values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Within an epoch, every rank's values so far."""
+        if self._trainer is None or not self._is_in_epoch:
+            return {"ranks": []}
+        own = {key: _logged(self._trainer, kept) for key, kept in epoch_results(self._trainer)}
+        ranks = gather_states(_join_all([self._behind, own]))
+        return {"ranks": [{key: list(rank[key]) for key in rank} for rank in ranks]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on any number of ranks."""
+        ranks = [{key: _Logged(*rank[key]) for key in rank} for rank in state_dict["ranks"]]
+        if ranks:
+            self._behind = own_state(
+                ranks, lambda states, share: _join_all(states if share else [])
+            )
+
+
+def _logged(trainer: Trainer, result: Any) -> _Logged:
+    return _Logged(*reduced_value(result), result_names(trainer, result))
+
+
+def _join_all(parts: Iterable[Mapping[str, _Logged]]) -> dict[str, _Logged]:
+    joined: dict[str, _Logged] = {}
+    for part in parts:
+        for key, logged in part.items():
+            joined[key] = _join(joined[key], logged) if key in joined else logged
+    return joined
+
+
+def _join(first: _Logged, second: _Logged) -> _Logged:
+    weight = first.weight + second.weight if first.reduce_fx == "mean" else 1.0
+    total = float(_JOINED[first.reduce_fx](first.total, second.total))
+    return _Logged(first.reduce_fx, total, weight, first.names)
 
 
 class LoggedMetrics(Checkpoint):
@@ -25,7 +152,7 @@ class LoggedMetrics(Checkpoint):
     Args:
         plan: the run's batch plan.
         metric: the name that the run is compared by.
-        measured: callbacks whose columns are metrics too; they run before this one.
+        measured: callbacks whose columns are metrics too; they run before this callback.
 
     Attributes:
         values: merges the values of all ranks; a callback to be given to the Trainer itself.
@@ -93,9 +220,9 @@ class LoggedMetrics(Checkpoint):
         self.values.merge(trainer)  # what the module logged in its own hook
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.columns = {"metrics": logged} if logged else {}
-        known = {name: value for one in self._measured for name, value in one.columns.items()}
-        if self._metric not in known | logged:
-            names = ", ".join(sorted(known | logged))
+        known = {name for callback in self._measured for name in callback.columns}
+        if self._metric not in known | logged.keys():
+            names = ", ".join(sorted(known | logged.keys()))
             msg = (
                 f"{METRIC_NOT_LOGGED}; got metric={self._metric}, it logged "
                 f"{names or 'nothing'}. Choose one of them, or log it."

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,30 @@ class Mirror:
         filled["results"] = str(folder.parents[2])
         self._try(lambda: self._open(logger, filled, spec.config))
 
-    def rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log rows of the curve, one per epoch."""
-        for row in rows:
-            self._row(row)
+    def log_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Log rows of the curve."""
 
-    def _row(self, row: Mapping[str, Any]) -> None:
-        if (logger := self._logger) is not None:
+        def log(logger: Logger, row: Mapping[str, Any]) -> None:
             values = {**row, **row.get("metrics", {}), "metrics": None}
             numbers = {name: float(value) for name, value in values.items() if value is not None}
-            self._try(lambda: (logger.log_metrics(numbers, step=row["step"]), logger.save()))
+            logger.log_metrics(numbers, step=row["step"])
+            logger.save()
+
+        for row in rows:
+            if self._logger is not None:
+                self._try(partial(log, self._logger, row))
 
     def close(self, outcome: str) -> None:
         """Finish the logger when the run has ended."""
+
+        def finish(experiment: Any) -> None:
+            if hasattr(experiment, "finish"):
+                experiment.finish()
+
         if (logger := self._logger) is not None:
             self._try(lambda: logger.finalize("success" if outcome == "finished" else "failed"))
             # W&B writes its file in `finish`, or else in an exit handler, which workers skip.
-            self._try(lambda: _finish(getattr(logger, "experiment", None)))
+            self._try(lambda: finish(getattr(logger, "experiment", None)))
 
     def _open(
         self, logger: config.Logger, filled: Mapping[str, str], of_run: config.RunConfig
@@ -66,8 +74,3 @@ class Mirror:
         except Exception as error:  # noqa: BLE001  whatever a tool of the user's does
             self._logger = None
             print(f"logger: disabled after {error!r}; the run continues", file=sys.stderr)  # noqa: T201
-
-
-def _finish(experiment: Any) -> None:
-    if hasattr(experiment, "finish"):
-        experiment.finish()

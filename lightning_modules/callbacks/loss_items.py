@@ -11,7 +11,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.data.item_counts import item_count
+from lightning_modules.data.batch_counts import item_count
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -31,7 +31,7 @@ class LossItems(Callback):
     Accumulation and DDP average the losses of micro-batches and ranks. With the weight
     ``items / mean items`` the average is ``sum(items * loss) / sum(items)``: the loss of the whole
     batch. The items of a step are counted on the CPU before its first micro-batch is trained, and
-    summed over ranks in one exchange between CPUs, which waits for no device.
+    summed over ranks in an exchange between CPUs, which waits for no device.
 
     A micro-batch without items gets a gradient of zero, whatever its loss (usually 0/0).
 
@@ -59,7 +59,9 @@ class LossItems(Callback):
         split = self._plan.split(epoch)
         while window := list(islice(batches, split.accumulation_steps)):
             items = [self._count(batch) for batch in window]
-            total = self._over_ranks(sum(items))
+            total = torch.tensor(sum(items), dtype=torch.float64)
+            if num_ranks() > 1:
+                dist.all_reduce(total, group=self._group)
             if not total:
                 msg = (
                     "every batch must have an item that its loss is a mean over; got a batch of "
@@ -67,16 +69,10 @@ class LossItems(Callback):
                     "loss_items, leave such examples out, or use a larger batch."
                 )
                 raise ValueError(msg)
-            mean = total / (len(window) * split.world_size)
-            for batch, one in zip(window, items, strict=True):
-                self._fetched = Share(one, mean)
+            mean = float(total) / (len(window) * split.world_size)
+            for batch, count in zip(window, items, strict=True):
+                self._fetched = Share(count, mean)
                 yield batch
-
-    def _over_ranks(self, items: float) -> float:
-        total = torch.tensor(items, dtype=torch.float64)
-        if num_ranks() > 1:
-            dist.all_reduce(total, group=self._group)
-        return float(total)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Weight the loss that `training_step` returns."""

@@ -1,20 +1,25 @@
 """Resuming in the middle of an epoch, on any number of ranks and any micro-batch."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor
+from torchmetrics import Metric, MetricTracker
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.data.generators import seed_draws
-from lightning_modules.modules.comparisons import copied, tensors_of
+from lightning_modules.data.randomness import seed_draws
+from lightning_modules.modules.comparisons import clone_tensors, named_tensors
+from lightning_modules.process.world import gather_states, own_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.config import is_ours
-from sweeper.upstream.lightnings import set_epoch_progress
+from sweeper.upstream.lightnings import metrics_that_reset, set_epoch_progress
+from sweeper.upstream.torchs import metric_state, set_metric_state
 
 
 class MidEpochResume(Callback):
@@ -39,7 +44,7 @@ class MidEpochResume(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the module, and act after its own `on_train_start`."""
         self._module = pl_module
-        run_class(pl_module).after("on_train_start", lambda: self._go_on(trainer, pl_module))
+        run_class(pl_module).after("on_train_start", lambda: self._resume_epoch(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
         """What is frozen or in evaluation mode, and the epoch's steps, 0 between epochs [steps]."""
@@ -52,7 +57,7 @@ class MidEpochResume(Callback):
         """Keep it until training has started."""
         self._loaded = state_dict
 
-    def _go_on(self, trainer: Trainer, module: LightningModule) -> None:
+    def _resume_epoch(self, trainer: Trainer, module: LightningModule) -> None:
         """Begin a resumed epoch again; restore what was frozen and what was in evaluation mode."""
         loaded, self._loaded = self._loaded, {}
         if loaded.get("steps"):
@@ -66,10 +71,17 @@ class MidEpochResume(Callback):
 
     def _begin_epoch(self, trainer: Trainer, module: LightningModule) -> None:
         """Call the hooks of the epoch's start again, to redo what no checkpoint contains."""
-        hooks = [one.on_train_epoch_start for one in _users(trainer) if _acts(one, Callback)]
-        if not hooks and not _acts(module, LightningModule):
+        callbacks: Sequence[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        hooks = [  # of the user's callbacks, also those of the module's `configure_callbacks`
+            callback.on_train_epoch_start
+            for callback in callbacks
+            if not is_ours(type(callback).__module__)
+            and type(callback).state_dict is Callback.state_dict
+            and type(callback).on_train_epoch_start is not Callback.on_train_epoch_start
+        ]
+        if not hooks and not is_overridden("on_train_epoch_start", module):
             return
-        with _as_they_are(trainer, module):
+        with _keep_state(trainer, module):
             seed_draws(self._plan.seed, trainer.current_epoch)
             for hook in hooks:
                 hook(trainer, module)
@@ -87,31 +99,91 @@ class MidEpochResume(Callback):
         set_epoch_progress(checkpoint, taken)
 
 
-def _users(trainer: Trainer) -> list[Callback]:
-    """The user's callbacks without a state, also those of the module's `configure_callbacks`."""
-    callbacks: Sequence[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-    return [
-        one
-        for one in callbacks
-        if not is_ours(type(one).__module__) and type(one).state_dict is Callback.state_dict
-    ]
-
-
-def _acts(one: Any, kind: type[Any]) -> bool:
-    return type(one).on_train_epoch_start is not kind.on_train_epoch_start
-
-
 @contextmanager
-def _as_they_are(trainer: Trainer, module: LightningModule) -> Generator[None]:
+def _keep_state(trainer: Trainer, module: LightningModule) -> Generator[None]:
     """Log nothing in the block; afterwards restore weights, buffers and rates as loaded."""
-    kept = copied(module)
+    kept = clone_tensors(module)
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
     rates = [group["lr"] for group in groups]
     with run_class(module).mute("log"):
         yield
     with torch.no_grad():
-        for name, one in tensors_of(module):
+        for name, tensor in named_tensors(module):
             if name in kept:
-                one.copy_(kept[name])
+                tensor.copy_(kept[name])
     for group, rate in zip(groups, rates, strict=True):
         group["lr"] = rate
+
+
+_State = dict[str, dict[str, Any]]  # by a metric's name: its state, and how often it was updated
+
+
+class MetricStates(Callback):
+    """Saves the states of a module's metrics, and puts them back once training has started.
+
+    Checkpoints leave out metric states, and modules reset their metrics in `on_train_start`: the
+    best value so far would be lost, and the mean of a resumed epoch would only cover its rest. On
+    another number of ranks, only states that are the same on all ranks survive, such as a best
+    value.
+
+    Args:
+        contract: counts the steps of the epoch.
+    """
+
+    def __init__(self, contract: BatchContract) -> None:
+        self._contract = contract
+        self._trainer: Trainer | None = None
+        self._module: LightningModule | None = None
+        self._loaded: _State = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Act after the module's own `on_train_start`."""
+        self._trainer, self._module = trainer, pl_module
+        run_class(pl_module).after("on_train_start", self._restore_states)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every rank's states, without metrics that Lightning resets before their next update."""
+        assert self._trainer is not None
+        reset = metrics_that_reset(self._trainer, in_epoch=bool(self._contract.steps))
+        states = {
+            name: metric_state(metric)
+            for name, metric in self._metrics()
+            if id(metric) not in reset
+        }
+        return {"ranks": gather_states(states)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep this rank's states until training has started."""
+        self._loaded = own_state(state_dict["ranks"], lambda states, share: _common_states(states))
+
+    def _restore_states(self) -> None:
+        assert self._module is not None, "it is trained"
+        loaded, self._loaded = self._loaded, {}
+        for name, tracker in [*self._module.named_modules()]:
+            if isinstance(tracker, MetricTracker):  # it gains a metric with each epoch
+                while any(f"{key}.".startswith(f"{name}.{len(tracker)}.") for key in loaded):
+                    tracker.increment()
+        for name, metric in self._metrics():
+            if name in loaded:
+                set_metric_state(metric, loaded[name])
+
+    def _metrics(self) -> Iterator[tuple[str, Metric]]:
+        assert self._module is not None, "it is trained"
+        parts = self._module.named_modules()
+        return ((name, part) for name, part in parts if isinstance(part, Metric))
+
+
+def _common_states(states: Sequence[_State]) -> _State:
+    """The states of metrics that are the same on all ranks."""
+    first = states[0]
+    return {name: a for name, a in first.items() if all(_is_same(a, s.get(name)) for s in states)}
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, dict):
+        return isinstance(b, dict) and all(_is_same(a[key], b.get(key)) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    return a == b

@@ -5,11 +5,9 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
-from torch import Tensor
 
 from lightning_modules.callbacks.steps import took_step
-from lightning_modules.gradients.rank_states import all_reduce
-from lightning_modules.process.world import num_ranks
+from lightning_modules.process.world import all_reduce, num_ranks
 
 #: Interval of a scheduler that Lightning leaves alone: it only steps "epoch" and "step".
 _OURS: Any = "by the run"
@@ -52,7 +50,7 @@ class OwnSchedulers(Checkpoint):
             self._step(trainer, pl_module, "step", done)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Step the per-step schedulers for the last step, then the per-epoch ones."""
+        """Step the per-step schedulers for the last step, then those per epoch."""
         done = int(trainer.num_training_batches) // trainer.accumulate_grad_batches
         self._step(trainer, pl_module, "step", done)
         self._step(trainer, pl_module, "epoch", trainer.current_epoch + 1)
@@ -68,7 +66,9 @@ class OwnSchedulers(Checkpoint):
                 continue
             value = trainer.callback_metrics.get(config.monitor)
             if value is not None:
-                module.lr_scheduler_step(config.scheduler, _of_all_ranks(value, module))
+                # the mean over ranks of what each logged last, so that all have the same rate
+                mean = all_reduce(value.to(module.device, torch.float64, copy=True)) / num_ranks()
+                module.lr_scheduler_step(config.scheduler, mean.to(value))
             elif config.strict:
                 names = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
                 msg = (
@@ -77,9 +77,3 @@ class OwnSchedulers(Checkpoint):
                     f"logged {names}. Monitor one of them, or log it."
                 )
                 raise ValueError(msg)
-
-
-def _of_all_ranks(value: Tensor, module: LightningModule) -> Tensor:
-    """The mean over ranks of the last value that each logged, so that all have the same rate."""
-    mean = all_reduce(value.to(module.device, torch.float64, copy=True)) / num_ranks()
-    return mean.to(value)

@@ -7,8 +7,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.steps import took_step
-from lightning_modules.data.examples import examples_in
-from lightning_modules.data.generators import OF_STEP, VALIDATION, seed_draws
+from lightning_modules.data.batch_counts import count_examples
+from lightning_modules.data.randomness import OF_STEP, VALIDATION, seed_draws
 from lightning_modules.layers.keyed_dropout import StrayDraws
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import RankPlan
@@ -37,7 +37,7 @@ class Position(Callback):
             step=step,
             step_start=step * split.global_batch,
             first_example=self._plan.first_example(epoch, batch_idx),
-            examples=examples_in(batch, split.micro_batch),
+            examples=count_examples(batch, split.micro_batch),
         )
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from pytorch_lightning import LightningModule, Trainer
 
 from lightning_modules.callbacks.steps import AfterSteps
-from lightning_modules.gradients.rank_states import gather_states, own_state
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
+from lightning_modules.process.world import gather_states, own_state
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -45,21 +45,20 @@ class RunningStatistics(AfterSteps):
         """Within an epoch, each rank's statistics so far."""
         assert self._module is not None, "it is trained"
         layers = list(ghost_batchnorms(self._module))
-        if not any(layer.has_terms for layer in layers):
+        if not any(layer.state.counted for layer in layers):
             return {}
         return {"ranks": gather_states([layer.state_of_terms() for layer in layers])}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        self._loaded = own_state(state_dict["ranks"], _sum)
+        self._loaded = own_state(state_dict["ranks"], _add_ranks)
 
 
-def _sum(of_ranks: Sequence[list[dict[str, Any]]], share: int) -> list[dict[str, Any]]:
-    return [_merge(layer, share) for layer in zip(*of_ranks, strict=True)]
-
-
-def _merge(of_ranks: Sequence[dict[str, Any]], share: int) -> dict[str, Any]:
-    """A layer's terms summed over ranks, each decayed to the same point of the epoch."""
-    end = max(part["spans"] for part in of_ranks)
-    terms = sum(part["keep"] ** (end - part["spans"]) * part["terms"] for part in of_ranks)
-    return {**of_ranks[0], "spans": end, "terms": share * terms}
+def _add_ranks(of_ranks: Sequence[list[dict[str, Any]]], share: int) -> list[dict[str, Any]]:
+    """Each layer's terms summed over ranks, decayed to the same point of the epoch."""
+    merged: list[dict[str, Any]] = []
+    for layer in zip(*of_ranks, strict=True):
+        end = max(part["spans"] for part in layer)
+        terms = sum(part["keep"] ** (end - part["spans"]) * part["terms"] for part in layer)
+        merged.append({**layer[0], "spans": end, "terms": share * terms})
+    return merged

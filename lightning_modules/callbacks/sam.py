@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_modules.callbacks.steps import loss_scale
-from lightning_modules.data.generators import kept_generators
+from lightning_modules.data.randomness import keep_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from lightning_modules.run_class import run_class
 from sweeper.spec import config
@@ -45,7 +45,7 @@ class SAM(Callback):
     ) -> None:
         """Take the loss and the gradient at the weights, and climb."""
         taken = (copy(batch), batch_idx)[: _num_arguments(pl_module)]
-        with trainer.precision_plugin.train_step_context(), _unnoticed(pl_module):
+        with trainer.precision_plugin.train_step_context(), _keep_metrics(pl_module):
             outputs: Any = pl_module.training_step(*taken)
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         loss: Tensor = outputs["loss"]
@@ -86,16 +86,16 @@ class SAM(Callback):
 def _num_arguments(module: LightningModule) -> int:
     """Arguments that Lightning gives `training_step`: the batch, and its index if it takes that."""
     given: Any = inspect.signature(module.training_step).parameters.values()
-    return 2 if any(one.kind is one.VAR_POSITIONAL for one in given) else len(given)
+    return 2 if any(p.kind is p.VAR_POSITIONAL for p in given) else len(given)
 
 
 @contextmanager
-def _unnoticed(module: LightningModule) -> Generator[None]:
+def _keep_metrics(module: LightningModule) -> Generator[None]:
     """Leave what a module logs, its metrics and the generators as they were before the block."""
     metrics = [part for part in module.modules() if isinstance(part, Metric)]
     states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
     devices = [module.device] if module.device.type == "cuda" else []
-    with run_class(module).mute("log"), kept_generators(), torch.random.fork_rng(devices):
+    with run_class(module).mute("log"), keep_generators(), torch.random.fork_rng(devices):
         yield
     for metric, state in zip(metrics, states, strict=True):
         set_metric_state(metric, state)

@@ -21,13 +21,10 @@ class AfterSteps(Callback):
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning validates before it calls `on_train_epoch_end`."""
-        self._once(trainer, pl_module)
+        self.on_train_epoch_end(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Call the hook now if the epoch was not validated."""
-        self._once(trainer, pl_module)
-
-    def _once(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Call the hook, unless validation has done so."""
         if self._epoch != trainer.current_epoch:
             self._epoch = trainer.current_epoch
             self.after_steps(trainer, pl_module)
@@ -40,7 +37,7 @@ def took_step(trainer: Trainer, batch_idx: int) -> bool:
 
 
 def current_lrs(trainer: Trainer) -> list[float]:
-    """The learning rates of the last step, of every group of every optimizer, read back."""
+    """The learning rates of the last step of every group, or before any step of the next."""
     if isinstance(trainer.strategy, RunStrategy) and trainer.strategy.used_lrs:
         return trainer.strategy.used_lrs
     groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
@@ -50,11 +47,6 @@ def current_lrs(trainer: Trainer) -> list[float]:
 def own_lrs(trainer: Trainer) -> list[float]:
     """The module's own rates of the last step, before the factor; empty if there is none."""
     return trainer.strategy.own_lrs if isinstance(trainer.strategy, RunStrategy) else []
-
-
-def current_lr(trainer: Trainer) -> float:
-    """The first group's learning rate in the last step, or before any step in the next one."""
-    return current_lrs(trainer)[0]
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:

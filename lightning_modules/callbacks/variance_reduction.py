@@ -63,14 +63,12 @@ class WeighGradients(Callback):
         gradients = [p.grad for p in weights if p.grad is not None]
         ratios = signal_to_noise(gradients, self._micro.means(weights), floor=group["floor"])
         if group["ratio_decay"]:
-            ratios = self._averaged(ratios, group["ratio_decay"])
+            decay: float = group["ratio_decay"]
+            self._averages = self._averages or [torch.zeros_like(ratio) for ratio in ratios]
+            self._steps += 1
+            foreach_lerp_(self._averages, ratios, 1 - decay)
+            ratios = list(foreach_div(self._averages, 1 - decay**self._steps))
         foreach_mul_(gradients, ratios)
-
-    def _averaged(self, ratios: list[Tensor], decay: float) -> list[Tensor]:
-        self._averages = self._averages or [torch.zeros_like(ratio) for ratio in ratios]
-        self._steps += 1
-        foreach_lerp_(self._averages, ratios, 1 - decay)
-        return list(foreach_div(self._averages, 1 - decay**self._steps))
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, in the order of the parameters, and how many steps are in them."""

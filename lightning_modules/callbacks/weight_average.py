@@ -15,10 +15,10 @@ from lightning_modules.run_class import after_layers_exist
 class WeightAverage(Callback):
     """``average <- decay average + (1 - decay) weights`` after each step, from the initial weights.
 
-    BatchNorm's running statistics are not averaged: evaluation uses the current ones. The formula
-    is torch's. Lightning's `WeightAveraging` is not used: it copies the whole module, which cannot
-    be done with layers that hold a process group, and starts its average at the weights after the
-    first step.
+    BatchNorm's running statistics are not averaged: evaluation uses the current statistics. The
+    formula is torch's. Lightning's `WeightAveraging` is not used: it copies the whole module, which
+    cannot be done with layers that hold a process group, and starts its average at the weights
+    after the first step.
 
     Args:
         decay: per optimizer step, for any batch [dimensionless].

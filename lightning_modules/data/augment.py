@@ -1,15 +1,41 @@
-"""Standard augmentation, each draw a function of (seed, epoch, example)."""
+"""Images decoded and augmented, each draw a function of (seed, epoch, example)."""
 
+import io
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 from torchvision.transforms.v2 import functional as transforms
 
-from lightning_modules.process.transfer import copy_async
+from lightning_modules.process.device import copy_async
+
+_MODES = {1: "L", 3: "RGB"}
+
+
+def decode_image(encoded: bytes, *, channels: int, name: Callable[[], str]) -> Tensor:
+    """Pixels of an encoded image, shape (channels, height, width), uint8, channels last.
+
+    One channel is grey, three are RGB; other images are converted. The name is for the error.
+
+    Raises:
+        ValueError: if the bytes are not a complete image.
+    """
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            pixels = np.array(image.convert(_MODES[channels]))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        msg = (
+            f"every image must be a complete image file; {name()} cannot be decoded ({error}). "
+            "Replace the file or remove it, and state the new number of examples."
+        )
+        raise ValueError(msg) from error
+    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1)
+
 
 _TRIES = 10
 _AREA = (0.08, 1.0)
@@ -60,7 +86,7 @@ def random_resized_crop(image: Tensor, draws: npt.NDArray[np.float64], *, size: 
         Szegedy et al. 2014, arXiv:1409.4842, section 6; as torchvision's RandomResizedCrop.
     """
     height, width = image.shape[-2:]
-    top, left, crop_height, crop_width = _part(height, width, draws)
+    top, left, crop_height, crop_width = _choose_part(height, width, draws)
     crop = transforms.resized_crop(
         image, top, left, crop_height, crop_width, [size, size], antialias=True
     )
@@ -75,22 +101,19 @@ def central_crop(image: Tensor, *, resize: int, size: int) -> Tensor:
     return transforms.center_crop(transforms.resize(image, [resize], antialias=True), [size, size])
 
 
-def _part(height: int, width: int, draws: npt.NDArray[np.float64]) -> tuple[int, int, int, int]:
+def _choose_part(
+    height: int, width: int, draws: npt.NDArray[np.float64]
+) -> tuple[int, int, int, int]:
     areas = height * width * (_AREA[0] + (_AREA[1] - _AREA[0]) * draws[:_TRIES])
     logs = _LOG_RATIO[0] + (_LOG_RATIO[1] - _LOG_RATIO[0]) * draws[_TRIES : 2 * _TRIES]
     ratios = np.exp(logs)
     widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
     fits = np.flatnonzero((widths > 0) & (widths <= width) & (heights > 0) & (heights <= height))
-    if not len(fits):
-        return _central_part(height, width)
+    if not len(fits):  # the largest central part within the ratios
+        low, high = math.exp(_LOG_RATIO[0]), math.exp(_LOG_RATIO[1])
+        crop_width, crop_height = min(width, round(height * high)), min(height, round(width / low))
+        return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
     crop_height, crop_width = int(heights[fits[0]]), int(widths[fits[0]])
     top = int(draws[-3] * (height - crop_height + 1))
     left = int(draws[-2] * (width - crop_width + 1))
     return top, left, crop_height, crop_width
-
-
-def _central_part(height: int, width: int) -> tuple[int, int, int, int]:
-    low, high = math.exp(_LOG_RATIO[0]), math.exp(_LOG_RATIO[1])
-    crop_width = min(width, round(height * high))
-    crop_height = min(height, round(width / low))
-    return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width

@@ -1,15 +1,12 @@
-"""Micro-batches of one rank: slices of the epoch's global batches, the same on every layout."""
+"""Micro-batches of a rank: slices of the epoch's global batches, the same on every layout."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lightning_modules.data.generators import seed_draws
-from lightning_modules.data.randomness import epoch_order
+from lightning_modules.data.randomness import epoch_order, seed_draws
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.batch import BatchSplit
 
@@ -20,8 +17,15 @@ Windows = Callable[[Iterator[Any], int], Iterator[Any]]
 class Data(Protocol):
     """A data set whose epochs are functions of (seed, epoch).
 
+    It may also have methods that are looked for by their names:
+    `settle(device, *, ranks_on_node)`, called before the first epoch, moves the data to the device
+    that trains, or starts workers for it;
+    `train_stream(positions)` and `val_stream(bounds)` give the results of `train_examples` and
+    `val_examples` for each of these, prepared ahead of use;
+    `order(epoch)` gives an order of its own, shape (num_train_examples,).
+
     Attributes:
-        input_shape: shape of one example, without the batch dimension.
+        input_shape: shape of an example, without the batch dimension.
         num_classes: classes to tell apart [count].
         num_train_examples: examples per epoch [examples].
         num_val_examples: examples of the validation set [examples].
@@ -49,51 +53,10 @@ class Data(Protocol):
         ...
 
 
-@runtime_checkable
-class Streamed(Protocol):
-    """Data too large for memory: batches are prepared ahead of use, in the requested order."""
-
-    def train_stream(self, asked: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The results of `train_examples` for each of these positions."""
-        ...
-
-
-@runtime_checkable
-class ValStreamed(Protocol):
-    """The same for validation."""
-
-    def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The results of `val_examples` for each start and stop."""
-        ...
-
-
-@runtime_checkable
-class Ordered(Protocol):
-    """Data with an epoch order of its own."""
-
-    def order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The examples of a 0-based epoch in their order, shape (num_train_examples,)."""
-        ...
-
-
-@runtime_checkable
-class Settled(Protocol):
-    """Data that needs to know where it trains, before the first epoch."""
-
-    def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
-        """Move to the device, or start workers for it.
-
-        Args:
-            device: what this rank trains on.
-            ranks_on_node: ranks that share this machine [count].
-        """
-        ...
-
-
 class ValBatches:
     """A rank's batches of the validation examples between each start and stop.
 
-    Lightning's loop has to run on every rank: a rank without examples evaluates the first one,
+    Lightning's loop has to run on every rank: a rank without examples evaluates the first,
     which is not counted.
 
     Attributes:
@@ -108,8 +71,9 @@ class ValBatches:
         return len(self._bounds)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        if isinstance(self._data, ValStreamed):
-            return self._data.val_stream(self._bounds)
+        stream: Any = getattr(self._data, "val_stream", None)
+        if stream is not None:
+            return stream(self._bounds)
         return (self._data.val_examples(start, stop) for start, stop in self._bounds)
 
 
@@ -166,7 +130,7 @@ class TrainingPasses:
 
 
 class MicroBatches(TrainingPasses):
-    """An epoch of micro-batches for one rank, for Lightning's Trainer.
+    """An epoch of a rank's micro-batches, for Lightning's Trainer.
 
     Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order, in micro-batches
     that go to the ranks as the plan says. The last, incomplete global batch of an epoch
@@ -193,18 +157,18 @@ class MicroBatches(TrainingPasses):
     def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
         self._data.set_epoch(self._seed, epoch)
         positions = self.positions(first_step)
-        if isinstance(self._data, Streamed):
-            return self._data.train_stream(positions)
-        return map(self._data.train_examples, positions)
+        stream: Any = getattr(self._data, "train_stream", None)
+        return map(self._data.train_examples, positions) if stream is None else stream(positions)
 
     def positions(self, first_step: int = 0) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch from a step on, shape (micro_batch,)."""
         plan, epoch = self._plan, self._epoch or 0
         split, steps = plan.split(epoch), plan.steps(epoch)
-        if isinstance(self._data, Ordered):
-            order = self._data.order(epoch)
-        else:
+        own_order: Any = getattr(self._data, "order", None)
+        if own_order is None:
             order = epoch_order(self._seed, epoch, self._data.num_train_examples)
+        else:
+            order = own_order(epoch)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
         return iter(mine[first_step:].reshape(-1, split.micro_batch))

@@ -1,8 +1,7 @@
 """Loaders for iterable data sets: in the data's own order, in the run's micro-batches.
 
 Only the count is guaranteed: every micro-batch is full. Which examples it has is up to the data
-set, so only one rank can train on it, and a run resumes within an epoch by skipping what it has
-already seen.
+set, so a single rank trains on it, and a run resumes within an epoch by skipping what it has seen.
 """
 
 import time
@@ -14,9 +13,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.batches import TrainingPasses, Windows
-from lightning_modules.data.generators import VALIDATION, kept_generators, seed_generators
-from lightning_modules.data.own_loaders import as_it_is, check_batched, process_settings
-from lightning_modules.data.randomness import stream_of
+from lightning_modules.data.own_loaders import check_batched, collate_nothing, process_settings
+from lightning_modules.data.randomness import (
+    VALIDATION,
+    draw_stream,
+    keep_generators,
+    seed_generators,
+)
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
 
@@ -29,7 +32,7 @@ def is_iterable(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
 
 
-def examples_of(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> int:
+def count_data(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> int:
     """The examples of a loader's data set, counted by iterating over it [examples].
 
     Raises:
@@ -37,7 +40,7 @@ def examples_of(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> 
     """
     check_batched(loader, "train_dataloader")
     single = DataLoader(
-        loader.dataset, batch_size=None, collate_fn=as_it_is, num_workers=loader.num_workers
+        loader.dataset, batch_size=None, collate_fn=collate_nothing, num_workers=loader.num_workers
     )
     until, num = time.monotonic() + within_s, 0
     for num, _ in enumerate(single, 1):
@@ -53,7 +56,7 @@ def examples_of(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> 
 
 
 class CountedBatches(TrainingPasses):
-    """An epoch of micro-batches of an iterable data set, for Lightning's Trainer; on one rank.
+    """An epoch of micro-batches of an iterable data set, for Lightning's Trainer; on a single rank.
 
     Args:
         loader: the user's; its data set, collate function and worker settings are kept.
@@ -72,7 +75,7 @@ class CountedBatches(TrainingPasses):
         if ranks > 1:
             msg = (
                 "devices x num_nodes must be 1 with an iterable-only data set, whose examples "
-                f"cannot be divided among ranks; got {ranks} ranks. Train on one rank, or give the "
+                f"cannot be divided among ranks; got {ranks} ranks. Use a single rank, or give the "
                 "data set a length and indices."
             )
             raise ValueError(msg)
@@ -96,7 +99,7 @@ class CountedBatches(TrainingPasses):
             self._loader.dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
         found = -1
         for found, batch in islice(
-            _keyed(self._loader, split.micro_batch, self._plan.seed, epoch), num
+            _keyed_batches(self._loader, split.micro_batch, self._plan.seed, epoch), num
         ):
             if found >= behind:
                 yield batch
@@ -119,11 +122,11 @@ class CountedValidation:
 
     def __iter__(self) -> Iterator[Any]:
         size = self._loader.batch_size
-        keyed = _keyed(self._loader, size or 1, self._seed, VALIDATION, drop_last=False)
+        keyed = _keyed_batches(self._loader, size or 1, self._seed, VALIDATION, drop_last=False)
         return (batch for _, batch in keyed)
 
 
-def _keyed(
+def _keyed_batches(
     loader: "DataLoader[Any]", num_examples: int, *key: int, drop_last: bool = True
 ) -> Iterator[tuple[int, Any]]:
     """A pass over numbered batches of `num_examples`, each with draws keyed by its number."""
@@ -132,12 +135,12 @@ def _keyed(
         batch_size=num_examples,
         drop_last=drop_last,
         collate_fn=loader.collate_fn,
-        generator=torch.Generator().manual_seed(stream_of(*key) % 2**63),  # seeds its workers
+        generator=torch.Generator().manual_seed(draw_stream(*key) % 2**63),  # seeds its workers
         **process_settings(loader),
     )
     batches: Iterator[Any] = iter(())
     for number in count():
-        with kept_generators():
+        with keep_generators():
             seed_generators(*key, number)
             batches = batches if number else iter(whole)
             try:

@@ -18,13 +18,13 @@ _FILE = "datasets/data/digits.csv.gz"  # of scikit-learn, whose load_digits read
 _LEVELS = 16  # each pixel counts 0 to 16 dark pixels of 4x4
 _MEAN, _STD = 0.305, 0.376  # of all pixels, as fractions of full darkness
 _MAX_ROTATION = math.radians(15)
-_MAX_SHIFT = 1 / 8  # one pixel of eight
+_MAX_SHIFT = 1 / 8  # a pixel of eight
 _MAX_LOG_SCALE = math.log(1.15)
 _MAX_SHEAR = 0.15
 
 
 class Digits:
-    """scikit-learn's digits; one fifth held out for validation, untouched.
+    """scikit-learn's digits; a fifth held out for validation, untouched.
 
     View ``i`` of an epoch shows training image ``i % 1437`` under a rotation, shift, scaling and
     shear that are functions of (seed, epoch, i). Shapes: images (n, 1, 8, 8), labels (n,).
@@ -43,7 +43,7 @@ class Digits:
         if validation_fold not in range(_NUM_FOLDS):
             msg = f"data.validation_fold must be 0 to {_NUM_FOLDS - 1}; got {validation_fold=}."
             raise ValueError(msg)
-        images, labels = _images_and_labels()
+        images, labels = _read_digits()
         held_out = np.arange(len(images)) % _NUM_FOLDS == validation_fold
         if held_out.sum() != num_val_examples:
             msg = (
@@ -69,11 +69,11 @@ class Digits:
         """Inputs and labels of the epoch's views at these positions, shape (n,)."""
         assert self._views is not None
         images = self._views.index_select(0, examples)  # copies whole rows
-        return _normalised(images.float().div_(255)), self._view_labels.index_select(0, examples)
+        return _normalise(images.float().div_(255)), self._view_labels.index_select(0, examples)
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the held-out images from start to stop."""
-        return _normalised(self._val_images[start:stop].clone()), self._val_labels[start:stop]
+        return _normalise(self._val_images[start:stop].clone()), self._val_labels[start:stop]
 
     @property
     def num_val_examples(self) -> int:
@@ -82,15 +82,15 @@ class Digits:
 
     def _make_views(self, seed: int, epoch: int) -> npt.NDArray[np.uint8]:
         views = np.arange(self.num_train_examples)
-        matrices = torch.from_numpy(_affine(example_uniforms(seed, epoch, views, 6)))
+        matrices = torch.from_numpy(_affine_matrices(example_uniforms(seed, epoch, views, 6)))
         images = torch.from_numpy(self._train / np.float32(_LEVELS))[:, None]
         source = torch.from_numpy(views % len(self._train))
-        made = torch.empty(len(views), *self.input_shape, dtype=torch.uint8)
+        all_views = torch.empty(len(views), *self.input_shape, dtype=torch.uint8)
         for part in torch.arange(len(views)).split(4096):  # keeps the working set in the cache
             grid = _grid(matrices[part])
             view = functional.grid_sample(images[source[part]], grid, align_corners=False)
-            made[part[0] : part[-1] + 1] = view.mul_(255).round_()
-        return made.numpy()
+            all_views[part[0] : part[-1] + 1] = view.mul_(255).round_()
+        return all_views.numpy()
 
 
 def _grid(matrices: Tensor) -> Tensor:
@@ -101,11 +101,11 @@ def _grid(matrices: Tensor) -> Tensor:
     return grid.add_(shift).permute(0, 2, 3, 1)
 
 
-def _normalised(images: Tensor) -> Tensor:
+def _normalise(images: Tensor) -> Tensor:
     return images.sub_(_MEAN).div_(_STD)
 
 
-def _images_and_labels() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+def _read_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Read from the file: importing scikit-learn, and so pandas, costs each process a second."""
     package = importlib.util.find_spec("sklearn")
     assert package is not None, "a dependency"
@@ -114,7 +114,7 @@ def _images_and_labels() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]
     return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
 
 
-def _affine(uniforms: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+def _affine_matrices(uniforms: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Affine matrices, shape (n, 2, 3), from six uniform draws each, shape (n, 6)."""
     angle, shift_x, shift_y, scale_x, scale_y, shear = (uniforms * 2 - 1).T
     cos, sin = np.cos(angle * _MAX_ROTATION), np.sin(angle * _MAX_ROTATION)

@@ -9,13 +9,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lightning_modules.data.augment import RESIZED_CROP_DRAWS, central_crop, random_resized_crop
-from lightning_modules.data.decode import decoded
-from lightning_modules.data.labels import check_all_classes, check_count
-from lightning_modules.data.on_disk import opened
+from lightning_modules.data.augment import (
+    RESIZED_CROP_DRAWS,
+    central_crop,
+    decode_image,
+    random_resized_crop,
+)
+from lightning_modules.data.on_disk import check_all_classes, check_count, open_images
 from lightning_modules.data.randomness import example_uniforms
 from lightning_modules.data.streaming import Batch, Stream, workers_for
-from lightning_modules.process.transfer import copy_async
+from lightning_modules.process.device import copy_async
 from sweeper.spec.values import Count
 
 
@@ -67,7 +70,9 @@ class LargeImages:
         self.num_classes = num_classes
         self.num_train_examples = num_train_examples
         self._num_workers = num_workers
-        train, val = (opened(Path(root), source, split, num_classes) for split in ("train", "val"))
+        train, val = (
+            open_images(Path(root), source, split, num_classes) for split in ("train", "val")
+        )
         check_count("num_train_examples", num_train_examples, len(train.labels), root)
         check_count("num_val_examples", num_val_examples, len(val.labels), root)
         check_all_classes(train.labels, num_classes=num_classes, where=root)
@@ -94,30 +99,30 @@ class LargeImages:
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Augmented images and labels at these positions, shape (n,), made in this process."""
-        return self._ready(self._make("train", self._seed, self._epoch, examples.tolist()))
+        return self._normalise(self._make("train", self._seed, self._epoch, examples.tolist()))
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Images and labels of the validation set from start to stop, made in this process."""
-        return self._ready(self._make("val", 0, 0, range(start, stop)))
+        return self._normalise(self._make("val", 0, 0, range(start, stop)))
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Batch]:
         """The results of `train_examples` for each of these, prepared ahead by workers."""
         examples = (positions.tolist() for positions in asked)
-        return self._streamed("train", self._seed, self._epoch, examples)
+        return self._stream_views("train", self._seed, self._epoch, examples)
 
     def val_stream(self, asked: Iterable[tuple[int, int]]) -> Iterator[Batch]:
         """The results of `val_examples` for each start and stop, prepared ahead by workers."""
-        return self._streamed("val", 0, 0, (range(*bounds) for bounds in asked))
+        return self._stream_views("val", 0, 0, (range(*bounds) for bounds in asked))
 
-    def _streamed(
+    def _stream_views(
         self, split: str, seed: int, epoch: int, asked: Iterable[Sequence[int]]
     ) -> Iterator[Batch]:
         if self._stream is None:
             self.settle(self._device, ranks_on_node=1)
         assert self._stream is not None
-        return map(self._ready, self._stream.batches(split, seed, epoch, asked))
+        return map(self._normalise, self._stream.batches(split, seed, epoch, asked))
 
-    def _ready(self, batch: Batch) -> Batch:
+    def _normalise(self, batch: Batch) -> Batch:
         images, labels = batch
         channels_last = images.contiguous(memory_format=torch.channels_last).float()
         mean, std = (
@@ -147,7 +152,7 @@ class ViewMaker:
         draws = example_uniforms(seed, epoch, positions, RESIZED_CROP_DRAWS)
         for view, example, own_draws in zip(views, examples, draws, strict=True):
             encoded = images.encoded(example)
-            image = decoded(encoded, channels=3, name=lambda e=example: images.name(e))
+            image = decode_image(encoded, channels=3, name=lambda e=example: images.name(e))
             if split == "train":
                 view.copy_(random_resized_crop(image, own_draws, size=self._size))
             else:

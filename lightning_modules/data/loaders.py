@@ -15,8 +15,8 @@ from lightning_modules.data.counted_loaders import (
     CountedValidation,
     is_iterable,
 )
-from lightning_modules.data.generators import seed_everything
 from lightning_modules.data.own_loaders import OwnExamples, ValLoader
+from lightning_modules.data.randomness import seed_everything
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 
@@ -31,7 +31,7 @@ def run_loaders(
     """The data arguments of `Trainer.fit`, by name.
 
     Args:
-        data: what to train on and evaluate: a user's DataModule, or one of our own data sets.
+        data: what to train on and evaluate: a user's DataModule, or a data set of ours.
         plan: the run's batch plan.
         in_whole_micro_batches: as in `val_bounds`.
         windows: as in `MicroBatches`, for a user's data.
@@ -41,7 +41,7 @@ def run_loaders(
     """
     if isinstance(data, pl.LightningDataModule):
         return {"datamodule": with_run_loaders(data, plan, windows=windows)}
-    _check_number(data.num_train_examples, plan)
+    _check_num_examples(data.num_train_examples, plan)
     bounds = val_bounds(
         data.num_val_examples,
         split=plan.split(0),
@@ -68,31 +68,31 @@ def with_run_loaders(
     added = run_class(data)
 
     def prepare_data(own: Callable[[], None]) -> None:
-        with _held(data, fcntl.LOCK_EX):
+        with _lock_runs(data, fcntl.LOCK_EX):
             own()
 
     def setup(own: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         seed_everything(plan.seed)  # so that a random split is the same on every rank and attempt
-        with _held(data, fcntl.LOCK_SH):
+        with _lock_runs(data, fcntl.LOCK_SH):
             own(*args, **kwargs)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
         loaders = own()
         if isinstance(loaders, dict):
-            return {name: _val_loader(loader, plan) for name, loader in loaders.items()}
+            return {name: _build_val_loader(loader, plan) for name, loader in loaders.items()}
         if isinstance(loaders, list | tuple):
-            return [_val_loader(loader, plan) for loader in loaders]
-        return _val_loader(loaders, plan)
+            return [_build_val_loader(loader, plan) for loader in loaders]
+        return _build_val_loader(loaders, plan)
 
     added.wrap("prepare_data", prepare_data)
     added.wrap("setup", setup)
-    added.wrap("train_dataloader", lambda own: _train_loader(own(), plan, windows))
+    added.wrap("train_dataloader", lambda own: _build_train_loader(own(), plan, windows))
     added.wrap("val_dataloader", val_dataloader)
     return data
 
 
 @contextmanager
-def _held(data: pl.LightningDataModule, kind: int) -> Generator[None]:
+def _lock_runs(data: pl.LightningDataModule, kind: int) -> Generator[None]:
     """Lock the folder of runs, so that no run of a sweep writes data while another reads them.
 
     Args:
@@ -113,22 +113,22 @@ def _held(data: pl.LightningDataModule, kind: int) -> Generator[None]:
         os.close(descriptor)
 
 
-def _train_loader(own: Any, plan: RankPlan, windows: Windows | None) -> Any:
+def _build_train_loader(own: Any, plan: RankPlan, windows: Windows | None) -> Any:
     if is_iterable(own):
         return CountedBatches(own, plan, windows)
     examples: Any = OwnExamples(own, seed=plan.seed)
-    _check_number(examples.num_train_examples, plan)
+    _check_num_examples(examples.num_train_examples, plan)
     return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
 
-def _val_loader(own: Any, plan: RankPlan) -> Any:
+def _build_val_loader(own: Any, plan: RankPlan) -> Any:
     ranks = plan.split(0).world_size
     if is_iterable(own) and ranks == 1:
         return CountedValidation(own, seed=plan.seed)
     return ValLoader(own, seed=plan.seed, rank=plan.rank, world_size=ranks)
 
 
-def _check_number(num: int, plan: RankPlan) -> None:
+def _check_num_examples(num: int, plan: RankPlan) -> None:
     if num != plan.num_train_examples:
         msg = (
             "data.num_train_examples must be the size of the data set; got "

@@ -1,20 +1,277 @@
-"""What a plan can know about data on disk without torch: whether they exist, and their counts."""
+"""Images in folders or parquet files, and what a plan can know about data on disk without torch."""
 
-from collections.abc import Mapping
+import bisect
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from lightning_modules.data.folder import FolderImages, check_classes
-from lightning_modules.data.labels import check_count
-from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from sweeper.spec.sentences import read_model
 from sweeper.spec.values import Count, Settings, Switch, Text
+
+_SHOWN = 10
+
+
+def check_labels(labels: npt.NDArray[np.int64], *, num_classes: int, where: str) -> None:
+    """Refuse labels, shape (n,), outside of 0 to num_classes - 1.
+
+    Raises:
+        ValueError: naming the place, the first wrong row and its label.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        msg = (
+            f"labels must be 0 to {num_classes - 1}; {where} has label {labels[wrong[0]]} in row "
+            f"{wrong[0]} ({len(wrong)} wrong in all). Correct the file or data.num_classes."
+        )
+        raise ValueError(msg)
+
+
+def check_all_classes(labels: npt.NDArray[np.int64], *, num_classes: int, where: str) -> None:
+    """Refuse a training set in which a class has no example.
+
+    Raises:
+        ValueError: naming the place and the classes.
+    """
+    missing = np.setdiff1d(np.arange(num_classes), labels)
+    if len(missing):
+        shown = ", ".join(map(str, missing[:_SHOWN])) + (" ..." if len(missing) > _SHOWN else "")
+        msg = (
+            f"every class must have training examples; {where} has none of {len(missing)} of "
+            f"{num_classes} classes: {shown}. Complete the data or correct data.num_classes."
+        )
+        raise ValueError(msg)
+
+
+def check_count(key: str, stated: int, found: int, where: str) -> None:
+    """Refuse a split whose size is not what the config states.
+
+    Raises:
+        ValueError: with both numbers.
+    """
+    if stated != found:
+        msg = (
+            f"data.{key} must be the size of the data set; got {stated}, {where} holds {found}. "
+            f"Set data.{key}={found} if this is the data you mean."
+        )
+        raise ValueError(msg)
+
+
+_ENDINGS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class FolderImages:
+    """The images of a split: ``root/split/class/.../image``; classes are numbered by their names.
+
+    The root holds train and val, with the same classes; with `num_classes` None, whatever classes
+    there are. Labels are of shape (n,).
+
+    Raises:
+        ValueError: if the folder is missing, has other classes than it should, or an empty class.
+    """
+
+    def __init__(self, root: Path, split: str, *, num_classes: int | None) -> None:
+        classes = check_classes(root, num_classes)
+        files = [_list_images(root / split / name) for name in classes]
+        self.labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in files])
+        # One block of memory, which worker processes share: lists are copied as they are read.
+        self._files = np.array([os.fsencode(path) for paths in files for path in paths])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def encoded(self, row: int) -> bytes:
+        """The bytes of an image file."""
+        return Path(self.name(row)).read_bytes()
+
+    def name(self, row: int) -> str:
+        """The path of an image."""
+        return os.fsdecode(self._files[row])
+
+
+def check_classes(root: Path, num_classes: int | None) -> list[str]:
+    """The classes of a folder of images, which train and val share.
+
+    Raises:
+        ValueError: if a folder is missing, or has other classes than it should.
+    """
+    classes = _list_classes(root / "train", num_classes)
+    others = _list_classes(root / "val", len(classes))
+    if others != classes:
+        missing, more = set(classes) - set(others), set(others) - set(classes)
+        msg = (
+            f"{root / 'val'} must hold the same classes as train; it lacks "
+            f"{', '.join(sorted(missing)[:3])} and has {', '.join(sorted(more)[:3])}. Make the "
+            "folders agree."
+        )
+        raise ValueError(msg)
+    return classes
+
+
+def _list_classes(folder: Path, num_classes: int | None) -> list[str]:
+    if not folder.is_dir():
+        msg = (
+            f"data.root must hold the folders train and val, with a folder per class in each; "
+            f"{folder} does not exist. Put the images there or set data.root."
+        )
+        raise ValueError(msg)
+    classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    if not classes or num_classes not in {None, len(classes)}:
+        shown = ", ".join(classes[:3]) + (" ..." if len(classes) > 3 else "")
+        msg = (
+            f"{folder} must hold {num_classes or 'some'} folders, one per class; it holds "
+            f"{len(classes)}{f': {shown}' if classes else ''}. Complete the data or correct "
+            "data.num_classes."
+        )
+        raise ValueError(msg)
+    return classes
+
+
+def _list_images(folder: Path) -> list[str]:
+    found = sorted(
+        os.path.join(parent, name)  # noqa: PTH118  a million paths: Path objects are slow
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if name.lower().endswith(_ENDINGS)
+    )
+    if not found:
+        msg = f"every class must have images; {folder} has none. Complete the data or remove it."
+        raise ValueError(msg)
+    return found
+
+
+_IMAGE_COLUMNS = ("image", "img")
+_LABEL_COLUMNS = ("label", "fine_label")
+_SPLITS = {"train": ("train",), "val": ("validation", "val", "test")}
+
+
+class ParquetImages:
+    """Encoded images and labels of a split: rows of parquet files, in their order.
+
+    The files have a column of structs ``{bytes, path}`` called image or img, and a column of class
+    numbers called label or fine_label.
+
+    Labels, shape (n,), are 0 to num_classes - 1; with None, they are not checked.
+
+    Raises:
+        ValueError: if a file is not of this layout, or its labels are wrong; the file is named.
+    """
+
+    def __init__(self, files: Sequence[Path], *, num_classes: int | None) -> None:
+        self._files = files
+        self._groups: list[tuple[Path, int]] = []
+        self._starts: list[int] = []
+        self._open: dict[Path, pq.ParquetFile] = {}
+        self._cached: tuple[int, list[bytes | None]] = (-1, [])
+        labels: list[npt.NDArray[np.int64]] = []
+        rows = 0
+        for path in files:
+            parquet = _open_parquet(path)
+            column = _find_column(_LABEL_COLUMNS, parquet, path)
+            labels.append(parquet.read([column])[column].to_numpy().astype(np.int64))
+            if num_classes is not None:
+                check_labels(labels[-1], num_classes=num_classes, where=str(path))
+            for group in range(parquet.num_row_groups):
+                self._groups.append((path, group))
+                self._starts.append(rows)
+                rows += parquet.metadata.row_group(group).num_rows
+        self.labels = np.concatenate(labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def encoded(self, row: int) -> bytes:
+        """The encoded image of a row; its whole row group is read and cached."""
+        group = bisect.bisect_right(self._starts, row) - 1
+        if self._cached[0] != group:
+            self._cached = (group, self._read_group(group))
+        found = self._cached[1][row - self._starts[group]]
+        if found is None:
+            msg = f"every row must hold an image; {self.name(row)} has none. Remove the row."
+            raise ValueError(msg)
+        return found
+
+    def name(self, row: int) -> str:
+        """Description of where a row is."""
+        group = bisect.bisect_right(self._starts, row) - 1
+        path = self._groups[group][0]
+        first = next(s for s, (p, _) in zip(self._starts, self._groups, strict=True) if p == path)
+        return f"row {row - first} of {path}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the open files, so that each loading process opens its own."""
+        return {**self.__dict__, "_open": {}, "_cached": (-1, [])}
+
+    def _read_group(self, group: int) -> list[bytes | None]:
+        path, number = self._groups[group]
+        if path not in self._open:
+            self._open[path] = _open_parquet(path)
+        parquet = self._open[path]
+        column = _find_column(_IMAGE_COLUMNS, parquet, path)
+        try:
+            table = parquet.read_row_group(number, [f"{column}.bytes"], use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(_unreadable(path, error)) from error
+        return [image and image["bytes"] for image in table[column].to_pylist()]
+
+
+def split_files(root: Path, split: str) -> list[Path]:
+    """The parquet files of a split below a folder, by the beginnings of their names.
+
+    They may lie deeper, as in ``data/train-00000-of-00002.parquet``; val is the first that exists
+    of validation, val and test.
+    """
+    for beginning in _SPLITS[split]:
+        if files := sorted(root.rglob(f"{beginning}*.parquet")):
+            return files
+    return []
+
+
+def missing_files(root: Path, split: str) -> str:
+    """A sentence for a split that has no files."""
+    names = " or ".join(f"{beginning}*.parquet" for beginning in _SPLITS[split])
+    return (
+        f"data.root must hold parquet files of images; got data.root={root}, which has no "
+        f"{names}. Put the files there (columns image: {{bytes, path}} and label)"
+    )
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(_unreadable(path, error)) from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    return (
+        f"every data file must be a complete parquet file; {path} is not: {error}. Download it "
+        "again."
+    )
+
+
+def _find_column(columns: Sequence[str], parquet: pq.ParquetFile, path: Path) -> str:
+    present = parquet.schema_arrow.names
+    for column in columns:
+        if column in present:
+            return column
+    msg = (
+        f"{path} must have a column {' or '.join(columns)}; it has {', '.join(present)}. "
+        "Rename the column."
+    )
+    raise ValueError(msg)
+
 
 #: A folder with more images is counted only by its runs, as listing it takes long.
 _FEW = 200_000
 
 
-def opened(
+def open_images(
     root: Path, source: str, split: str, num_classes: int | None
 ) -> FolderImages | ParquetImages:
     """The images of a split, from folders of classes or from parquet.
@@ -64,7 +321,7 @@ class _Images(Settings, extra="allow"):
         if self.source == "folder" and stated > _FEW:
             return {"num_classes": len(check_classes(Path(self.root), self.num_classes))}
         root, of = Path(self.root), self.num_classes
-        train, val = (opened(root, self.source, s, of).labels for s in ("train", "val"))
+        train, val = (open_images(root, self.source, s, of).labels for s in ("train", "val"))
         return {
             "num_classes": int(train.max()) + 1,
             "num_train_examples": len(train),
@@ -104,11 +361,11 @@ _ON_DISK: dict[str, type[_Bytes | _Images | _SmallImages]] = {
 }
 
 
-def counted(data: Mapping[str, Any]) -> dict[str, Any]:
+def fill_counts(data: Mapping[str, Any]) -> dict[str, Any]:
     """The config group of a data set, with counts that are null replaced by those of its files.
 
     Args:
-        data: the resolved group; returned unchanged unless it is one of our data sets on disk.
+        data: the resolved group; returned unchanged unless it is a data set of ours on disk.
 
     Raises:
         ValueError: if files are missing, or the stated counts differ from theirs.

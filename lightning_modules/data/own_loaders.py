@@ -6,8 +6,10 @@ index): torch's, Python's and NumPy's generators are seeded before `dataset[inde
 process makes it; their state afterwards has no meaning.
 """
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,16 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
 )
 
-from lightning_modules.data.generators import VALIDATION, seed_generators
-from lightning_modules.data.own_order import OwnOrder
-from lightning_modules.data.randomness import epoch_order
+from lightning_modules.data.randomness import (
+    VALIDATION,
+    draw_stream,
+    epoch_order,
+    keep_generators,
+    seed_generators,
+)
 from sweeper.spec.sentences import several
 from sweeper.upstream.torchs import set_worker_dataset
 
@@ -48,12 +55,12 @@ class OwnExamples:
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
         check_loader(loader, "train_dataloader")
-        self._seed, sampler = seed, _own_sampler(loader)
+        self._seed, sampler = seed, _find_sampler(loader)
         self.dataset: Any = loader.dataset
         self._own = None if sampler is None else OwnOrder(sampler, seed)
         self.num_train_examples = len(self.dataset) if self._own is None else len(self._own(0))
-        self._asked = _Asked()
-        self._loader = rebuilt(loader, self._asked, seed=seed)
+        self._requests = _Requests()
+        self._loader = rebuild_loader(loader, self._requests, seed=seed)
         self._epoch = 0
 
     def set_epoch(self, seed: int, epoch: int) -> None:
@@ -69,7 +76,7 @@ class OwnExamples:
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Any]:
         """A micro-batch for each tensor of indices, made by the user's collate function."""
-        self._asked.batches = ([(self._epoch, i) for i in part.tolist()] for part in asked)
+        self._requests.batches = ([(self._epoch, i) for i in part.tolist()] for part in asked)
         yield from self._loader
 
 
@@ -93,7 +100,7 @@ class ValLoader:
     def __init__(self, loader: "DataLoader[Any]", *, seed: int, rank: int, world_size: int) -> None:
         check_loader(loader, "val_dataloader")
         source: Any = loader.dataset
-        self.dataset, sampler = source, _own_sampler(loader)
+        self.dataset, sampler = source, _find_sampler(loader)
         indices = range(len(source)) if sampler is None else OwnOrder(sampler, seed)(0)
         num = len(indices)
         if num < world_size:
@@ -107,10 +114,10 @@ class ValLoader:
         per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
         parts = np.array_split(np.asarray(indices), per_rank * world_size)
         mine = parts[rank * per_rank : (rank + 1) * per_rank]
-        self._asked = _Asked()
+        self._requests = _Requests()
         self._batches = [[(VALIDATION, int(i)) for i in part] for part in mine]
         self.sizes = [len(part) for part in mine]
-        self._loader = rebuilt(loader, self._asked, seed=seed)
+        self._loader = rebuild_loader(loader, self._requests, seed=seed)
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -121,11 +128,11 @@ class ValLoader:
         return max(self.sizes)
 
     def __iter__(self) -> Iterator[Any]:
-        self._asked.batches = iter(self._batches)
+        self._requests.batches = iter(self._batches)
         return iter(self._loader)
 
 
-def rebuilt(
+def rebuild_loader(
     loader: "DataLoader[Any]", batches: "Iterable[list[_Key]]", *, seed: int
 ) -> "DataLoader[Any]":
     """A loader with the same data set, collate function and workers, and other batches."""
@@ -135,9 +142,9 @@ def rebuilt(
     return DataLoader(
         _Keyed(loader.dataset, loader.collate_fn, seed),
         batch_sampler=batches,  # pyright: ignore[reportArgumentType]
-        collate_fn=as_it_is,
-        generator=torch.Generator(),  # else torch draws from the default one at each epoch
-        persistent_workers=loader.persistent_workers,  # new ones see what hooks did to the data
+        collate_fn=collate_nothing,
+        generator=torch.Generator(),  # else torch draws from the default generator at each epoch
+        persistent_workers=loader.persistent_workers,  # new workers see what hooks did to the data
         **settings,
     )
 
@@ -149,7 +156,7 @@ def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
         then(worker_id)
 
 
-def batch_of(dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key]) -> Any:
+def make_batch(dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key]) -> Any:
     """The batch of these (epoch, index) keys, as a loader with seed 0 makes it, in this process."""
     return _Keyed(dataset, collate, 0).__getitems__(keys)
 
@@ -190,32 +197,25 @@ def check_batched(loader: Any, made_by: str) -> None:
     """
     if not isinstance(loader, DataLoader):
         msg = (
-            f"{made_by} must return one torch.utils.data.DataLoader, so that its examples can be "
+            f"{made_by} must return a torch.utils.data.DataLoader, so that its examples can be "
             f"put in the run's order; got {type(loader).__name__}. Return a DataLoader."
         )
         raise ValueError(msg)
-    if (changed := _changes_batches(type(loader))) is not None:
-        msg = (
-            f"{made_by} must return a DataLoader whose batches are those of its data set and "
-            f"collate_fn; got {type(loader).__name__}, whose {changed} changes them. Do that in "
-            "collate_fn, in the data set, or in the hook on_after_batch_transfer."
-        )
-        raise ValueError(msg)
+    for name in ("__iter__", "_get_iterator"):
+        owner = next(base for base in type(loader).__mro__ if name in vars(base))
+        if owner.__module__.partition(".")[0] not in ("torch", "torchdata"):
+            msg = (
+                f"{made_by} must return a DataLoader whose batches are those of its data set and "
+                f"collate_fn; got {type(loader).__name__}, whose {name} changes them. Do that in "
+                "collate_fn, in the data set, or in the hook on_after_batch_transfer."
+            )
+            raise ValueError(msg)
     if loader.batch_sampler is None:
         msg = (
             f"{made_by} must batch its examples, so that they can be counted; got a DataLoader "
             "with batch_size=None. Give it batch_size=1; the run's micro_batch replaces it."
         )
         raise ValueError(msg)
-
-
-def _changes_batches(kind: type) -> str | None:
-    """The method by which a loader class may change torch's batches; None if it has none."""
-    for name in ("__iter__", "_get_iterator"):
-        owner = next(one for one in kind.__mro__ if name in vars(one))
-        if owner.__module__.partition(".")[0] not in ("torch", "torchdata"):
-            return name
-    return None
 
 
 class _Keyed(Dataset[Any]):
@@ -236,7 +236,7 @@ class _Keyed(Dataset[Any]):
         return self.own[index]
 
 
-class _Asked:
+class _Requests:
     """The batches of a pass, set before the pass begins."""
 
     def __init__(self) -> None:
@@ -246,12 +246,12 @@ class _Asked:
         return self.batches
 
 
-def as_it_is(batch: Any) -> Any:
+def collate_nothing(batch: Any) -> Any:
     """Return a batch that was collated already."""
     return batch
 
 
-def _own_sampler(loader: "DataLoader[Any]") -> Any:
+def _find_sampler(loader: "DataLoader[Any]") -> Any:
     """The sampler that orders a loader's examples; None if the run's permutation does."""
     if type(loader.batch_sampler) is not BatchSampler:
         return loader.batch_sampler
@@ -260,3 +260,62 @@ def _own_sampler(loader: "DataLoader[Any]") -> Any:
         return None
     is_permutation = type(sampler) is RandomSampler and not sampler.replacement
     return None if is_permutation and sampler.num_samples == len(loader.dataset) else sampler  # type: ignore[arg-type]
+
+
+_INSIDE = ("sampler", "batch_sampler")  # attributes for the sampler that a sampler wraps
+
+
+class OwnOrder:
+    """The order of a sampler's pass in an epoch, which a resume does not change.
+
+    The global generators, and those that the sampler has as attributes, are seeded by (seed,
+    epoch), and `set_epoch` is called. A sampler may count its own passes, so the passes of earlier
+    epochs are made too, except for torch's samplers, which do not count.
+
+    Args:
+        sampler: of examples or of batches.
+        seed: the run's seed.
+    """
+
+    def __init__(self, sampler: Any, seed: int) -> None:
+        self._parts, self._seed = list(_find_samplers(sampler)), seed
+        self._passes, self._order = 0, np.empty(0, np.int64)
+
+    def __call__(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Indices in the data set, in the order of a 0-based epoch."""
+        if all(type(part).__module__.startswith("torch.") for part in self._parts):
+            return self._pass(epoch)
+        assert epoch >= self._passes - 1, "an epoch cannot be repeated once the next has begun"
+        while self._passes <= epoch:
+            self._order, self._passes = self._pass(self._passes), self._passes + 1
+        return self._order
+
+    def _pass(self, epoch: int) -> npt.NDArray[np.int64]:
+        with keep_generators():
+            seed_generators(self._seed, epoch)
+            for part in self._parts:
+                _seed_generators(part, draw_stream(self._seed, epoch))
+                if hasattr(part, "set_epoch"):
+                    part.set_epoch(epoch)
+            items = list(self._parts[0])  # batches, of a batch sampler
+            batches = [item if isinstance(item, Iterable) else [int(item)] for item in items]
+            return np.fromiter(chain.from_iterable(batches), np.int64)
+
+
+def _find_samplers(sampler: Any) -> Iterator[Any]:
+    yield sampler
+    for name in _INSIDE:
+        if isinstance(inner := getattr(sampler, name, None), Sampler):
+            yield from _find_samplers(inner)
+
+
+def _seed_generators(sampler: Any, word: int) -> None:
+    for value in getattr(sampler, "__dict__", {}).values():
+        if isinstance(value, torch.Generator):
+            value.manual_seed(word % 2**63)
+        elif isinstance(value, random.Random):
+            value.seed(word)
+        elif isinstance(value, np.random.RandomState):
+            value.seed(word % 2**32)
+        elif isinstance(value, np.random.Generator):
+            value.bit_generator.state = type(value.bit_generator)(word).state

@@ -8,6 +8,10 @@ Source:
     Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", OOPSLA.
 """
 
+import pickle
+import random
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -39,18 +43,18 @@ def example_uniforms(
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def stream_of(*key: int) -> int:
+def draw_stream(*key: int) -> int:
     """Where the counters of a key begin, from 0 to below 2**64; the order of the parts matters."""
-    return _mixed(_stream_of(key[:-1]) + key[-1] + _GOLDEN)
+    return _mix_word(_stream_of(key[:-1]) + key[-1] + _GOLDEN)
 
 
 @lru_cache(maxsize=64)  # keys of the examples of an epoch differ in their last part
 def _stream_of(key: tuple[int, ...]) -> int:
-    return stream_of(*key) if key else 0
+    return draw_stream(*key) if key else 0
 
 
 def counter_bits(stream: int, first: int, num: int, device: torch.device) -> Tensor:
-    """Random 64-bit words of consecutive counters of a `stream_of`: int64, shape (num,)."""
+    """Random 64-bit words of consecutive counters of a `draw_stream`: int64, shape (num,)."""
     bits = torch.arange(num, device=device).mul_(_signed(_GOLDEN))
     bits.add_(_signed(stream + (first + 1) * _GOLDEN))
     shifted = torch.empty_like(bits)
@@ -68,7 +72,7 @@ def _signed(word: int) -> int:
     return word - 2**64 if word >= 2**63 else word
 
 
-def _mixed(word: int) -> int:
+def _mix_word(word: int) -> int:
     """The finaliser of a single word: much faster than that of an array."""
     word &= _WORD
     word = (word ^ (word >> 30)) * _MIX_1 & _WORD
@@ -81,3 +85,47 @@ def _mix(bits: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_MIX_1)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_MIX_2)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
+OF_STEP = -2 % 2**63  # in place of an epoch: draws for the gradient of an optimizer step
+
+
+@contextmanager
+def keep_generators() -> Generator[None]:
+    """Leave torch's, Python's and NumPy's generators as they were before the block."""
+    kept = torch.random.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(kept[0])
+        random.setstate(kept[1])
+        np.random.set_state(kept[2])  # noqa: NPY002
+
+
+def seed_generators(*key: int) -> None:
+    """Seed torch's, Python's and NumPy's generators of this process by a key."""
+    word = draw_stream(*key)
+    torch.default_generator.manual_seed(word)
+    random.seed(word)
+    np.random.seed(word % 2**32)  # noqa: NPY002
+
+
+def seed_draws(*key: int) -> None:
+    """Seed the same generators, and that of the current GPU if this process uses it."""
+    seed_generators(*key)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(draw_stream(*key))
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the generators for initial weights and random splits, including torch's on GPUs."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+
+
+def generator_states() -> list[bytes]:
+    """The states of torch's, Python's and NumPy's generators."""
+    others = pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002
+    return [torch.get_rng_state().numpy().tobytes(), others]

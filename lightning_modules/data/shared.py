@@ -21,8 +21,8 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
 
     The folder is named by SWEEPER_SHARED, which the launcher sets and clears; without it, or where
     it has no room, the array is simply made. Two processes that make it at once publish the same
-    bytes. The least recently used arrays are removed to make room; a process that uses one keeps
-    it. The key names everything that `make` depends on, in letters, digits and dashes.
+    bytes. The least recently used arrays are removed to make room; processes that use them
+    keep them. The key names everything that `make` depends on, in letters, digits and dashes.
     """
     folder = os.environ.get("SWEEPER_SHARED")
     if not folder:
@@ -41,11 +41,11 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
 
 
 def _make_room(folder: Path, num_bytes: int) -> None:
-    """Remove the least recently used arrays until the rest and a new one are within the limit."""
+    """Remove the least recently used arrays until the rest and a new array are within the limit."""
     found = [(path.stat(), path) for path in folder.glob("*.npy")]
     total = num_bytes + sum(stat.st_size for stat, _ in found)
     most = min(_MOST_BYTES, _MOST_SHARE * shutil.disk_usage(folder).total)
-    for stat, path in sorted(found, key=lambda one: one[0].st_mtime_ns):
+    for stat, path in sorted(found, key=lambda item: item[0].st_mtime_ns):
         if total <= most:
             return
         path.unlink(missing_ok=True)

@@ -1,22 +1,30 @@
 """Small images in memory: decoded once, shared by the runs of a sweep, augmented in batches."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from filelock import FileLock
 from torch import Tensor
+from torchvision import datasets
 
-from lightning_modules.data.augment import shifted_and_flipped
-from lightning_modules.data.decode import decoded
-from lightning_modules.data.labels import check_all_classes, check_count
-from lightning_modules.data.parquet import ParquetImages, missing_files, split_files
+from lightning_modules.data.augment import decode_image, shifted_and_flipped
+from lightning_modules.data.on_disk import (
+    ParquetImages,
+    check_all_classes,
+    check_count,
+    check_labels,
+    missing_files,
+    split_files,
+)
 from lightning_modules.data.randomness import epoch_order, example_uniforms
 from lightning_modules.data.shared import shared_array
-from lightning_modules.data.torchvision_files import torchvision_images
-from lightning_modules.process.transfer import copy_async
+from lightning_modules.process.device import copy_async
 from sweeper.spec.values import Count
 
 Pixels = npt.NDArray[np.uint8]
@@ -33,7 +41,7 @@ class SmallImages:
     For torchvision's files the name is CIFAR10, CIFAR100, MNIST or FashionMNIST; `shape` is
     channels, height, width; `padding` limits the random shift [pixels]; mean and std are per
     channel, as fractions of full brightness. `drawn_from` is the number of training images in the
-    files if `num_train_examples` of them are drawn at random, the same ones for every seed; None to
+    files if `num_train_examples` of them are drawn at random, the same for every seed; None to
     use all.
 
     Raises:
@@ -62,14 +70,23 @@ class SmallImages:
         self.num_train_examples = num_train_examples
         self._padding, self._flip = padding, flip
         self._mean, self._std = torch.tensor(mean), torch.tensor(std)
-        read = _reader(name, Path(root), source, download=download)
-        train, train_labels = read("train", self.input_shape, num_classes)
-        val, val_labels = read("val", self.input_shape, num_classes)
+        if source not in {"parquet", "torchvision"}:
+            msg = f"data.source must be parquet or torchvision; got data.source={source!r}."
+            raise ValueError(msg)
+
+        def read(split: str) -> tuple[Pixels, Labels]:
+            known = (Path(root), split, self.input_shape, num_classes)
+            if source == "parquet":
+                return _read_parquet(*known)
+            return _read_torchvision(name, *known, download=download)
+
+        train, train_labels = read("train")
+        val, val_labels = read("val")
         if drawn_from is None:
             check_count("num_train_examples", num_train_examples, len(train), root)
         else:
             check_count("drawn_from", drawn_from, len(train), root)
-            drawn = _drawn(num_train_examples, drawn_from)
+            drawn = _draw_positions(num_train_examples, drawn_from)
             train, train_labels = train[drawn], train_labels[drawn]
         check_count("num_val_examples", num_val_examples, len(val), root)
         check_all_classes(train_labels, num_classes=num_classes, where=root)
@@ -101,19 +118,19 @@ class SmallImages:
         images = shifted_and_flipped(
             images, torch.from_numpy(draws), padding=self._padding, flip=self._flip
         )
-        return self._normalised(images), self._train_labels[examples]
+        return self._normalise(images), self._train_labels[examples]
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Images and labels of the validation set from start to stop."""
-        return self._normalised(self._val[start:stop]), self._val_labels[start:stop]
+        return self._normalise(self._val[start:stop]), self._val_labels[start:stop]
 
-    def _normalised(self, images: Tensor) -> Tensor:
+    def _normalise(self, images: Tensor) -> Tensor:
         """Shape (n, height, width, channels) to (n, channels, height, width), channels last."""
         scaled = images.float().mul_(1 / (255 * self._std)).sub_(self._mean / self._std)
         return scaled.permute(0, 3, 1, 2)
 
 
-def _drawn(num: int, drawn_from: int) -> npt.NDArray[np.int64]:
+def _draw_positions(num: int, drawn_from: int) -> npt.NDArray[np.int64]:
     """Positions of the images that a smaller training set keeps, in the order of the files."""
     if num > drawn_from:
         msg = (
@@ -124,22 +141,7 @@ def _drawn(num: int, drawn_from: int) -> npt.NDArray[np.int64]:
     return np.sort(epoch_order(0, 0, drawn_from)[:num])
 
 
-Reader = Callable[[str, tuple[int, ...], int], tuple[Pixels, Labels]]
-
-
-def _reader(name: str, root: Path, source: str, *, download: bool) -> Reader:
-    """Reads a split: images, shape (n, height, width, channels), and labels, shape (n,)."""
-    if source == "parquet":
-        return lambda split, shape, classes: _from_parquet(root, split, shape, classes)
-    if source == "torchvision":
-        return lambda split, shape, classes: torchvision_images(
-            name, root, split, shape, classes, download=download
-        )
-    msg = f"data.source must be parquet or torchvision; got data.source={source!r}."
-    raise ValueError(msg)
-
-
-def _from_parquet(
+def _read_parquet(
     root: Path, split: str, shape: tuple[int, ...], num_classes: int
 ) -> tuple[Pixels, Labels]:
     files = split_files(root, split)
@@ -150,15 +152,20 @@ def _from_parquet(
         )
         raise ValueError(msg)
     rows = ParquetImages(files, num_classes=num_classes)
-    key = f"images-{_fingerprint(files)}-{'x'.join(map(str, shape))}"
-    return shared_array(key, lambda: _decoded_rows(rows, shape)), rows.labels
+    # changes when a file is replaced
+    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    digest = hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
+    key = f"images-{digest}-{'x'.join(map(str, shape))}"
+    return shared_array(key, lambda: _decode_rows(rows, shape)), rows.labels
 
 
-def _decoded_rows(rows: ParquetImages, shape: tuple[int, ...]) -> Pixels:
+def _decode_rows(rows: ParquetImages, shape: tuple[int, ...]) -> Pixels:
     channels, height, width = shape
     pixels = np.empty((len(rows), height, width, channels), dtype=np.uint8)
     for row in range(len(rows)):
-        image = decoded(rows.encoded(row), channels=channels, name=lambda row=row: rows.name(row))
+        image = decode_image(
+            rows.encoded(row), channels=channels, name=lambda row=row: rows.name(row)
+        )
         if image.shape != shape:
             msg = (
                 f"every image must be {width} x {height} pixels; {rows.name(row)} is "
@@ -169,7 +176,66 @@ def _decoded_rows(rows: ParquetImages, shape: tuple[int, ...]) -> Pixels:
     return pixels
 
 
-def _fingerprint(files: Sequence[Path]) -> str:
-    """Changes when a file is replaced: paths, sizes and times of change."""
-    stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
+#: What the root must hold for each data set, for the error message.
+_FILES = {
+    "CIFAR10": "cifar-10-batches-py/ (from cifar-10-python.tar.gz)",
+    "CIFAR100": "cifar-100-python/ (from cifar-100-python.tar.gz)",
+    "MNIST": "MNIST/raw/ with train-images-idx3-ubyte.gz and the three other archives",
+    "FashionMNIST": "FashionMNIST/raw/ with train-images-idx3-ubyte.gz and the three others",
+}
+
+
+def _read_torchvision(
+    name: str,
+    root: Path,
+    split: str,
+    shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    download: bool,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Images, shape (n, height, width, channels), and labels, shape (n,), of a split.
+
+    The root holds the data set's own folder; val is what torchvision calls test; the expected shape
+    is channels, height, width.
+
+    Raises:
+        ValueError: if the files are missing or are not of this shape.
+    """
+    if name not in _FILES:
+        known = ", ".join(sorted(_FILES))
+        msg = f"data.name must be one of {known} for data.source=torchvision; got {name!r}."
+        raise ValueError(msg)
+    found = _open_dataset(name, root, is_train=split == "train", download=download)
+    pixels, labels = np.asarray(found.data), np.asarray(found.targets, dtype=np.int64)
+    if pixels.ndim == 3:  # grey images have no channel dimension there
+        pixels = pixels[..., None]
+    check_labels(labels, num_classes=num_classes, where=str(root))
+    channels, height, width = shape
+    if pixels.shape[1:] != (height, width, channels):
+        msg = (
+            f"data.shape must be the shape of {name}'s images; got data.shape={list(shape)}, "
+            f"the files hold {pixels.shape[3]} x {pixels.shape[1]} x {pixels.shape[2]}."
+        )
+        raise ValueError(msg)
+    return np.ascontiguousarray(pixels), labels
+
+
+def _open_dataset(name: str, root: Path, *, is_train: bool, download: bool) -> Any:
+    if download:
+        root.mkdir(parents=True, exist_ok=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if not download:
+                return getattr(datasets, name)(root, train=is_train)
+            with FileLock(root / f".{name}.lock"):  # runs start together; one of them fetches
+                return getattr(datasets, name)(root, train=is_train, download=True)
+    except (OSError, RuntimeError, EOFError) as error:
+        asked = f"data.download={str(download).lower()}"
+        remedy = "" if download else ", or set data.download=true if there is a network"
+        msg = (
+            f"data.root must hold torchvision's files of {name}; got data.root={root} with "
+            f"{asked}: {' '.join(str(error).split())}. Put {_FILES[name]} there{remedy}."
+        )
+        raise ValueError(msg) from error

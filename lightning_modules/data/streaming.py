@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 Batch = tuple[Tensor, Tensor]
 _Part = tuple[str, int, int, Sequence[int]]  # split, seed, epoch, examples
 
-_PART = 32  # examples that one worker makes at a time
+_PART = 32  # examples that a worker makes at a time
 
 
 class Make(Protocol):
@@ -34,13 +34,13 @@ class Stream:
     """
 
     def __init__(self, make: Make, *, num_workers: int, device: torch.device) -> None:
-        self._asked = _Asked()
+        self._requests = _Requests()
         self._device = device
         on_gpu = device.type == "cuda"
         self._loader: DataLoader[Batch] = DataLoader(
             _Parts(make),
             batch_size=None,  # the parts are batches already
-            sampler=self._asked,
+            sampler=self._requests,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
             prefetch_factor=4 if num_workers else None,
@@ -59,28 +59,22 @@ class Stream:
                 for first in range(0, len(examples), _PART):
                     yield split, seed, epoch, examples[first : first + _PART]
 
-        self._asked.parts = parts()
+        self._requests.parts = parts()
         ready: list[Batch] = []
         for part in self._loader:
-            ready.append(self._on_device(part))
+            inputs, labels = (tensor.to(self._device, non_blocking=True) for tensor in part)
+            ready.append((inputs, labels))
             if len(ready) == num_parts[0]:
                 num_parts.popleft()
                 yield torch.cat([x for x, _ in ready]), torch.cat([y for _, y in ready])
                 ready = []
 
-    def _on_device(self, batch: Batch) -> Batch:
-        inputs, labels = batch
-        return (
-            inputs.to(self._device, non_blocking=True),
-            labels.to(self._device, non_blocking=True),
-        )
-
 
 def workers_for(stated: int | str, *, ranks_on_node: int, device: torch.device) -> int:
-    """Worker processes of one rank [count].
+    """Worker processes of a rank [count].
 
     `auto` divides this machine's cores among its ranks; where the ranks train on these cores too,
-    it is one fewer, but at least one.
+    it is 1 fewer, but at least 1.
 
     Raises:
         ValueError: if stated is neither auto nor a number, 0 or more.
@@ -95,7 +89,7 @@ def workers_for(stated: int | str, *, ranks_on_node: int, device: torch.device) 
     return stated
 
 
-class _Asked(Sampler[_Part]):
+class _Requests(Sampler[_Part]):
     """The next requests to the workers; read ahead of use."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_modules.data.randomness import example_uniforms
-from lightning_modules.process.transfer import copy_async
+from lightning_modules.process.device import copy_async
 from sweeper.spec.values import Count
 
 
@@ -57,7 +57,7 @@ class RandomImages:
 class GaussianNoise:
     """Independent standard normal vectors, new in each epoch: examples for theory.
 
-    Labels are zeros, shape (n,); the validation set is one vector of zeros.
+    Labels are zeros, shape (n,); the validation set is a vector of zeros.
     """
 
     num_classes = 1
@@ -77,7 +77,7 @@ class GaussianNoise:
         length = self.input_shape[0]
         pairs = -(-length // 2)
         draws = example_uniforms(self._seed, self._epoch, examples.numpy(), 2 * pairs)
-        # Box & Muller 1958: two uniform draws make two independent normal ones.
+        # Box & Muller 1958: two uniform draws make two independent normal draws.
         radius = np.sqrt(-2 * np.log1p(-draws[:, :pairs]))
         angle = 2 * math.pi * draws[:, pairs:]
         normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)

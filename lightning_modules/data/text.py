@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_modules.data.labels import check_count
+from lightning_modules.data.on_disk import check_count
 from sweeper.spec.values import Count
 
 
 class TextBytes:
-    """Consecutive sequences of a text's bytes; the last ones are for validation.
+    """Consecutive sequences of a text's bytes; the last are for validation.
 
     Sequence ``i`` is bytes ``i * length`` to ``(i + 1) * length``; its labels are the same, shifted
-    by one byte. Shapes: inputs and labels (n, length). Bytes after the last whole sequence are not
+    by a byte. Shapes: inputs and labels (n, length). Bytes after the last whole sequence are not
     used.
 
     The name is part of a run's identity, the path is not. The length is in bytes,
@@ -44,7 +44,7 @@ class TextBytes:
         """Nothing changes between epochs but the order."""
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
-        """Sequences at these positions, and the same shifted by one byte, shape (n, length)."""
+        """Sequences at these positions, and the same shifted by a byte, shape (n, length)."""
         length = self.input_shape[0]
         indices = examples.numpy()[:, None] * length + np.arange(length + 1)
         symbols = torch.from_numpy(self._bytes[indices].astype(np.int64))

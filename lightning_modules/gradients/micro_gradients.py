@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
-from lightning_modules.process.world import num_ranks
+from lightning_modules.process.world import all_reduce_list, num_ranks
 from sweeper.upstream.torchs import foreach_mul
 
-#: A function of one parameter's gradient in one micro-batch, quadratic in that gradient.
+#: A function of a parameter's gradient in a micro-batch, quadratic in that gradient.
 Statistic = Callable[[Tensor], Tensor]
 
 
@@ -30,7 +29,7 @@ class MicroGradients:
 
     Autograd hands over each micro-batch's gradient on its way into ``.grad``, before accumulation
     and before ranks exchange anything; gradients that go elsewhere, such as those SAM climbs along,
-    are not seen. All parameters' sums are exchanged in one all-reduce.
+    are not seen. All parameters' sums are exchanged in a single all-reduce.
     """
 
     def __init__(self, statistic: Statistic) -> None:
@@ -62,7 +61,7 @@ class MicroGradients:
                 self._nodes.append(node)  # a parameter itself does not keep its node
 
     def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Average over all micro-batches of this optimizer step and start the next one's sums.
+        """Average over all micro-batches of this optimizer step and start the sums of the next.
 
         Raises:
             ValueError: if there is a single micro-batch, which has nothing to be compared with.
@@ -81,13 +80,13 @@ class MicroGradients:
             for p in parameters
         ]
         if world_size > 1:
-            sums = _all_reduced(sums)
+            sums = all_reduce_list(sums)
         self._counts.clear()
         scale = self._accumulation_steps() / self._loss_scale()
         return list(foreach_mul(sums, scale**2 / count))
 
     def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
-        """Add the statistic of one micro-batch's gradient."""
+        """Add the statistic of a micro-batch's gradient."""
         value = self._statistic(gradients[0].detach())
         count = self._counts.get(parameter, 0)
         if count in {0, self._accumulation_steps()}:  # all: the loss scaler skipped that step
@@ -95,11 +94,3 @@ class MicroGradients:
         else:
             self._sums[parameter] += value
         self._counts[parameter] = count + 1
-
-
-def _all_reduced(tensors: list[Tensor]) -> list[Tensor]:
-    """The sums over ranks, in one exchange."""
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat)
-    parts = flat.split([tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

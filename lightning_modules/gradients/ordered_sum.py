@@ -1,4 +1,4 @@
-"""Bitwise reproducible steps on any number of ranks, for one micro-batch size."""
+"""Bitwise reproducible steps on any number of ranks, for the same micro-batch size."""
 
 import os
 from typing import Any
@@ -20,54 +20,50 @@ from sweeper.upstream.torchs import foreach_div_
 
 
 class OrderedSum(Callback):
-    """The mean gradient of a step, and its BatchNorm statistics, summed in one fixed order.
+    """The mean gradient of a step, and its BatchNorm statistics, summed in a fixed order.
 
-    The gradient of each micro-batch's own undivided loss is a leaf of one tree over the step's
+    The gradient of each micro-batch's own undivided loss is a leaf of a tree over the step's
     micro-batches in the step's order; the root is divided by their number, once.
 
     DDP exchanges nothing: each rank keeps its own gradients. The callback that moves `position` on
-    must run before this one.
+    must run before this callback.
     """
 
     def __init__(self, model: nn.Module, plan: RankPlan, position: StepPosition) -> None:
         self._find_layers(model)
         self._plan, self._position = plan, position
         self._bn_span, self._rank = plan.bn_span, plan.rank
-        self._lay_out(plan.split(0))
+        self._set_up_sums(plan.split(0))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Register the hook; set up a resumed epoch too, which Lightning does not start again."""
-        ddp_of(trainer).register_comm_hook(None, _keep)
+        ddp_of(trainer).register_comm_hook(None, _keep_own)
         self._find_layers(pl_module)  # a user's module may have made more
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set up the sums for this epoch's batch."""
-        self._lay_out(self._plan.split(trainer.current_epoch))
+        self._set_up_sums(self._plan.split(trainer.current_epoch))
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
     ) -> None:
         """Undo Lightning's division of the loss by the accumulation steps, which rounds.
 
-        The gradient that reaches the undivided loss is n / n: exactly one.
+        The gradient that reaches the undivided loss is n / n: exactly 1.
         """
         steps = trainer.accumulate_grad_batches
-
-        def undivide(slope: Tensor) -> Tensor:
-            return slope * steps
-
-        loss.register_hook(undivide)
+        loss.register_hook(lambda slope: slope * steps)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add a micro-batch's gradients; after the step's last one, set the step's gradients."""
+        """Add a micro-batch's gradients; after the last, set the step's gradients."""
         split, position = self._split, self._position
         index = position.first_example // split.micro_batch - position.step * self._num
         is_last = index == self._indices[self._rank][-1]
-        self._sum.add((index, index + 1), self._leaf())
+        self._sum.add((index, index + 1), self._take_leaf())
         if is_last:
-            self._set(sum_over_ranks(self._sum.take(), self._held, self._rank))
+            self._set_gradients(sum_over_ranks(self._sum.take(), self._held, self._rank))
 
     def state_dict(self) -> dict[str, Any]:
         """What must be the same when a run resumes from a checkpoint."""
@@ -95,15 +91,15 @@ class OrderedSum(Callback):
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._norms = list(ghost_batchnorms(model))
 
-    def _lay_out(self, split: BatchSplit) -> None:
+    def _set_up_sums(self, split: BatchSplit) -> None:
         self._split = split
         self._indices = micro_batch_indices(split, self._bn_span)
         self._num = split.world_size * split.accumulation_steps
         self._held = held_nodes(self._indices)
         self._sum = TreeSum(self._num)
 
-    def _leaf(self) -> list[Tensor]:
-        """Gradients and BatchNorm terms of one micro-batch, which are cleared for the next."""
+    def _take_leaf(self) -> list[Tensor]:
+        """Gradients and BatchNorm terms of a micro-batch, which are cleared for the next."""
         end = (self._position.step + 1) * self._spans
         gradients = [
             torch.zeros_like(weight) if weight.grad is None else weight.grad
@@ -113,7 +109,7 @@ class OrderedSum(Callback):
             weight.grad = None
         return gradients + [norm.take_terms(end) for norm in self._norms]
 
-    def _set(self, sums: list[Tensor]) -> None:
+    def _set_gradients(self, sums: list[Tensor]) -> None:
         gradients, terms = sums[: len(self._weights)], sums[len(self._weights) :]
         foreach_div_(gradients, float(self._num))
         for weight, gradient in zip(self._weights, gradients, strict=True):
@@ -126,7 +122,7 @@ class OrderedSum(Callback):
         return self._split.global_batch // self._bn_span
 
 
-def _keep(state: object, bucket: GradBucket) -> Future[Tensor]:
+def _keep_own(state: object, bucket: GradBucket) -> Future[Tensor]:
     """A communication hook that exchanges nothing: each rank keeps its own gradients."""
     del state
     future: Future[Tensor] = Future()

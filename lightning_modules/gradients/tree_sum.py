@@ -9,22 +9,22 @@ from torch.nn import functional
 
 from sweeper.upstream.torchs import foreach_add_
 
-#: A range of leaves: the first, and the one after the last.
+#: A range of leaves: the first, and the leaf after the last.
 Node = tuple[int, int]
 
 
 class TreeSum:
-    """Adds up lists of tensors in one fixed binary tree, in whatever order they come.
+    """Adds up lists of tensors in a fixed binary tree, in whatever order they come.
 
-    The tree halves the leaves until single ones are left. Only sums that wait for their sibling are
-    kept: of `n` leaves that are added in order, at most ``log2(n) + 1``.
+    The tree halves the leaves until single leaves are left. Only sums that wait for their sibling
+    are kept: of `n` leaves that are added in order, at most ``log2(n) + 1``.
 
     `partial` has the sums so far: just the root once all leaves have been added.
     """
 
     def __init__(self, num_leaves: int) -> None:
         self.partial: dict[Node, list[Tensor]] = {}
-        self._above = _above((0, num_leaves))
+        self._above = _find_parents((0, num_leaves))
 
     def add(self, node: Node, tensors: list[Tensor]) -> None:
         """Add the sum of a node, or of a leaf ``(i, i + 1)``; the tensors may be overwritten."""
@@ -46,8 +46,8 @@ class TreeSum:
 def held_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
     """The sums that each rank is left with when it has added all its leaves, in ascending order.
 
-    One sum each if the number of ranks is a power of two, and all have equally many, consecutive
-    leaves.
+    A single sum each if the number of ranks is a power of two, and all have equally many,
+    consecutive leaves.
     """
     held: list[list[Node]] = []
     for leaves in leaves_of_ranks:
@@ -63,8 +63,8 @@ def sum_over_ranks(
 ) -> list[Tensor]:
     """The root of the tree, bitwise identical on every rank.
 
-    Each rank receives one slice of all ranks' sums, adds it up and sends the result to all: about
-    the traffic of an all-reduce if each rank holds one sum.
+    Each rank receives a slice of all ranks' sums, adds it up and sends the result to all: about
+    the traffic of an all-reduce if each rank holds a single sum.
 
     `partial` are this rank's sums; `held` says which nodes each rank has.
     """
@@ -82,22 +82,22 @@ def sum_over_ranks(
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
     whole = sent.new_empty(len(held) * part)
-    dist.all_gather(list(whole.split(part)), _root(received, held))
+    dist.all_gather(list(whole.split(part)), _sum_received(received, held))
     parts = whole[:size].split([shape.numel() for shape in shapes])
     return [flat.view(shape) for flat, shape in zip(parts, shapes, strict=True)]
 
 
-def _root(received: Tensor, held: Sequence[Sequence[Node]]) -> Tensor:
+def _sum_received(received: Tensor, held: Sequence[Sequence[Node]]) -> Tensor:
     """The sum of what all ranks hold, shape (part,), from shape (ranks, sums, part)."""
     total = TreeSum(max(end for nodes in held for _, end in nodes))
     for nodes, sums in zip(held, received, strict=True):
-        for node, one in zip(nodes, sums, strict=False):  # ranks with fewer sums are padded
-            total.add(node, [one])
+        for node, tensor in zip(nodes, sums, strict=False):  # ranks with fewer sums are padded
+            total.add(node, [tensor])
     ((root,),) = total.partial.values()
     return root
 
 
-def _above(root: Node) -> dict[Node, tuple[Node, Node]]:
+def _find_parents(root: Node) -> dict[Node, tuple[Node, Node]]:
     """Parent and sibling of every node but the root."""
     above: dict[Node, tuple[Node, Node]] = {}
     waiting = [root]

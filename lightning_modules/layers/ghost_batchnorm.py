@@ -52,7 +52,7 @@ class _Spans:
 class GhostBatchNorm(RunLayer):
     """BatchNorm whose statistics are those of `span` consecutive examples of the global batch.
 
-    Known as ghost batch normalisation. Running statistics are those of one process that sees
+    Known as ghost batch normalisation. Running statistics are those of a single process that sees
     the epoch's spans in order: ``running <- (1 - momentum) running + momentum statistics``. Each
     rank sums the terms of its own spans with their final weights; `merge_ranks` adds them up once
     an epoch, so they do not depend on the layout either.
@@ -90,8 +90,15 @@ class GhostBatchNorm(RunLayer):
         counts = state.is_tracking and not is_in_backward()
         if counts:
             self._count(x)
-        if state.together is not None:
-            return self._normalise_together(x, state.together, counts=counts)
+        if (together := state.together) is not None:
+            affine = (self.weight, self.bias, self.eps)
+            normalised, *statistics = normalise_together(x, *affine, together)
+            if counts:
+                for terms, statistic in zip(self._terms(), statistics, strict=True):
+                    terms.mul_(1 - self.momentum)
+                    if together.is_first:  # the others have the same span
+                        terms.add_(statistic, alpha=self.momentum)
+            return normalised
         terms = state.terms if state.is_tracking else None
         if terms is not None and not counts:
             terms = terms.clone()  # discarded; checkpointing needs the same call
@@ -107,7 +114,8 @@ class GhostBatchNorm(RunLayer):
         """
         self._decay_to(end)
         terms = self._terms().flatten().clone()
-        self._forget_terms()
+        self._terms().zero_()
+        self.state.counted = self.state.first = 0
         return terms
 
     def add_terms(self, terms: Tensor, spans: int) -> None:
@@ -134,11 +142,6 @@ class GhostBatchNorm(RunLayer):
         if num_ranks() > 1:
             dist.all_reduce(terms)
         self.add_terms(terms, spans)
-
-    @property
-    def has_terms(self) -> bool:
-        """Whether a span was seen since the last merge."""
-        return self.state.counted > 0
 
     def state_of_terms(self) -> dict[str, Any]:
         """This rank's terms since the last merge, and the span that they are decayed to."""
@@ -197,19 +200,6 @@ class GhostBatchNorm(RunLayer):
         )
         raise ValueError(msg)
 
-    def _forget_terms(self) -> None:
-        self._terms().zero_()
-        self.state.counted = self.state.first = 0
-
-    def _normalise_together(self, x: Tensor, together: SyncGroup, *, counts: bool) -> Tensor:
-        normalised, mean, var = normalise_together(x, self.weight, self.bias, self.eps, together)
-        if counts:
-            for terms, statistic in zip(self._terms(), (mean, var), strict=True):
-                terms.mul_(1 - self.momentum)
-                if together.is_first:  # the others have the same span
-                    terms.add_(statistic, alpha=self.momentum)
-        return normalised
-
     def _normalise(self, x: Tensor, terms: Tensor | None) -> Tensor:
         # not functional.batch_norm, which checks each span's shape again
         mean, var = (None, None) if terms is None else terms
@@ -259,7 +249,7 @@ def _is_batchnorm(layer: nn.Module) -> TypeGuard[PlainBatchNorm]:
 
 
 def _has_activation(kind: type[nn.Module]) -> bool:
-    """Whether it is one of timm's, which apply dropout and an activation after normalising."""
+    """Whether it is a layer of timm's that applies dropout and an activation after normalising."""
     names = {"BatchNormAct2d", "SyncBatchNormAct"}
     return kind.__name__ in names and kind.__module__.startswith("timm.")
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
-from lightning_modules.data.randomness import counter_bits, stream_of
+from lightning_modules.data.randomness import counter_bits, draw_stream
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
 from sweeper.upstream.torchs import is_in_backward
@@ -73,24 +73,20 @@ class KeyedDropout(RunLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as x, whose first dimension is that of the examples; x in evaluation."""
-        p = _probability(self)
+        # timm has another name for the probability that something is dropped
+        p = float(getattr(self, "drop_prob" if hasattr(self, "drop_prob") else "p") or 0.0)
         if not (self.training and p):
             return x
         unit, floor = self.state.unit, self.state.floor
         drawn = x.shape[: unit.value]
-        kept = self._kept(x, drawn, p).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
-        scale = self._scale(p)
+        kept = self._draw_kept(x, drawn, p).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
+        scale = 1.0  # of kept values; a module may change `p` as it trains
+        if p < 1 and getattr(self, "scale_by_keep", True):
+            scale = ((1 - p) * (1 + p * floor**2)) ** (-0.5 if floor else -1.0)
         scaled = torch.where(kept, x, floor) * scale
         return scaled - scale * floor * p if floor else scaled
 
-    def _scale(self, p: float) -> float:
-        """The factor on kept values; a module may change `p` as it trains."""
-        if p >= 1 or not getattr(self, "scale_by_keep", True):
-            return 1.0
-        floor = self.state.floor
-        return ((1 - p) * (1 + p * floor**2)) ** (-0.5 if floor else -1.0)
-
-    def _kept(self, x: Tensor, drawn: torch.Size, p: float) -> Tensor:
+    def _draw_kept(self, x: Tensor, drawn: torch.Size, p: float) -> Tensor:
         state, position = self.state, self.state.position
         if state.unit is Unit.STEP:
             owners, per_owner, first = 1, 1, position.step
@@ -100,13 +96,13 @@ class KeyedDropout(RunLayer):
             _check_examples(x, position.examples)
             owners, first = position.examples, position.first_example
             per_owner = drawn.numel() // owners
-        stream = stream_of(*state.stream, self._call(), position.epoch)
+        stream = draw_stream(*state.stream, self._count_call(), position.epoch)
         words = (per_owner + 1) // 2  # of 64 bits, for two draws each
         bits = counter_bits(stream, first * words, owners * words, x.device)
         draws = bits.view(torch.int32).view(owners, 2 * words)[:, :per_owner]
         return draws >= min(round(p * 2**32) - 2**31, 2**31 - 1)
 
-    def _call(self) -> int:
+    def _count_call(self) -> int:
         """How often the layer has been called in the passes over this micro-batch."""
         if is_in_backward():
             msg = (
@@ -120,12 +116,6 @@ class KeyedDropout(RunLayer):
             state.seen, state.calls = state.position.moves, 0
         state.calls += 1
         return state.calls
-
-
-def _probability(layer: nn.Module) -> float:
-    """The probability that a layer drops something; timm has another name for it."""
-    p = getattr(layer, "drop_prob" if hasattr(layer, "drop_prob") else "p")
-    return float(p or 0.0)
 
 
 def key_dropout(

@@ -7,7 +7,7 @@ from torch import nn
 
 
 class StepPosition:
-    """Moved on before each training pass; shared by the layers of one model and by their copies.
+    """Moved on before each training pass; shared by the layers of a model and by their copies.
 
     Epoch and step of the epoch are 0-based. `first_example` is the micro-batch's place in the
     epoch's order, in which its `examples` are consecutive, and `step_start` that of its step's

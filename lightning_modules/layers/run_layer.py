@@ -51,7 +51,7 @@ class RunLayer(nn.Module):
 def change_class(
     layer: nn.Module, mixin: type[RunLayer], state: Any, base: type[nn.Module] | None = None
 ) -> None:
-    """Make a layer one of the run's, in place.
+    """Make a layer the run's, in place.
 
     Args:
         layer: of torch's or a library's class.
@@ -60,12 +60,12 @@ def change_class(
         base: the class to derive from, if not the layer's own.
     """
     plain = type(layer)
-    object.__setattr__(layer, "__class__", _subclass(mixin, plain, base or plain))
+    object.__setattr__(layer, "__class__", _make_subclass(mixin, plain, base or plain))
     layer.__dict__["state"] = state
 
 
 @cache
-def _subclass(mixin: type[RunLayer], plain: type[nn.Module], base: type[nn.Module]) -> type:
+def _make_subclass(mixin: type[RunLayer], plain: type[nn.Module], base: type[nn.Module]) -> type:
     name = f"{mixin.__name__}_{plain.__name__}"
     return type(name, (mixin, base), {"plain_class": plain, "__module__": mixin.__module__})
 

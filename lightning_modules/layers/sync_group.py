@@ -14,7 +14,7 @@ from sweeper.spec.batch import BatchSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """Ranks whose micro-batches form one span, in the step's order; the first has its start."""
+    """Ranks whose micro-batches form a span, in the step's order; the first has its start."""
 
     group: Any
     count: int
@@ -22,7 +22,7 @@ class SyncGroup:
 
 
 def sync_group(split: BatchSplit, *, bn_span: int, rank: int) -> SyncGroup | None:
-    """The ranks that this one normalises with; None if a micro-batch holds whole spans.
+    """The ranks that this rank normalises with; None if a micro-batch holds whole spans.
 
     A collective call, which all ranks make.
     """
@@ -63,8 +63,8 @@ class _NormaliseTogether(torch.autograd.Function):
         ranks: SyncGroup,
     ) -> tuple[Tensor, Tensor, Tensor]:
         num = x.numel() // x.shape[1] * ranks.count
-        var, mean = torch.var_mean(_wide(x), dim=_all_but_channels(x), correction=0)
-        means, variances = _gathered(torch.stack([mean, var]), ranks).unbind(1)
+        var, mean = torch.var_mean(_widen(x), dim=[0, *range(2, x.ndim)], correction=0)
+        means, variances = _gather(torch.stack([mean, var]), ranks).unbind(1)
         mean = means.mean(0)
         var = variances.mean(0) + (means - mean).square().mean(0)
         ctx.save_for_backward(x, weight, mean, (var + eps).rsqrt())
@@ -80,11 +80,11 @@ class _NormaliseTogether(torch.autograd.Function):
         ctx: Any, *slopes: Tensor
     ) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse_std = ctx.saved_tensors
-        slope = _wide(slopes[0])
-        standard = (_wide(x) - _per_channel(mean, x)) * _per_channel(inverse_std, x)
-        axes = _all_but_channels(x)
+        slope = _widen(slopes[0])
+        standard = (_widen(x) - _per_channel(mean, x)) * _per_channel(inverse_std, x)
+        axes = [0, *range(2, x.ndim)]  # all but channels
         sums = torch.stack([slope.sum(axes), (slope * standard).sum(axes)])
-        of_span = _gathered(sums, ctx.ranks).sum(0) / ctx.num
+        of_span = _gather(sums, ctx.ranks).sum(0) / ctx.num
         slope = slope - _per_channel(of_span[0], x) - standard * _per_channel(of_span[1], x)
         scale = inverse_std if weight is None else inverse_std * weight
         return (
@@ -96,20 +96,16 @@ class _NormaliseTogether(torch.autograd.Function):
         )
 
 
-def _gathered(tensor: Tensor, ranks: SyncGroup) -> Tensor:
+def _gather(tensor: Tensor, ranks: SyncGroup) -> Tensor:
     """The tensors of all ranks of the span, stacked in their order."""
     gathered = tensor.new_empty(ranks.count, *tensor.shape)
     dist.all_gather(list(gathered), tensor, group=ranks.group)
     return gathered
 
 
-def _wide(x: Tensor) -> Tensor:
+def _widen(x: Tensor) -> Tensor:
     """At least float32."""
     return x if x.dtype in {torch.float32, torch.float64} else x.float()
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [0, *range(2, x.ndim)]
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:

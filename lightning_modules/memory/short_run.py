@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytorch_lightning as pl
 import torch.distributed as dist
 
-from lightning_modules.modules.item_findings import text_of
+from lightning_modules.modules.item_findings import describe_error
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig
@@ -76,7 +76,7 @@ def short_spec(
     if comm_hook["name"] == "hierarchical":
         comm_hook = {"name": "all_reduce", "nccl_algo": None}
     for key, value in {"start_step": 2, "start_epoch": 1, "workers": 1}.items():
-        if key in comm_hook:  # on one rank, without the steps of plain all-reduce at the start
+        if key in comm_hook:  # on a single rank, without the steps of plain all-reduce at the start
             comm_hook[key] = value
     spec = run_spec(
         config.with_changes(
@@ -123,7 +123,7 @@ def train_short_run(spec: RunSpec, fit: _Fit) -> dict[str, Any]:
         return train(spec, context)
 
 
-def why_failed(config: RunConfig) -> str:
+def find_error(config: RunConfig) -> str:
     """The error that a few steps and an evaluation end with; empty if they raise none."""
     if has_exchange(config.comm_hook, 1, reproducible=bool(config.reproducible)):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -133,7 +133,7 @@ def why_failed(config: RunConfig) -> str:
         return with_short_run(config, gradient_span(config) or least, _find_failure)
     except Exception as error:  # noqa: BLE001  whatever the user's code raises
         traceback.print_exc()
-        return text_of(error)
+        return describe_error(error)
 
 
 def _find_failure(spec: RunSpec) -> str:

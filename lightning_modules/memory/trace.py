@@ -1,15 +1,18 @@
 """The memory of a few steps by class, with fake tensors, which compute nothing, if possible."""
 
 import traceback
-from collections.abc import Callable, Iterator
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.memory.short_run import (
     check_accumulation,
@@ -17,16 +20,25 @@ from lightning_modules.memory.short_run import (
     train_short_run,
     with_short_run,
 )
-from lightning_modules.memory.tensors import TensorMemory
-from lightning_modules.process.memory import peak_of_process_gib
+from lightning_modules.process.device import peak_of_process_gib
 from lightning_modules.run_class import run_class
 from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
-from sweeper.spec.run_memory import MemoryTrace
+from sweeper.spec.run_memory import (
+    ACTIVATIONS,
+    CLASSES,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+    TEMPORARIES,
+    MemoryTrace,
+)
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.upstream.torchs import (
     FakeAnswers,
+    TorchDispatchMode,
     fake_tensor_mode,
+    is_in_backward,
     make_fake,
     tree_leaves,
     tree_map,
@@ -38,7 +50,7 @@ _GIB = 2**30
 def memory_trace(config: RunConfig) -> MemoryTrace:
     """What the memory of a run consists of, for any micro-batch.
 
-    Two micro-batches are traced, or the single one that a method prescribes.
+    Two micro-batches are traced, or the single size that a method prescribes.
     """
     torch.set_num_threads(config.threads)
     spec, why_not = run_spec(config), ""
@@ -55,13 +67,13 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
                 )
             except Exception as error:  # noqa: BLE001  whatever the module does with fake tensors
                 traceback.print_exc()
-                raised = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-                why_not = f"first steps on a CPU raised {raised}, and those of the run may too"
+                error_text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+                why_not = f"first steps on a CPU raised {error_text}, and those of the run may too"
             else:
                 break
     if not fits:
         return MemoryTrace(why_not=why_not)
-    first = next(iter(fits.values()))  # later ones also hold what earlier ones left behind
+    first = next(iter(fits.values()))  # later fits also hold what earlier fits left behind
     return MemoryTrace(
         classes={micro_batch: fit.memory.peak for micro_batch, fit in fits.items()},
         sizes=first.memory.sizes,
@@ -94,14 +106,14 @@ class _StopAfterLastStep(Callback):
 
 
 class _TracedFit:
-    """Calls `Trainer.fit` on one micro-batch again and again, and counts the memory.
+    """Calls `Trainer.fit` on a micro-batch again and again, and counts the memory.
 
     Attributes:
         held_gib: what the process held besides its tensors [GiB].
         memory: of the tensors.
     """
 
-    memory: TensorMemory
+    memory: "TensorMemory"
 
     def __init__(self, *, is_fake: bool) -> None:
         self._is_fake, self.held_gib = is_fake, 0.0
@@ -129,13 +141,9 @@ class _TracedFit:
             self.memory = TensorMemory(module)
             repeated = _RepeatedBatch(batch, num, self.memory.begin)
             if data:
-
-                def give_repeated(_: Any) -> _RepeatedBatch:
-                    return repeated
-
-                for name in ("prepare_data", "setup"):
-                    run_class(data).wrap(name, _do_nothing)
-                run_class(data).wrap("train_dataloader", give_repeated)
+                for name in ("prepare_data", "setup"):  # the data are set up already
+                    run_class(data).wrap(name, _returning(None))
+                run_class(data).wrap("train_dataloader", _returning(repeated))
                 loaders = {"datamodule": data}
             else:
                 loaders = {"train_dataloaders": repeated}
@@ -147,7 +155,7 @@ class _TracedFit:
 
 
 class _RepeatedBatch:
-    """One micro-batch again and again, each time in newly allocated memory."""
+    """A micro-batch again and again, each time in newly allocated memory."""
 
     def __init__(self, batch: Any, num: int, begin: Callable[[], None]) -> None:
         self._batch, self._num, self._begin = batch, num, begin
@@ -163,25 +171,120 @@ class _RepeatedBatch:
 
 def _make_fake(module: pl.LightningModule) -> Any:
     """Make a module's tensors fake, in place; later conversions of it change nothing."""
-
-    def keep_module(*_: Any, **__: Any) -> pl.LightningModule:
-        return module
-
     mode = fake_tensor_mode()
     make_fake(module, mode)
     for conversion in ("to", "double", "cpu"):
-        run_class(module).wrap(conversion, keep_module)
+        run_class(module).wrap(conversion, _returning(module))
     return mode
 
 
-def _do_nothing(*_: Any, **__: Any) -> None:
-    """Stands for hooks of data that are set up already."""
+def _returning(value: Any) -> Callable[..., Any]:
+    """In place of a method: returns a value, and does nothing."""
+    return lambda *_, **__: value  # pyright: ignore[reportUnknownLambdaType]
 
 
 def _map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """A batch with a function applied to each of its tensors."""
+    return tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, batch)
 
-    def map_leaf(leaf: Any) -> Any:
-        return function(leaf) if isinstance(leaf, Tensor) else leaf
 
-    return tree_map(map_leaf, batch)
+class TensorMemory(TorchDispatchMode):
+    """Counts the storages that are alive while it is entered, and records their peak.
+
+    Tensors made by a forward pass with gradients enabled are activations; those made by the
+    backward pass and the optimizer are temporaries. A parameter's ``.grad`` is a gradient. What
+    outlives a step is optimizer state, even if a callback keeps it, such as an average of the
+    weights. torch's own MemTracker, on which this is modelled, refuses a module that is called
+    twice, as in accumulation.
+
+    Args:
+        module: whose parameters and buffers are there from the start.
+
+    Attributes:
+        peak: bytes by class at the moment of the largest total, after the first step, in which the
+            optimizer's state is made.
+        sizes: sizes of the activations and temporaries at that moment, with the number of each
+            [bytes].
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.peak, self.sizes = dict.fromkeys(CLASSES, 0), Counter[int]()
+        self._now = dict.fromkeys(CLASSES, 0)
+        self._living: dict[int, tuple[str, int]] = {}  # class and bytes, by id of a storage
+        self._module, self._was_in_backward = module, False
+        self._is_first_step = True
+        self._add([*module.parameters(), *module.buffers()], PARAMETERS)
+
+    def __enter__(self) -> Self:
+        self._hook = register_optimizer_step_post_hook(self._after_step)
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self._hook.remove()
+        super().__exit__(*raised)
+
+    def begin(self) -> None:
+        """Training begins: what is alive by now, other than parameters, will outlive it."""
+        self._keep({ACTIVATIONS, TEMPORARIES})
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        in_backward = is_in_backward()
+        if self._was_in_backward and not in_backward:
+            self._find_gradients()
+        self._was_in_backward = in_backward
+        outputs = func(*args, **(kwargs or {}))
+        is_activation = torch.is_grad_enabled() and not in_backward
+        self._add(tree_leaves(outputs), ACTIVATIONS if is_activation else TEMPORARIES)
+        return outputs
+
+    def _after_step(self, *_: Any) -> None:
+        self._keep({TEMPORARIES})
+        if self._is_first_step:
+            self._is_first_step = False
+            self._record_peak()
+
+    def _add(self, tensors: Iterable[Any], kind: str) -> None:
+        for tensor in tensors:
+            if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                storage = tensor.untyped_storage()
+                if id(storage) not in self._living:
+                    self._living[id(storage)] = (kind, storage.nbytes())
+                    self._now[kind] += storage.nbytes()
+                    weakref.finalize(storage, self._drop, id(storage))
+                    if sum(self._now.values()) >= sum(self.peak.values()):
+                        self._record_peak()
+
+    def _record_peak(self) -> None:
+        self.peak = dict(self._now)
+        passing = {ACTIVATIONS, TEMPORARIES}
+        self.sizes = Counter(size for kind, size in self._living.values() if kind in passing)
+
+    def _drop(self, storage: int) -> None:
+        kind, size = self._living.pop(storage)
+        self._now[kind] -= size
+
+    def _move(self, storage: int, kind: str) -> None:
+        before, size = self._living[storage]
+        self._living[storage] = (kind, size)
+        self._now[before] -= size
+        self._now[kind] += size
+
+    def _keep(self, kinds: set[str]) -> None:
+        """What is alive of these classes outlives a step: it is optimizer state."""
+        for storage, (kind, _) in list(self._living.items()):
+            if kind in kinds:
+                self._move(storage, OPTIMIZER_STATE)
+
+    def _find_gradients(self) -> None:
+        for parameter in self._module.parameters():
+            if parameter.grad is not None and parameter.grad.layout == torch.strided:
+                storage = id(parameter.grad.untyped_storage())
+                if storage in self._living:
+                    self._move(storage, GRADIENTS)

@@ -34,7 +34,9 @@ def torchvision_model(
         ValueError: if there is no such model, or it does not fit the images.
     """
     if name not in list_models():
-        msg = f"model.name must be a model of torchvision; got model.name={name!r}.{_hint(name)}"
+        close = difflib.get_close_matches(name, list_models(), n=1)
+        hint = f" Did you mean model.name={close[0]}?" if close else ""
+        msg = f"model.name must be a model of torchvision; got model.name={name!r}.{hint}"
         raise ValueError(msg)
     channels, height, _ = input_shape
     image_size = {"image_size": height} if name.startswith("vit_") else {}
@@ -76,11 +78,6 @@ def timm_model(
     return timm.create_model(name, num_classes=num_classes, in_chans=input_shape[0], **settings)
 
 
-def _hint(name: str) -> str:
-    close = difflib.get_close_matches(name, list_models(), n=1)
-    return f" Did you mean model.name={close[0]}?" if close else ""
-
-
 def _begin_small(model: nn.Module, channels: int, name: str) -> None:
     """Keep a small image's resolution: 3x3 convolution of stride 1, no pooling."""
     resnet = _resnet(model, name, "model.stem=small")
@@ -91,7 +88,7 @@ def _begin_small(model: nn.Module, channels: int, name: str) -> None:
 
 
 def _take_channels(model: nn.Module, channels: int) -> None:
-    """Replace the first convolution by one that takes this many channels."""
+    """Replace the first convolution, so that it takes this many channels."""
     path, first = next((p, m) for p, m in model.named_modules() if isinstance(m, nn.Conv2d))
     parent, _, attribute = path.rpartition(".")
     taken: Any = nn.Conv2d(

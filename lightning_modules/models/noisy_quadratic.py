@@ -56,7 +56,7 @@ class NoisyQuadratic(nn.Module):
 def curvatures_and_noise(
     num_weights: int, *, decay: float, noise_scale: float
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The ``h_i``, and the variances ``c_i`` of one example's gradient, of `NoisyQuadratic`."""
+    """The ``h_i``, and the variances ``c_i`` of an example's gradient, of `NoisyQuadratic`."""
     curvatures = np.arange(1, num_weights + 1, dtype=np.float64) ** -decay
     gradient_curvature = (curvatures**3).sum()  # g' H g with g = H w, w = 1
     scale = noise_scale * gradient_curvature / (curvatures**2).sum()  # tr(H C) = s tr(H^2)

@@ -1,14 +1,15 @@
 """The LightningModule: a classifier of any model; callbacks decide how it trains."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from lightning_modules.layers.zero_init import zero_last_norms
-from lightning_modules.modules.loss import score
-from lightning_modules.process.transfer import copy_async
+from lightning_modules.process.device import copy_async
 
 
 class Classifier(pl.LightningModule):
@@ -55,7 +56,7 @@ class Classifier(pl.LightningModule):
         return copy_async(batch[0], device), copy_async(batch[1], device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
-        """Mean loss of one micro-batch, and the sums of its metrics."""
+        """Mean loss of a micro-batch, and the sums of its metrics."""
         del batch_idx
         loss, right = self._score(batch, label_smoothing=self._label_smoothing)
         return {"loss": loss, "sums": _sums(loss, right, len(batch[1]))}
@@ -68,14 +69,76 @@ class Classifier(pl.LightningModule):
     def _score(
         self, batch: tuple[Tensor, Tensor], *, label_smoothing: float = 0.0
     ) -> tuple[Tensor, Tensor]:
-        outputs = self.model(_in_memory_format(batch[0]))
-        return score(self.model, outputs, batch[1], label_smoothing=label_smoothing)
+        inputs = batch[0]
+        if inputs.ndim == 4:  # images, in the memory format of the model's weights
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return score(self.model, self.model(inputs), batch[1], label_smoothing=label_smoothing)
 
 
 def _sums(loss: Tensor, right: Tensor, examples: int) -> dict[str, Tensor]:
     return {"loss": loss.detach() * examples, "accuracy": right}
 
 
-def _in_memory_format(inputs: Tensor) -> Tensor:
-    """Images in channels-last format, like the model's weights; other inputs unchanged."""
-    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
+#: From outputs and labels: the mean loss over examples, and the number of correct predictions.
+Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def score(
+    model: nn.Module, outputs: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Loss [nats per example] and number of correct predictions [examples] of a micro-batch.
+
+    The model's own `score` if there is any, else cross-entropy. An example may be a sequence: its
+    loss and its accuracy are means over its positions. All sequences are equally long, so the mean
+    over all positions is the mean over examples.
+
+    Outputs are logits, shape (n, classes) for labels of shape (n,), or (n, length, classes) for
+    sequences, (n, length). Label smoothing is the fraction of the target spread over all classes.
+
+    Raises:
+        ValueError: if label smoothing is set for a model with its own loss.
+    """
+    own: Score | None = getattr(model, "score", None)  # isinstance of a protocol would be slower
+    if own is not None:
+        if label_smoothing:
+            msg = (
+                "label_smoothing must be 0 with a model that has its own loss; "
+                f"got {label_smoothing=}. Remove it, or use another model."
+            )
+            raise ValueError(msg)
+        return own(outputs, labels)
+    loss = functional.cross_entropy(
+        outputs.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing
+    )
+    right = (outputs.argmax(dim=-1) == labels).sum()
+    return loss, right if labels.ndim == 1 else right * len(labels) / labels.numel()
+
+
+def zero_last_norms(model: nn.Module) -> None:
+    """Set the scale of the last norm of every residual block to zero, in place.
+
+    Blocks are torchvision's, and all modules with a method `zero_init_last`, such as timm's.
+
+    Source:
+        Goyal et al. 2017, arXiv:1706.02677, section 5.1.
+
+    Raises:
+        ValueError: if the model has no such block.
+    """
+    found = False
+    for module in model.modules():
+        if isinstance(module, Bottleneck | BasicBlock):
+            last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
+            nn.init.zeros_(last.weight)  # pyright: ignore[reportArgumentType]
+        elif callable(zero := getattr(module, "zero_init_last", None)):
+            zero()
+        else:
+            continue
+        found = True
+    if not found:
+        msg = (
+            "zero_init_last_norm needs a model with residual blocks; "
+            f"got {type(model).__name__}. Remove zero_init_last_norm, or give the blocks a method "
+            "zero_init_last."
+        )
+        raise ValueError(msg)

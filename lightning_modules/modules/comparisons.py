@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_modules.data.examples import parts_of
+from lightning_modules.data.batch_counts import parts_of
 
 
 def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:
@@ -33,7 +33,7 @@ def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, known: Collection[Any]) -> None:
         super().__init__(file)
-        self._known = {id(one) for one in known}
+        self._known = set(map(id, known))
 
     def persistent_id(self, obj: Any) -> str | None:
         """Leave out the content of known objects, and of what belongs to the Trainer."""
@@ -41,7 +41,7 @@ class _Pickler(pickle.Pickler):
         return "known" if is_known or isinstance(obj, _OF_TRAINER) else None
 
     def reducer_override(self, obj: Any) -> Any:
-        """Tensors by their values, since they may be views of much larger ones."""
+        """Tensors by their values, since they may be views of much larger tensors."""
         if isinstance(obj, torch.Generator):
             return bytes, (obj.get_state().numpy().tobytes(),)
         if isinstance(obj, Tensor) and obj.layout is torch.strided:
@@ -67,13 +67,17 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
     inside = [*module.modules(), *module.parameters(), *module.buffers()]
     plain = {*vars(pl.LightningModule())}  # those of Lightning's and torch's own
     saved = module.state_dict()
-    unsaved = {name: fingerprint(one) for name, one in tensors_of(module) if name not in saved}
+    unsaved = {name: fingerprint(t) for name, t in named_tensors(module) if name not in saved}
     return unsaved | {
         f"{name}.{key}" if name else key: fingerprint(value, inside)
         for name, layer in module.named_modules()
         if not isinstance(layer, skipped)
-        for key, value in {**_of_class(layer), **vars(layer)}.items()
-        if key not in plain and not _is_derived(layer, key, value)
+        for key, value in {**_class_attributes(layer), **vars(layer)}.items()
+        if key not in plain
+        and not (
+            isinstance(value, Tensor)
+            and any(name.startswith(f"{key}_") for name, _ in layer.named_parameters(recurse=False))
+        )
     }
 
 
@@ -84,7 +88,7 @@ _LIBRARIES = {
 }  # fmt: skip
 
 
-def _of_class(layer: nn.Module) -> dict[str, Any]:
+def _class_attributes(layer: nn.Module) -> dict[str, Any]:
     """What the classes of a user's layer hold, such as a generator, without their methods."""
     return {
         key: value
@@ -95,39 +99,34 @@ def _of_class(layer: nn.Module) -> dict[str, Any]:
     }
 
 
-def _is_derived(layer: nn.Module, key: str, value: Any) -> bool:
-    names = (name for name, _ in layer.named_parameters(recurse=False))
-    return isinstance(value, Tensor) and any(name.startswith(f"{key}_") for name in names)
-
-
-def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers, by name."""
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
-def copied(module: nn.Module) -> dict[str, Tensor]:
+def clone_tensors(module: nn.Module) -> dict[str, Tensor]:
     """Copies of parameters and buffers, by name."""
-    return {name: one.detach().clone() for name, one in tensors_of(module)}
+    return {name: tensor.detach().clone() for name, tensor in named_tensors(module)}
 
 
-def stirred(
+def changed_tensors(
     module: nn.Module, before: Mapping[str, Tensor], *, besides: tuple[type[nn.Module], ...]
 ) -> list[str]:
     """Names of floating-point parameters and buffers that have changed.
 
     Args:
         module: the module that has them.
-        before: what `copied` returned.
+        before: what `clone_tensors` returned.
         besides: kinds of layers whose buffers are left out.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, besides)]
     known = {id(buffer) for layer in layers for buffer in layer.buffers()}
     return [
         name
-        for name, one in tensors_of(module)
-        if one.is_floating_point() and id(one) not in known
-        if name in before and not torch.equal(one, before[name])
+        for name, tensor in named_tensors(module)
+        if tensor.is_floating_point() and id(tensor) not in known
+        if name in before and not torch.equal(tensor, before[name])
     ]
 
 
@@ -143,48 +142,37 @@ def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool | None
         size: examples of the larger batch [examples].
     """
     if isinstance(many, PackedSequence) and isinstance(alone, PackedSequence):
-        many, alone = (pad_packed_sequence(one, batch_first=True) for one in (many, alone))
+        many, alone = (pad_packed_sequence(x, batch_first=True) for x in (many, alone))
     if _has_entries(many, size) and _has_entries(alone, 1):
-        return _same(many[index], alone[0])
+        return _is_same(many[index], alone[0])
     if isinstance(many, Mapping) and isinstance(alone, Mapping):
         pairs = [(many[key], alone[key]) for key in many if key in alone]
     else:
         pairs = list(zip(parts_of(many), parts_of(alone), strict=False))
     found = [example_in_both(*pair, index, size) for pair in pairs]
-    known = [one for one in found if one is not None]
+    known = [is_same for is_same in found if is_same is not None]
     return all(known) if known else None
 
 
 def _has_entries(part: Any, size: int) -> bool:
     """Whether a part of a batch has an entry for each example."""
-    is_batch = bool(part.ndim) if isinstance(part, Tensor) else _is_list(part)
-    return is_batch and len(part) == size
+    if isinstance(part, Tensor):
+        return part.ndim > 0 and len(part) == size
+    return isinstance(part, Sequence) and not isinstance(part, str | bytes) and len(part) == size
 
 
-def _is_list(part: Any) -> bool:
-    return isinstance(part, Sequence) and not isinstance(part, str | bytes)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return _same_but_for_padding(one, other)
-    return fingerprint(one) == fingerprint(other)
-
-
-def _same_but_for_padding(one: Tensor, other: Tensor) -> bool:
-    """Equal where both have values, aligned at their start or at their end."""
-    if one.ndim != other.ndim:
+def _is_same(a: Any, b: Any) -> bool:
+    """Equal, with NaN equal to NaN; of tensors, where both have values, aligned at either end."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return fingerprint(a) == fingerprint(b)
+    if a.ndim != b.ndim:
         return False
-    sizes = list(map(min, one.shape, other.shape))
+    sizes = list(map(min, a.shape, b.shape))
     at_begin = tuple(slice(size) for size in sizes)
-    return _equal(one[at_begin], other[at_begin]) or _equal(
-        *(
-            t[tuple(slice(n - size, n) for size, n in zip(sizes, t.shape, strict=True))]
-            for t in (one, other)
-        )
+    ends = [
+        tensor[tuple(slice(n - size, n) for size, n in zip(sizes, tensor.shape, strict=True))]
+        for tensor in (a, b)
+    ]
+    return fingerprint(a[at_begin]) == fingerprint(b[at_begin]) or (
+        fingerprint(ends[0]) == fingerprint(ends[1])
     )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """Equal, with NaN equal to NaN."""
-    return fingerprint(one) == fingerprint(other)

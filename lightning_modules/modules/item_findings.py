@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DataLoader
 
-from lightning_modules.data.generators import generator_states, kept_generators, seed_generators
-from lightning_modules.data.own_loaders import batch_of
+from lightning_modules.data.own_loaders import make_batch
+from lightning_modules.data.randomness import generator_states, keep_generators, seed_generators
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
 from sweeper.spec.guarantee_names import KEYED_ITEMS, SEPARATE_ITEMS
 
@@ -28,40 +28,42 @@ class Finding:
     """Whether something holds, None if that could not be found out; why, and what to do."""
 
     holds: bool | None
-    said: str
+    message: str
     do: str = ""
 
 
-def of_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
+def check_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
     """Whether items are keyed and separate, by the guarantees' names."""
 
-    def one(index: int) -> tuple[bytes | None, bool]:
+    def fetch(index: int) -> tuple[bytes | None, bool]:
         seed_generators(0, 0, index)
         before = generator_states()
         return fingerprint(loader.dataset[index]), generator_states() != before
 
     try:
-        with kept_generators():
-            twice = [[one(index) for index in order] for _ in range(2)]
+        with keep_generators():
+            twice = [[fetch(index) for index in order] for _ in range(2)]
         (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
         if None in first:
-            nothing = Finding(holds=None, said="not determined: the items cannot be compared")
+            nothing = Finding(holds=None, message="not determined: the items cannot be compared")
             return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), nothing)
         if first != second:
             return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
         keyed = _KEPT if all(drew) and not any(drew_again) else _KEYED
         keys = [(0, index) for index in order]
-        many = batch_of(loader.dataset, loader.collate_fn, keys)
-        alone = [batch_of(loader.dataset, loader.collate_fn, [key]) for key in keys]
+        many = make_batch(loader.dataset, loader.collate_fn, keys)
+        alone = [make_batch(loader.dataset, loader.collate_fn, [key]) for key in keys]
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
-        return dict.fromkeys((KEYED_ITEMS, SEPARATE_ITEMS), raised("loading an example", error))
+        return dict.fromkeys(
+            (KEYED_ITEMS, SEPARATE_ITEMS), unknown_after("loading an example", error)
+        )
     same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
     separate = _NOT_COMPARED if None in same else MIXED if False in same else _SEPARATE
     return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
 
 
-def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
-    """The finding for iterable data whose passes under one key differ; empty if they do not."""
+def check_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
+    """The finding for iterable data whose passes differ under the same key; empty if not."""
     dataset: Any = loader.dataset
 
     def begin() -> list[bytes | None]:
@@ -71,68 +73,69 @@ def of_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
         return [fingerprint(item) for item in islice(iter(dataset), ITEMS)]
 
     try:
-        with kept_generators():
+        with keep_generators():
             repeats = begin() == begin()
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
-        return {KEYED_ITEMS: asdict(raised("loading an example", error))}
+        return {KEYED_ITEMS: asdict(unknown_after("loading an example", error))}
     return {} if repeats else {KEYED_ITEMS: asdict(_OTHER_PASSES)}
 
 
-def of_order(order: npt.ArrayLike, other: npt.ArrayLike) -> dict[str, dict[str, Any]]:
+def check_order(order: npt.ArrayLike, other: npt.ArrayLike) -> dict[str, dict[str, Any]]:
     """The finding for data that come in another order in batches of another size."""
     return {} if np.array_equal(order, other) else {SEPARATE_ITEMS: asdict(_OTHER_ORDER)}
 
 
-def raised(what: str, error: Exception) -> Finding:
+def unknown_after(what: str, error: Exception) -> Finding:
     """The finding for an error that the user's code raised."""
-    said = f"not determined: {what} on a CPU raised {text_of(error)}"
-    return Finding(holds=None, said=said, do="Training may fail too.")
+    message = f"not determined: {what} on a CPU raised {describe_error(error)}"
+    return Finding(holds=None, message=message, do="Training may fail too.")
 
 
-def text_of(error: BaseException) -> str:
-    """The text of an error, on one line, with the user's line that raised it."""
+def describe_error(error: BaseException) -> str:
+    """The text of an error, on a single line, with the user's line that raised it."""
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
     return f"{text.rstrip('.')}, in {own[-1].filename}, line {own[-1].lineno}" if own else text
 
 
-_KEYED = Finding(holds=True, said="an item read twice for the same epoch and index is the same")
+_KEYED = Finding(holds=True, message="an item read twice for the same epoch and index is the same")
 _OWN_GENERATORS = Finding(
     holds=False,
-    said="an item read twice for the same epoch and index differs: resumed runs and other layouts "
-    "see different data",
+    message="an item read twice for the same epoch and index differs: resumed runs and other "
+    "layouts see different data",
     do="Draw from torch's, Python's or NumPy's global generators in the data set, not its own.",
 )
 _OTHER_PASSES = Finding(
     holds=False,
-    said="two passes for the same epoch begin with different items: other runs, and a run that "
+    message="two passes for the same epoch begin with different items: other runs, and a run that "
     "resumes, see different data",
     do="Draw from torch's, Python's or NumPy's global generators in the data set, and follow "
     "set_epoch instead of counting passes.",
 )
 _KEPT = Finding(
     holds=False,
-    said="an item draws at random only when it is read first: resumed runs and other ranks, which "
-    "have not cached it, draw a different one",
+    message="an item draws at random only when it is read first: resumed runs and other ranks, "
+    "which have not cached it, draw another",
     do="Cache only what is the same each time, or draw all of it in setup.",
 )
-_ITEMS_DIFFER = Finding(
-    holds=None, said="not determined: the items differ from one read to the next"
-)
+_ITEMS_DIFFER = Finding(holds=None, message="not determined: the items differ from read to read")
 _NOT_COMPARED = Finding(
-    holds=None, said="not determined: no part of a batch has an entry for each example"
+    holds=None, message="not determined: no part of a batch has an entry for each example"
 )
-_SEPARATE = Finding(holds=True, said="an example is the same whatever else is in its micro-batch")
+_SEPARATE = Finding(
+    holds=True, message="an example is the same whatever else is in its micro-batch"
+)
 _OTHER_ORDER = Finding(
     holds=False,
-    said="the batch sampler gives the examples in another order with another micro-batch, which it "
-    "was created with",
-    do="Create it with a number of its own, or compare runs of one micro_batch.",
+    message="the batch sampler gives the examples in another order with another micro-batch, which "
+    "it was created with",
+    do="Create it with a number of its own, or compare only runs with the same micro_batch.",
 )
 MIXED = Finding(
     holds=False,
-    said="an example depends on its neighbours in the micro-batch, so on micro_batch and devices",
+    message="an example depends on its neighbours in the micro-batch, so on micro_batch and "
+    "devices",
     do="Augment in the data set instead of the collate function, or compare only runs with the "
     "same layout.",
 )

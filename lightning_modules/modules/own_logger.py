@@ -32,15 +32,7 @@ class OwnLogger(DummyLogger):
         self._folder.mkdir(parents=True, exist_ok=True)
         return str(self._folder)
 
-    @property
-    def log_dir(self) -> str:
-        """The same."""
-        return self.save_dir
-
-    @property
-    def root_dir(self) -> str:
-        """The same."""
-        return self.save_dir
+    log_dir = root_dir = save_dir
 
 
 class _Nothing:

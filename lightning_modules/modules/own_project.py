@@ -7,20 +7,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytorch_lightning as pl
+import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from lightning_modules.data.counted_loaders import examples_of, is_iterable
-from lightning_modules.data.generators import seed_everything
-from lightning_modules.data.item_counts import item_count
-from lightning_modules.data.items import Items
+from lightning_modules.data.batch_counts import item_count
+from lightning_modules.data.batches import Data
+from lightning_modules.data.counted_loaders import count_data, is_iterable
 from lightning_modules.data.own_loaders import OwnExamples
-from lightning_modules.modules.guarantees import EXAMPLES, findings, seeds_apply
-from lightning_modules.modules.item_findings import of_order, of_passes
+from lightning_modules.data.randomness import seed_everything
+from lightning_modules.modules.item_findings import check_order, check_passes
+from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
@@ -45,7 +46,7 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
     group = component.group if isinstance(component, Component) else dict(component)
     target = group["_target_"]
     parameters = inspect.signature(import_callable(target, "_target_")).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     group |= {key: more[key] for key in more if key in parameters and key not in group}
     if "num_train_examples" not in parameters and not takes_all:
         group.pop("num_train_examples", None)  # stated for the plan
@@ -133,7 +134,7 @@ def build_module(component: Component | Mapping[str, Any]) -> pl.LightningModule
 
 
 def _check_no_loader(module: pl.LightningModule, data: str) -> None:
-    """Refuse a module with its own loader where it would be trained on one of our data sets.
+    """Refuse a module with its own loader where it would be trained on a data set of ours.
 
     Raises:
         ValueError: if it has a loader.
@@ -157,8 +158,8 @@ def _check_sizes(module: pl.LightningModule) -> None:
     if lazy:
         msg = (
             f"every layer must have its weights when training begins; got {lazy[0]} of a lazy "
-            "layer, which has seen no batch. Pass one through it in __init__, configure_model or "
-            "setup, or give its sizes."
+            "layer, which has seen no batch. Pass a batch through it in __init__, configure_model "
+            "or setup, or give its sizes."
         )
         raise ValueError(msg)
 
@@ -179,7 +180,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             cannot be counted.
     """
     seeds: list[object] = []
-    data = _data_of(config, seeds, 1)
+    data = _set_up_data(config, seeds, 1)
     found: dict[str, Any] = {}
     loader: Any = None
     order = np.arange(0)
@@ -189,7 +190,12 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         loader = data.train_dataloader()
         stated = config["data"].get("num_train_examples")
-        found, order = _of_loader(loader, stated)
+        if is_iterable(loader):
+            num = count_data(loader) if stated is None else stated
+            found = {"num_train_examples": num, "is_iterable": True}
+        else:
+            examples = OwnExamples(loader, seed=0)
+            found, order = {"num_train_examples": examples.num_train_examples}, examples.order(0)
         if weigh is not None:
             weigh(next(iter(loader)))
     if is_ours(config["module"]["_target_"]):
@@ -208,22 +214,22 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         _check_no_loader(module, config["data"]["_target_"])
         loader, order = DataLoader(Items(data)), np.arange(EXAMPLES)
         data = pl.LightningDataModule()
-    said = findings(make, data, loader, order[:EXAMPLES].tolist(), weigh) if len(order) else {}
+    found_out = findings(make, data, loader, order[:EXAMPLES].tolist(), weigh) if len(order) else {}
     if found.get("is_iterable"):
-        said = of_passes(loader)
+        found_out = check_passes(loader)
     elif type(loader.batch_sampler) is not BatchSampler:
-        again = _data_of(config, [], 2).train_dataloader()
-        said |= of_order(order, OwnExamples(again, seed=0).order(0))
+        again = _set_up_data(config, [], 2).train_dataloader()
+        found_out |= check_order(order, OwnExamples(again, seed=0).order(0))
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,
         "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in layers),
         "is_automatic": module.automatic_optimization,
-        "found": {**said, **seeds_apply(seeds, config["seed"])},
+        "found": {**found_out, **check_seeds(seeds, config["seed"])},
     }
 
 
-def _data_of(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -> Any:
+def _set_up_data(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -> Any:
     """The data, set up; what they seed as they are made is added to `seeds`."""
     seed_everything(config["seed"])
     described = {key: value for key, value in config["data"].items() if key != "about"}
@@ -231,19 +237,29 @@ def _data_of(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -
         data = build_data(described, config["module"]["_target_"], micro_batch)
     if isinstance(data, pl.LightningDataModule):
         quieten()
-        data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for one
+        data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for it
         data.prepare_data()
         data.setup("fit")
     return data
 
 
-def _of_loader(loader: Any, stated: int | None) -> tuple[dict[str, Any], Indices]:
-    """What is known about the training examples, and their order if they have indices."""
-    if is_iterable(loader):
-        num = examples_of(loader) if stated is None else stated
-        return {"num_train_examples": num, "is_iterable": True}, np.arange(0)
-    examples = OwnExamples(loader, seed=0)
-    return {"num_train_examples": examples.num_train_examples}, examples.order(0)
+unite()  # before anything of the user's is imported
 
 
-unite()  # before anything of the user's is import_callable
+class Items(Dataset[Any]):
+    """Inputs and label of each example of the first epoch.
+
+    Args:
+        data: any data set with our methods.
+    """
+
+    def __init__(self, data: Data) -> None:
+        data.set_epoch(0, 0)
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.num_train_examples
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        inputs, labels = self._data.train_examples(torch.tensor([index]))
+        return inputs[0], labels[0]

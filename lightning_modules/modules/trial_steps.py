@@ -1,6 +1,7 @@
 """A few training steps of a user's module on a CPU, each from its initial weights."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,15 +16,50 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 from torchvision.ops import StochasticDepth
 
-from lightning_modules.data.generators import generator_states, seed_generators
-from lightning_modules.data.own_loaders import batch_of
+from lightning_modules.data.own_loaders import make_batch
+from lightning_modules.data.randomness import generator_states, seed_generators
 from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.modules.comparisons import attributes, copied, stirred, tensors_of
+from lightning_modules.modules.comparisons import (
+    attributes,
+    changed_tensors,
+    clone_tensors,
+    named_tensors,
+)
 from lightning_modules.modules.own_logger import OwnLogger
-from lightning_modules.modules.trial_batches import WINDOW, Once, TrialBatches
 from lightning_modules.run_class import run_class
 from sweeper.upstream.lightnings import set_global_step
+
+WINDOW = 4  # examples of a micro-batch, which is split into halves, and into the first and the rest
+STEPS = 100  # steps per epoch that schedulers see
+
+
+class Once:
+    """Items as they were when first fetched, since a data set may draw as it likes."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._seen: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self._seen:
+            self._seen[index] = self._dataset[index]
+        return deepcopy(self._seen[index])  # collate functions may change what they are given
+
+
+class TrialBatches:
+    """Claims to have more batches than it has, since training ends with the last pass."""
+
+    def __init__(self, loader: "DataLoader[Any]", batches: Callable[[], Iterator[Any]]) -> None:
+        self.dataset, self.batch_size = loader.dataset, WINDOW  # a module may ask for them
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._batches()
+
 
 _EPOCHS = 10  # epochs that schedulers see
 _MANY = 1000  # micro-batches of a step whose end is not reached
@@ -46,10 +82,10 @@ class Pass:
     """A training step on the examples at these places of the order.
 
     `mode`: `fixed` has the layers that the run replaces in evaluation; `plain` changes nothing, and
-    is made twice, as what each pass makes again is not lost; `within` is a `fixed` one within a
+    is made twice, as what each pass makes again is not lost; `within` is a `fixed` pass within a
     step, which it neither begins nor ends, and so is `middle`, which changes all that is trained
     first; `keyed` has keyed dropout, and BatchNorm in evaluation; `eval` has all
-    layers in evaluation, and is made if `fixed` ones draw.
+    layers in evaluation, and is made if `fixed` passes draw.
     """
 
     places: range
@@ -77,7 +113,7 @@ class _Done(Exception):
 
 
 class TrialSteps(Callback):
-    """Makes passes one after the other, each from the initial weights, and keeps their results.
+    """Makes passes in turn, each from the initial weights, and keeps their results.
 
     Args:
         loader: of the training examples.
@@ -88,7 +124,7 @@ class TrialSteps(Callback):
     Attributes:
         changed: attributes of the module that plain passes changed; None if they were not made.
         drawing_layers: layers other than dropout that may draw.
-        stirred: parameters and buffers, except BatchNorm's, that change within a step.
+        changed_within: parameters and buffers, except BatchNorm's, that change within a step.
         error: what the module raised, which ended the passes.
         saved_by: the hook by which the module adds to checkpoints; empty if it does not.
     """
@@ -114,7 +150,7 @@ class TrialSteps(Callback):
         self._drawn_from: list[bytes] = []
         self.changed: list[str] | None = None
         self.drawing_layers: list[str] = []
-        self.stirred: list[str] = []
+        self.changed_within: list[str] = []
         self.error: Exception | None = None
         self.saved_by = ""
 
@@ -124,11 +160,11 @@ class TrialSteps(Callback):
         is_accumulated = module.automatic_optimization and size > 1
         firsts = range(0, len(self._order) - size + 1, size) if is_accumulated else ()
         self._passes = [
-            *(Pass(part, "fixed") for first in firsts for part in _parts(first, size)),
+            *(Pass(part, "fixed") for first in firsts for part in _split_window(first, size)),
             *(Pass(range(size), mode) for mode in ("within", "middle") if is_accumulated),
             *[Pass(range(size), "plain")] * 2,
-            *(Pass(part, "keyed") for part in _parts(0, size)),
-            *(Pass(part, "eval") for part in _parts(0, size) if is_accumulated),
+            *(Pass(part, "keyed") for part in _split_window(0, size)),
+            *(Pass(part, "eval") for part in _split_window(0, size) if is_accumulated),
         ]
         kinds = {getattr(part, "users_class", type(part)) for part in module.modules()}
         hooks = [
@@ -174,16 +210,16 @@ class TrialSteps(Callback):
     def of(self, mode: str) -> list[Result]:
         """The results of the passes in a mode, as far as they were made."""
         pairs = zip(self._passes, self._results, strict=False)
-        return [result for one, result in pairs if one.mode == mode and result.is_made]
+        return [result for made, result in pairs if made.mode == mode and result.is_made]
 
     def is_made(self, mode: str) -> bool:
         """Whether all passes in a mode were made, if there were any to make."""
-        return len(self.of(mode)) == sum(one.mode == mode for one in self._passes)
+        return len(self.of(mode)) == sum(planned.mode == mode for planned in self._passes)
 
     def _batches(self) -> Iterator[Any]:
-        for one in self._passes:
-            keys = [(0, self._order[place]) for place in one.places]
-            batch = batch_of(self._items, self._loader.collate_fn, keys)
+        for planned in self._passes:
+            keys = [(0, self._order[place]) for place in planned.places]
+            batch = make_batch(self._items, self._loader.collate_fn, keys)
             weight = len(keys) if self._weigh is None else self._weigh(batch)
             self._fetched = Result(weight=weight)
             seed_generators(0)
@@ -192,7 +228,11 @@ class TrialSteps(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the initial weights, and which layers are in evaluation."""
-        self._kept = {name: one for name, one in copied(pl_module).items() if _is_fraction(one)}
+        self._kept = {  # counters go on through all passes, like a module's attributes
+            name: tensor
+            for name, tensor in clone_tensors(pl_module).items()
+            if tensor.is_floating_point() or tensor.is_complex()
+        }
         self._modes = {layer: layer.training for layer in pl_module.modules()}
 
     def on_train_batch_start(
@@ -202,32 +242,32 @@ class TrialSteps(Callback):
         now = self._passes[batch_idx]
         self._results.append(self._fetched)  # only now: hooks may iterate over batches too
         if self._at_start:
-            self.stirred = stirred(pl_module, self._at_start, besides=_BATCHNORMS)
+            self.changed_within = changed_tensors(pl_module, self._at_start, besides=_BATCHNORMS)
         if now.mode == "keyed":
-            self._key(pl_module, now.places)
+            self._key_dropout(pl_module, now.places)
         is_middle = now.mode == "middle"
         trainer.accumulate_grad_batches = _MANY if now.mode in ("within", "middle") else 1
         set_global_step(trainer, _STEP)
         with torch.no_grad():
-            for number, (name, one) in enumerate(tensors_of(pl_module)):
-                if name in self._kept and one.shape == self._kept[name].shape:  # tables grow
-                    one.copy_(self._kept[name])
-                if is_middle and one.requires_grad:
-                    one.mul_(_FURTHER + number / 1000)  # a copy that is trained too by another
+            for number, (name, tensor) in enumerate(named_tensors(pl_module)):
+                if name in self._kept and tensor.shape == self._kept[name].shape:  # tables grow
+                    tensor.copy_(self._kept[name])
+                if is_middle and tensor.requires_grad:  # a copy that is trained too by another
+                    tensor.mul_(_FURTHER + number / 1000)
         for layer, is_training in self._modes.items():
             layer.training = is_training and not _is_put_aside(layer, now.mode)
         if now.mode == "plain":
             self._before.append(attributes(pl_module, Metric))
-        self._at_start = copied(pl_module) if is_middle else {}
+        self._at_start = clone_tensors(pl_module) if is_middle else {}
 
-    def _key(self, module: pl.LightningModule, places: range) -> None:
+    def _key_dropout(self, module: pl.LightningModule, places: range) -> None:
         """Key dropout by example; the first time, see what the `plain` passes have changed."""
         if self.changed is None:
             after, before = attributes(module, Metric), self._before[_repeats(*self.of("plain"))]
             self.changed = [name for name in after if after[name] != before.get(name)]
             self.drawing_layers = drawing_layers(module)
             key_dropout(module, seed=0, position=self._position, is_strict=False)
-            self._modes = {one: self._modes.get(one, one.training) for one in module.modules()}
+            self._modes = {part: self._modes.get(part, part.training) for part in module.modules()}
         self._position.move(epoch=0, step=0, first_example=places.start, examples=len(places))
 
     def on_before_optimizer_step(
@@ -261,24 +301,19 @@ class TrialSteps(Callback):
             result.drew = self._drawn_from != generator_states()
         if outputs and "loss" in outputs:
             result.loss = float(outputs["loss"]) * trainer.accumulate_grad_batches
-        left = {one.mode for one in self._passes[batch_idx + 1 :]}
-        if left <= ({"eval"} if not any(one.drew for one in self.of("fixed")) else set()):
+        left = {planned.mode for planned in self._passes[batch_idx + 1 :]}
+        if left <= ({"eval"} if not any(r.drew for r in self.of("fixed")) else set()):
             raise _Done
 
 
-def _repeats(one: Result, other: Result) -> bool:
-    """Whether a pass repeated the one before it: what that left behind had no effect."""
-    if one.values is None or other.values is None:
+def _repeats(first: Result, second: Result) -> bool:
+    """Whether a pass repeated the pass before it: what that left behind had no effect."""
+    if first.values is None or second.values is None:
         return False
-    return one.loss == other.loss and torch.equal(one.values[1], other.values[1])
+    return first.loss == second.loss and torch.equal(first.values[1], second.values[1])
 
 
-def _is_fraction(one: Tensor) -> bool:
-    """Whether it is not a counter: those go on through all passes, like a module's attributes."""
-    return one.is_floating_point() or one.is_complex()
-
-
-def _parts(first: int, size: int) -> list[range]:
+def _split_window(first: int, size: int) -> list[range]:
     """A window, its halves, its first example and the others."""
     stop = first + size
     cuts = [first + size // 2, first + 1]

@@ -30,7 +30,7 @@ class LANS(Optimizer):
         c = g~ / (sqrt(v) + eps) + weight_decay w
         w <- w - lr |w| (beta1 r / |r| + (1 - beta1) c / |c|)
 
-    The norms of `w`, `r` and `c` are left out where one is zero, and in groups with `adapt` false.
+    The norms of `w`, `r` and `c` are left out where any is zero, and in groups with `adapt` false.
 
     Source:
         Zheng et al. 2020, arXiv:2006.13484; formula as in MXNet's optimizer/lans.py.
@@ -66,7 +66,12 @@ class LANS(Optimizer):
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         lengths = [norm.where(norm > 0, 1.0) for norm in foreach_norm(gradients)]
         unit = foreach_div(gradients, lengths)
-        first, second = self._buffers(weights, "first_moment", "second_moment")
+        for weight in weights:
+            if not self.state[weight]:
+                names = ("first_moment", "second_moment")
+                self.state[weight].update({name: torch.zeros_like(weight) for name in names})
+        first = [self.state[weight]["first_moment"] for weight in weights]
+        second = [self.state[weight]["second_moment"] for weight in weights]
         foreach_lerp_(first, unit, 1 - beta1)
         foreach_mul_(second, beta2)
         foreach_addcmul_(second, unit, unit, value=1 - beta2)
@@ -77,12 +82,6 @@ class LANS(Optimizer):
         averaged, current = (_directions(weights, of, roots, group) for of in (means, unit))
         foreach_add_(weights, averaged, alpha=-group["lr"] * beta1)
         foreach_add_(weights, current, alpha=-group["lr"] * (1 - beta1))
-
-    def _buffers(self, weights: list[Tensor], *names: str) -> list[list[Tensor]]:
-        for state, weight in ((self.state[weight], weight) for weight in weights):
-            if not state:
-                state.update({name: torch.zeros_like(weight) for name in names})
-        return [[self.state[weight][name] for weight in weights] for name in names]
 
 
 def _directions(weights: Tensors, above: Tensors, roots: Tensors, group: dict[str, Any]) -> Tensors:

@@ -65,13 +65,17 @@ class RunStrategy(DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         """Have the rates multiplied as the last thing before a step."""
         super().setup(trainer)
-        call_before_steps(self.precision_plugin, self._multiply_rates)
-        for optimizer in self.optimizers:
-            optimizer.register_step_post_hook(self._note_step)
 
-    def _multiply_rates(self) -> None:
-        if self._rates is not None:
-            self._rates.multiply()
+        def multiply_rates() -> None:
+            if self._rates is not None:
+                self._rates.multiply()
+
+        def count_bare_step(*_: Any) -> None:
+            self.num_bare_steps += self._rates is None
+
+        call_before_steps(self.precision_plugin, multiply_rates)
+        for optimizer in self.optimizers:
+            optimizer.register_step_post_hook(count_bare_step)
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Read a checkpoint, and add the module's hyperparameters, as Lightning's checkpoints have.
@@ -97,9 +101,6 @@ class RunStrategy(DDPStrategy):
         super().load_optimizer_state_dict(checkpoint)
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             _restore_types(optimizer, saved)
-
-    def _note_step(self, *_: Any) -> None:
-        self.num_bare_steps += self._rates is None
 
     def setup_distributed(self) -> None:
         """Join the ranks; without a process group if there is nothing to exchange."""
@@ -189,26 +190,22 @@ class RunStrategy(DDPStrategy):
         """
         self.num_steps += 1
         self._rates = _Rates(optimizer, self.factor)
-        closure = self._rates.put_back_before(self._once_per_part(closure))
-        try:
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
-        finally:
-            rates, self._rates = self._rates, None
-            self.own_lrs, self.used_lrs = rates.own, rates.used
-            rates.put_back()
+        rates, passes = self._rates, 0
 
-    def _once_per_part(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure that may be called again only if its micro-batch is the whole batch."""
-        passes = 0
-
-        def counted() -> Any:
+        def run_closure() -> Any:
             nonlocal passes
             passes += 1
             if passes == 2:
                 self._check_whole()
+            rates.put_back()  # the closure runs at the own rates, however often it is called
             return closure()
 
-        return counted
+        try:
+            return super().optimizer_step(optimizer, run_closure, model, **kwargs)
+        finally:
+            self._rates = None
+            self.own_lrs, self.used_lrs = rates.own, rates.used
+            rates.put_back()
 
     def _check_whole(self) -> None:
         assert self.lightning_module is not None, "it is trained"
@@ -230,15 +227,6 @@ class _Rates:
         self._own: list[Any] = []
         self.own: list[float] = []
         self.used: list[float] = []
-
-    def put_back_before(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure that runs at the own rates, however often it is called."""
-
-        def at_own_rates() -> Any:
-            self.put_back()
-            return closure()
-
-        return at_own_rates
 
     def multiply(self) -> None:
         """Multiply the rates that the groups have now by the factor."""
@@ -267,7 +255,7 @@ def ddp_of(trainer: Trainer) -> DistributedDataParallel:
 def _restore_types(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Undo that torch converts all loaded state but the step count to the type of its parameter."""
     names = [name for group in saved["param_groups"] for name in group["params"]]
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for name, parameter in zip(names, parameters, strict=True):
         state = optimizer.state.get(parameter, {})
         for key, before in saved["state"].get(name, {}).items():

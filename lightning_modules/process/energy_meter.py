@@ -79,7 +79,7 @@ class _Meter:
             self._give_up(why)
 
     def publish(self) -> None:
-        """Write the note, replacing the earlier one."""
+        """Write the note, replacing the earlier note."""
         with suppress(OSError):  # a full disk fails no run that does not need it
             publish_json(self._note, {**self._about, "kwh": self._kwh})
 

@@ -5,7 +5,7 @@ from strangers import Endless, StreamModule
 from test_own_project import IN_PROCESS, curve
 from torch.utils.data import DataLoader
 
-from lightning_modules.data.counted_loaders import examples_of
+from lightning_modules.data.counted_loaders import count_data
 from lightning_modules.modules.own_project import facts
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
@@ -92,7 +92,7 @@ def test_passes_that_do_not_repeat_themselves_are_found_out():
     found = facts({**FACTS, "data": {"_target_": "late_strangers.TurningDataModule"}})
 
     assert not found["found"]["keyed items"]["holds"]
-    assert found["found"]["keyed items"]["said"].startswith(
+    assert found["found"]["keyed items"]["message"].startswith(
         "two passes for the same epoch begin with"
     )
 
@@ -114,7 +114,7 @@ def test_data_without_an_end_must_be_stated():
     )
 
     with pytest.raises(ValueError, match=sentence):
-        examples_of(DataLoader(Endless()), within_s=0)
+        count_data(DataLoader(Endless()), within_s=0)
 
 
 def test_data_without_an_end_are_trained_on_as_far_as_stated(train):

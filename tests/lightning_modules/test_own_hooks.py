@@ -5,7 +5,7 @@ from late_strangers import RedrawnDataModule, SteppedModule
 from test_own_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks.batch_contract import BatchContractBroken
-from lightning_modules.data.generators import seed_everything
+from lightning_modules.data.randomness import seed_everything
 from lightning_modules.modules.own_project import facts
 
 METRICS = ("train/mse", "val/mse/dataloader_idx_0", "val/mae_epoch/dataloader_idx_1")

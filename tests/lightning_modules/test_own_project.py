@@ -215,7 +215,8 @@ def test_an_order_that_follows_the_micro_batch_is_found_out(settings, holds):
     found = facts(project)["found"]
 
     assert found["separate items"]["holds"] is holds
-    assert ("in another order with another micro-batch" in found["separate items"]["said"]) != holds
+    message = found["separate items"]["message"]
+    assert ("in another order with another micro-batch" in message) != holds
 
 
 OURS = "lightning_modules.modules.classifier.Classifier"

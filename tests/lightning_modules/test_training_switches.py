@@ -9,9 +9,7 @@ from torch import nn
 from torchvision.models import resnet18, resnet50
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from lightning_modules.layers.zero_init import zero_last_norms
-from lightning_modules.modules.classifier import Classifier
-from lightning_modules.modules.loss import score
+from lightning_modules.modules.classifier import Classifier, score, zero_last_norms
 
 
 @pytest.mark.parametrize(("make", "blocks"), [(resnet18, 8), (resnet50, 16)])

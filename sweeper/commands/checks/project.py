@@ -44,7 +44,7 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
     yield _first_steps_check(config, facts)
     for name, finding in facts["found"].items():
         severity = Severity.GOOD if finding["holds"] else Severity.WARNING
-        yield Check(severity, name, finding["said"], finding["do"])
+        yield Check(severity, name, finding["message"], finding["do"])
     yield _batchnorm_check(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
     if not facts["is_automatic"]:
         yield good("optimization", "manual: micro_batch x ranks must equal batch")
@@ -53,7 +53,7 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
 def _first_steps_check(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Check:
     """Whether a few steps and an evaluation raise anything, and whether the metric is logged."""
     try:
-        why = why_failed(fill_config(dict(config), facts))
+        why = find_error(fill_config(dict(config), facts))
     except ValueError as error:
         why = str(error)
     if METRIC_NOT_LOGGED in why:
@@ -65,7 +65,7 @@ def _first_steps_check(config: Mapping[str, Any], facts: Mapping[str, Any]) -> C
     return good("first steps", "a few steps and an evaluation after them raise nothing")
 
 
-def why_failed(config: Mapping[str, Any]) -> str:
+def find_error(config: Mapping[str, Any]) -> str:
     """Why the first steps of a run, or the evaluation after them, fail; empty if they do not.
 
     Args:

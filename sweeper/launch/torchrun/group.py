@@ -93,7 +93,7 @@ class Messages:
 def open_messages() -> Messages:
     """Meet the other processes through the store of torchrun's own agents."""
     # This imports torch, which torchrun itself has done too.
-    from lightning_modules.process.torchrun_store import open_store
+    from lightning_modules.process.world import open_store
 
     group = torchrun_group()
     assert group is not None, "torchrun started this process"

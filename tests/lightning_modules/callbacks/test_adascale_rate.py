@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_modules.callbacks.gradient_noise import GradientNoise
 from lightning_modules.callbacks.learning_rate import AdaScaleRate
+from lightning_modules.callbacks.measured_noise import GradientNoise
 from sweeper.spec.noise import AdaScale, NoiseAverage
 from sweeper.spec.schedule import LRSchedule
 

@@ -7,10 +7,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from lightning_modules.callbacks.divergence import Diverged, Divergence, divergence_behind
+from lightning_modules.callbacks.divergence import Diverged, Divergence, find_divergence
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
-from lightning_modules.callbacks.gradient_noise import GradientNoise
-from lightning_modules.process.transfer import AsyncScalar
+from lightning_modules.callbacks.measured_noise import GradientNoise
+from lightning_modules.process.device import AsyncScalar
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_raises_on_weights_that_are_not_finite_has_diverged(diverging, line
 
     with pytest.raises(ValueError, match="must be a number") as raised:
         diverging(module, [*batches(2), *batches(2, math.inf), *batches(2)])
-    assert "non-finite at step 1 of epoch 1" in str(divergence_behind(raised.value))
+    assert "non-finite at step 1 of epoch 1" in str(find_divergence(raised.value))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

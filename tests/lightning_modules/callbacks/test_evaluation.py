@@ -3,7 +3,7 @@
 import pytest
 from line import Numbers
 
-from lightning_modules.callbacks.evaluation import Evaluation
+from lightning_modules.callbacks.epoch_means import Evaluation
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import ValBatches, val_bounds
 

@@ -3,8 +3,7 @@
 import pytest
 from torch.futures import Future
 
-from lightning_modules.gradients.comm_hooks import GradientExchange
-from lightning_modules.gradients.power_sgd import PowerSGD
+from lightning_modules.gradients.exchange import GradientExchange, PowerSGD
 
 
 def test_gradients_go_through_the_hook_once_a_step(fit, line, batches):

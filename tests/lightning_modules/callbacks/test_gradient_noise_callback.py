@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_modules.callbacks.gradient_noise import GradientNoise
+from lightning_modules.callbacks.measured_noise import GradientNoise
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from ranks import ask_ranks, train_each
 from test_own_project import IN_PROCESS, curve
 
-from lightning_modules.callbacks import logged_values
-from lightning_modules.callbacks.logged_values import LoggedValues
+from lightning_modules.callbacks import logged_metrics
+from lightning_modules.callbacks.logged_metrics import LoggedValues
 
 WORDS = [
     *IN_PROCESS, "module._target_=late_strangers.TellingModule",
@@ -21,9 +21,9 @@ def test_values_of_two_ranks_are_merged_by_name(fit, line, batches, noting, monk
         "training_step.absent": ["sum", 4.0, 1.0, ["absent", "absent_epoch"]],
         "training_step.mean": ["mean", 30.0, 3.0, ["mean"]],
     }
-    other = {key: logged_values._Logged(*one) for key, one in others.items()}
-    monkeypatch.setattr(logged_values, "num_ranks", lambda: 2)
-    monkeypatch.setattr(logged_values, "gather_states", lambda own: [own, other])
+    other = {key: logged_metrics._Logged(*one) for key, one in others.items()}
+    monkeypatch.setattr(logged_metrics, "num_ranks", lambda: 2)
+    monkeypatch.setattr(logged_metrics, "gather_states", lambda own: [own, other])
 
     class Telling(line):
         def training_step(self, batch, batch_idx):

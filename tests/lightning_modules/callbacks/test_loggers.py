@@ -78,7 +78,7 @@ def mirror(grid, tmp_path):
         shown = Mirror(run_spec(config), folder, rank=0)
         for epoch, accuracy in ((1, 0.5), (2, 0.75)):
             unmeasured = {"noise_scale": None}
-            shown.rows(
+            shown.log_rows(
                 [{"epoch": epoch, "step": 16 * epoch, "val_accuracy": accuracy, **unmeasured}]
             )
         shown.close("finished")
@@ -118,11 +118,11 @@ def test_a_tool_gets_the_outcome_and_its_own_run_is_then_finished(
 def test_a_mirror_that_breaks_is_disabled_once(grid, tmp_path, capsys):
     (config,) = grid("batch=3840", "logger=csv")
     shown = Mirror(run_spec(config), tmp_path, rank=0)
-    shown.rows([{"step": 16}])
+    shown.log_rows([{"step": 16}])
     shutil.rmtree(tmp_path / "csv")
     (tmp_path / "csv").write_text("in the way")
 
-    shown.rows([{"step": 32}, {"step": 48}])
+    shown.log_rows([{"step": 32}, {"step": 48}])
     shown.close("finished")
 
     assert capsys.readouterr().err.count("logger: disabled after") == 1
@@ -132,7 +132,7 @@ def test_a_mirror_that_breaks_is_disabled_once(grid, tmp_path, capsys):
 def test_other_ranks_mirror_nothing(grid, tmp_path):
     (config,) = grid("batch=3840", "logger=csv")
 
-    Mirror(run_spec(config), tmp_path, rank=1).rows([{"step": 16}])
+    Mirror(run_spec(config), tmp_path, rank=1).log_rows([{"step": 16}])
 
     assert not any(tmp_path.iterdir())
 

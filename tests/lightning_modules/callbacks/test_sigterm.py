@@ -6,7 +6,7 @@ import signal
 import pytest
 from ranks import ask_ranks, broadcasts
 
-from lightning_modules.callbacks.sigterm import LaunchersSigterm
+from lightning_modules.callbacks.checkpoint import LaunchersSigterm
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lightning_modules.data.examples import examples_in
+from lightning_modules.data.batch_counts import count_examples
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ from lightning_modules.data.examples import examples_in
     ],
 )
 def test_examples_are_counted_in_whatever_a_batch_is(batch, examples):
-    assert examples_in(batch, 4) == examples
+    assert count_examples(batch, 4) == examples
 
 
 def test_a_batch_that_shows_no_examples_is_refused():
     with pytest.raises(ValueError, match=r"a batch must show .* got a SimpleNamespace with neith"):
-        examples_in(SimpleNamespace(name="waves"), 4)
+        count_examples(SimpleNamespace(name="waves"), 4)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from lightning_modules.data.batches import MicroBatches
-from lightning_modules.data.digits import Digits, _affine, _grid
+from lightning_modules.data.digits import Digits, _affine_matrices, _grid
 from lightning_modules.data.randomness import epoch_order, example_uniforms
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.run_spec import run_spec
@@ -114,10 +114,10 @@ def test_a_view_is_a_function_of_seed_epoch_and_example(digits):
 def test_a_view_has_the_bits_of_torchs_affine_grid():
     draws = example_uniforms(3, 2, np.arange(2000), 6)
     grid = functional.affine_grid(
-        torch.from_numpy(_affine(draws)), [2000, 1, 8, 8], align_corners=False
+        torch.from_numpy(_affine_matrices(draws)), [2000, 1, 8, 8], align_corners=False
     )
 
-    assert torch.equal(_grid(torch.from_numpy(_affine(draws))), grid)
+    assert torch.equal(_grid(torch.from_numpy(_affine_matrices(draws))), grid)
 
 
 def test_a_view_shows_the_digit_of_its_label(digits):

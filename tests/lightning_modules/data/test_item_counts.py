@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lightning_modules.data.item_counts import item_count
+from lightning_modules.data.batch_counts import item_count
 
 IDS = torch.tensor([[3, 0, 5], [0, 0, -100]])
 BATCH = {

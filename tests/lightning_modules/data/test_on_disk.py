@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lightning_modules.data.on_disk import counted
+from lightning_modules.data.on_disk import fill_counts
 from sweeper.commands.show_plan import plan_grid
 
 COUNTS = ("num_classes", "num_train_examples", "num_val_examples")
@@ -46,7 +46,7 @@ def test_images_in_parquet_are_counted(tmp_path):
         rows = [{"bytes": b"", "path": ""}] * len(labels)
         pq.write_table(pa.table({"image": rows, "label": labels}), tmp_path / f"{name}.parquet")
 
-    found = counted(images(tmp_path, source="parquet"))
+    found = fill_counts(images(tmp_path, source="parquet"))
 
     assert [found[key] for key in COUNTS] == [3, 4, 2]
 
@@ -55,7 +55,7 @@ def test_the_sequences_of_a_text_are_counted(tmp_path):
     (tmp_path / "text").write_bytes(bytes(1001))  # 100 sequences of 10, and a last symbol
     group = {"_target_": "lightning_modules.data.text.TextBytes", "root": str(tmp_path / "text")}
 
-    found = counted({**group, "length": 10, "num_train_examples": None, "num_val_examples": 25})
+    found = fill_counts({**group, "length": 10, "num_train_examples": None, "num_val_examples": 25})
 
     assert found["num_train_examples"] == 75
 
@@ -74,13 +74,13 @@ def test_the_sequences_of_a_text_are_counted(tmp_path):
 )  # fmt: skip
 def test_what_is_not_as_stated_is_refused(folder, changes, said):
     with pytest.raises(ValueError, match=said):
-        counted(images(folder, **changes))
+        fill_counts(images(folder, **changes))
 
 
 def test_a_huge_folder_is_not_listed(folder):
     stated = {"num_train_examples": 1_281_167, "num_val_examples": 50_000}
 
-    assert counted(images(folder, **stated))["num_classes"] == 3
+    assert fill_counts(images(folder, **stated))["num_classes"] == 3
 
 
 def test_counting_needs_no_torch():

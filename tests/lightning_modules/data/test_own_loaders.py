@@ -156,7 +156,7 @@ def test_more_ranks_than_validation_examples_are_refused():
 
 
 def test_what_is_no_loader_is_refused():
-    with pytest.raises(ValueError, match=r"train_dataloader must return one .* got list"):
+    with pytest.raises(ValueError, match=r"train_dataloader must return a .* got list"):
         OwnExamples([DataLoader(Drawing())], seed=0)
     with pytest.raises(ValueError, match=r"a length and indices.* got Endless, which is iterable"):
         OwnExamples(DataLoader(Endless()), seed=0)

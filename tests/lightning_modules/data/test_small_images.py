@@ -130,44 +130,43 @@ def test_decoded_images_are_shared_by_the_runs_of_a_sweep(root, tmp_path, monkey
     assert torch.equal(first.val_examples(0, 3)[0], again.val_examples(0, 3)[0])
 
 
-def test_a_corrupt_image_is_named_by_file_and_row(root, write_parquet, images):
+@pytest.mark.parametrize(
+    ("changed", "label", "refusal"),
+    [
+        (b"no image", 1, "image file; row 1 of {} cannot be decoded"),
+        (None, 1, "must hold an image; row 1 of {} has none"),
+        (..., 3, "labels must be 0 to 2; {} has label 3 in row 1"),
+    ],
+    ids=["corrupt", "missing", "label"],
+)
+def test_a_wrong_row_is_named_by_file_and_row(root, write_parquet, images, changed, label, refusal):
     pngs = [encoded(image, "PNG") for image in images]
     path = root / "data/train-00001-of-00002.parquet"
-    write_parquet(path, [pngs[5], pngs[6][:40], *pngs[7:]], [2, 0, 1, 2])
+    second = pngs[6] if changed is ... else pngs[6][:40] if changed else None
+    write_parquet(path, [pngs[5], second, *pngs[7:]], [2, label, 1, 2])
 
-    with pytest.raises(ValueError, match=rf"image file; row 1 of {path} cannot be decoded"):
+    with pytest.raises(ValueError, match=refusal.format(path)):
         opened(root)
 
 
-def test_a_row_without_an_image_is_named(root, write_parquet, images):
-    path = root / "data/test-00000-of-00001.parquet"
-    write_parquet(path, [encoded(images[0], "PNG"), None, None], [0, 1, 2])
-
-    with pytest.raises(ValueError, match=rf"must hold an image; row 1 of {path} has none"):
-        opened(root)
-
-
-def test_a_label_out_of_range_is_named_by_file_and_row(root, write_parquet, images):
-    path = root / "data/train-00001-of-00002.parquet"
-    write_parquet(path, [encoded(image, "PNG") for image in images[5:]], [2, 0, 3, 2])
-
-    with pytest.raises(ValueError, match=rf"labels must be 0 to 2; {path} has label 3 in row 2"):
-        opened(root)
-
-
-def test_a_class_without_examples_is_refused(root):
-    with pytest.raises(ValueError, match=r"has none of 1 of 4 classes: 3\. Complete the data"):
-        opened(root, num_classes=4)
-
-
-def test_an_image_of_another_shape_is_named(root):
-    with pytest.raises(ValueError, match=r"must be 6 x 6 pixels; row 0 of .* is 5 x 6"):
-        opened(root, shape=[3, 6, 6])
-
-
-def test_a_wrong_number_of_examples_is_answered_with_the_right_one(root):
-    with pytest.raises(ValueError, match=r"Set data\.num_train_examples=9 if this is the data"):
-        opened(root, num_train_examples=50_000)
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"num_classes": 4}, r"has none of 1 of 4 classes: 3\. Complete the data"),
+        ({"shape": [3, 6, 6]}, r"must be 6 x 6 pixels; row 0 of .* is 5 x 6"),
+        (
+            {"num_train_examples": 50_000},
+            r"Set data\.num_train_examples=9 if this is the data",
+        ),
+        (
+            {"num_train_examples": 10, "drawn_from": 9},
+            r"must not exceed data\.drawn_from, .* got .*=10, .*=9\.",
+        ),
+    ],
+)
+def test_settings_that_the_files_do_not_have_are_refused(root, changes, refusal):
+    with pytest.raises(ValueError, match=refusal):
+        opened(root, **changes)
 
 
 def test_a_smaller_training_set_is_drawn_once_from_the_files(root, images):
@@ -183,11 +182,6 @@ def test_a_smaller_training_set_is_drawn_once_from_the_files(root, images):
     assert labels.tolist() == [i % 3 for i in found]
     torch.testing.assert_close(data.train_examples(torch.arange(6))[0], inputs)
     assert data.num_val_examples == 3
-
-
-def test_more_images_than_there_are_cannot_be_drawn(root):
-    with pytest.raises(ValueError, match=r"must not exceed data\.drawn_from, .* got .*=10, .*=9\."):
-        opened(root, num_train_examples=10, drawn_from=9)
 
 
 def test_a_file_that_is_no_parquet_is_named(root):

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from lightning_modules.memory.short_run import short_spec
-from lightning_modules.memory.tensors import TensorMemory
-from lightning_modules.memory.trace import memory_trace
+from lightning_modules.memory.trace import TensorMemory, memory_trace
 from sweeper.spec.config import run_config
 from sweeper.spec.run_memory import CLASSES, CPU, memory_part
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_modules.memory.short_run import why_failed
+from lightning_modules.memory.short_run import find_error
 from sweeper.commands.project_facts import fill_config
 from sweeper.spec.config import run_config
 
@@ -20,7 +20,7 @@ def failure(grid):
     def of(*words, is_automatic=True):
         (config,) = grid("module=own", "metric_mode=min", "batch=32", "base_batch=32", *words)
         facts = {"has_batchnorm": False, "is_automatic": is_automatic, "found": {}}
-        return why_failed(run_config(fill_config(config, facts)))
+        return find_error(run_config(fill_config(config, facts)))
 
     return of
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from lightning_modules.models.byte_transformer import ByteTransformer
 from lightning_modules.models.small_cnn import SmallCNN
-from lightning_modules.modules.loss import score
+from lightning_modules.modules.classifier import score
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 

@@ -6,7 +6,7 @@ import torch
 
 from lightning_modules.data.synthetic import GaussianNoise
 from lightning_modules.models.noisy_quadratic import NoisyQuadratic, curvatures_and_noise
-from lightning_modules.modules.loss import score
+from lightning_modules.modules.classifier import score
 
 
 def expected_losses(

@@ -15,10 +15,10 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from lightning_modules.data.generators import seed_everything
+from lightning_modules.data.randomness import seed_everything
 from lightning_modules.modules.comparisons import example_in_both, fingerprint
-from lightning_modules.modules.guarantees import findings, seeds_apply
 from lightning_modules.modules.own_project import facts
+from lightning_modules.modules.trial_findings import check_seeds, findings
 from sweeper.upstream.torchs import record_seeds
 
 ALL = {
@@ -371,7 +371,7 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "holds", "said"),
+    ("module", "name", "holds", "message"),
     [
         (Summed, "additive loss", False, "it is a sum, so"),
         (Contrastive, "additive loss", False, "it is not a mean, so"),
@@ -383,7 +383,7 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
         (Counting, "additive loss", False, "it is not a mean, so"),
         (Saving, "whole checkpoint", None, "on_save_checkpoint may save"),
         (Extra, "whole checkpoint", None, "changes layers.3.seen, which get_extra_state may save"),
-        (Backwards, "keyed draws", False, "in one whose rows are not the examples:"),
+        (Backwards, "keyed draws", False, "in layers whose rows are not the examples:"),
         (Tall, "keyed draws", False, "rows of a dropout layer are not the examples"),
         (
             Following,
@@ -392,7 +392,12 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
             "changes slow.weight, slow.bias: each",
         ),
         (Averaged, "additive loss", False, "every step, changes slow.module.weight, slow.mod"),
-        (Dividing, "additive loss", False, "depends on how many there are in a step, as one that"),
+        (
+            Dividing,
+            "additive loss",
+            False,
+            "depends on how many there are in a step, as with a loss",
+        ),
         (
             Shared,
             "whole checkpoint",
@@ -401,18 +406,20 @@ def test_all_holds_for_a_mean_over_examples_with_keyed_dropout(module):
         ),
     ],
 )
-def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, said):
+def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, message):
     found = look(module)
 
     assert held(found) == {**ALL, name: holds}
-    assert said in found[name]["said"]
+    assert message in found[name]["message"]
 
 
 def test_what_a_step_recalls_of_the_one_before_is_lost():
     found = look(Recalling)
 
     assert held(found) == {**ALL, "additive loss": False, "whole checkpoint": False}
-    assert found["whole checkpoint"]["said"].startswith("a step changes kept, which no checkpoint")
+    assert found["whole checkpoint"]["message"].startswith(
+        "a step changes kept, which no checkpoint"
+    )
 
 
 @pytest.mark.parametrize("module", [Noisy, Sampling])
@@ -433,7 +440,7 @@ def test_attention_is_named_as_what_may_draw():
     found = look(Attentive)
 
     assert held(found) == {**ALL, "keyed draws": False}
-    assert "(attention (MultiheadAttention, dropout=0.1))" in found["keyed draws"]["said"]
+    assert "(attention (MultiheadAttention, dropout=0.1))" in found["keyed draws"]["message"]
 
 
 def test_generators_of_the_data_sets_own_are_found_out():
@@ -464,7 +471,7 @@ def test_items_that_are_drawn_once_are_found_out():
     found = look(items=Kept())["keyed items"]
 
     assert not found["holds"]
-    assert "only when it is read first" in found["said"]
+    assert "only when it is read first" in found["message"]
 
 
 def test_items_of_one_number_of_a_table_are_compared():
@@ -528,7 +535,7 @@ def test_a_module_that_raises_is_told_with_its_words():
     assert held(found) == {
         **ALL, "additive loss": None, "keyed draws": None, "whole checkpoint": None,
     }  # fmt: skip
-    assert found["additive loss"]["said"].startswith(
+    assert found["additive loss"]["message"].startswith(
         "not determined: a training step on a CPU raised RuntimeError: no such kernel, in "
         f"{__file__}, line "
     )
@@ -542,7 +549,7 @@ def test_a_loss_that_is_no_number_is_compared_with_nothing():
 
     found = look(Nowhere)["additive loss"]
 
-    assert (found["holds"], found["said"][-3:]) == (None, "nan")
+    assert (found["holds"], found["message"][-3:]) == (None, "nan")
 
 
 def test_a_module_that_ends_its_epoch_early_is_not_found_out():
@@ -550,7 +557,7 @@ def test_a_module_that_ends_its_epoch_early_is_not_found_out():
         def on_train_batch_start(self, _batch, batch_idx):
             return -1 if batch_idx == 2 else None
 
-    said = look(Short)["additive loss"]["said"]
+    said = look(Short)["additive loss"]["message"]
 
     assert said.endswith("RuntimeError: the module ended the epoch early")
 
@@ -561,14 +568,14 @@ def test_one_example_has_no_parts():
 
 def test_a_project_that_seeds_generators_is_found_out():
     before = (torch.manual_seed, random.seed, np.random.seed)
-    noted = []
-    with record_seeds(noted):
+    seeds = []
+    with record_seeds(seeds):
         pl.seed_everything(42)
 
-    assert {*noted} == {42}
+    assert {*seeds} == {42}
     assert torch.initial_seed() == 42
     assert (torch.manual_seed, random.seed, np.random.seed) == before
-    holds = {run_seed: held(seeds_apply(noted, run_seed)) for run_seed in (0, 42)}
+    holds = {run_seed: held(check_seeds(seeds, run_seed)) for run_seed in (0, 42)}
     assert holds == {0: {"seeds apply": False}, 42: {"seeds apply": None}}
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.modules.loss import score
+from lightning_modules.modules.classifier import score
 
 MODEL = nn.Identity()
 

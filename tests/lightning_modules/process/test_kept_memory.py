@@ -13,7 +13,7 @@ _STEPS = """
 import ctypes
 import resource
 
-from lightning_modules.process.memory import keep_freed_memory
+from lightning_modules.process.device import keep_freed_memory
 
 malloc, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
 malloc.argtypes, malloc.restype = [ctypes.c_size_t], ctypes.c_void_p

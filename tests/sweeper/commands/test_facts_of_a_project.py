@@ -25,9 +25,9 @@ WORDS = [
 ]  # fmt: skip
 METRIC = ["metric=val/loss", "metric_mode=min", "base_batch=32"]
 FOUND = {
-    "keyed items": {"holds": True, "said": "yes", "do": ""},
-    "additive loss": {"holds": False, "said": "no", "do": "Take means."},
-    "keyed draws": {"holds": None, "said": "not determined", "do": ""},
+    "keyed items": {"holds": True, "message": "yes", "do": ""},
+    "additive loss": {"holds": False, "message": "no", "do": "Take means."},
+    "keyed draws": {"holds": None, "message": "not determined", "do": ""},
 }
 
 
@@ -48,7 +48,7 @@ def fill(grid, tmp_path, monkeypatch):
         return list(add_facts(grid(*words), tmp_path))
 
     run.measured = measured
-    monkeypatch.setattr(project, "why_failed", lambda config: "")
+    monkeypatch.setattr(project, "find_error", lambda config: "")
     return run
 
 
@@ -205,7 +205,7 @@ def test_the_doctor_says_what_fails_the_first_steps(
     fill, grid, tmp_path, monkeypatch, words, why, severity, what
 ):
     fill(*WORDS)
-    monkeypatch.setattr(project, "why_failed", lambda config: why)
+    monkeypatch.setattr(project, "find_error", lambda config: why)
     (config,) = grid(*WORDS, *words, f"results={tmp_path}")
 
     _, check, *_ = project_checks(config)

@@ -1,4 +1,4 @@
-"""A process's device, its peak memory use, and what of its memory it keeps."""
+"""The device that a process trains on: its memory, and copies that nothing waits for."""
 
 import ctypes
 import os
@@ -6,6 +6,36 @@ import resource
 import sys
 
 import torch
+from torch import Tensor
+
+
+def copy_async(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device; a copy to a GPU is queued behind the GPU's earlier work."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+class AsyncScalar:
+    """A number on its way from the device that computes it.
+
+    Attributes:
+        ready: whether it can be read without waiting.
+    """
+
+    def __init__(self, number: Tensor) -> None:
+        self.ready = not number.is_cuda
+        self._number = torch.empty((), dtype=number.dtype, pin_memory=number.is_cuda)
+        self._number.copy_(number, non_blocking=True)
+        self._copied = torch.cuda.Event() if number.is_cuda else None
+        if self._copied is not None:
+            self._copied.record()
+
+    def item(self) -> float:
+        """The number, once it is here."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._number.item()
 
 
 def device_kind(device: torch.device) -> str:
@@ -29,11 +59,11 @@ def peak_of_process_gib() -> float:
 #: Options of glibc's mallopt, by number, and the environment variables that set them.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _SET_BY_USERS = frozenset({"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"})
-_MOST_IN_HEAP, _MOST_KEPT = 32 * 2**20, 128 * 2**20  # bytes; glibc takes no larger first one
+_MOST_IN_HEAP, _MOST_KEPT = 32 * 2**20, 128 * 2**20  # bytes; glibc takes no larger first value
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what a step frees for the next one, up to 128 MiB.
+    """Have the C library keep what a step frees for the next, up to 128 MiB.
 
     By default it gives the end of its heap back to the system once this exceeds twice the largest
     block that was freed, so most steps get their activations as new pages, which the system must

@@ -17,7 +17,7 @@ from sweeper.spec.noise import Noise, NoiseAverage, noise_of_batch, noise_scale
 class GradientNoise(Callback):
     """Measures the noise among the gradients of `span` examples each in a batch, on all ranks.
 
-    It costs one more all-reduce per step, of one number per parameter.
+    It costs another all-reduce per step, of a number per parameter.
 
     Args:
         plan: the run's batch plan.
