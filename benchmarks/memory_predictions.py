@@ -14,7 +14,7 @@ import tempfile
 from sweeper.commands.show_plan import plan_grid
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import this_device, this_machine
+from sweeper.launch.local.slots import find_device, inspect_machine
 from sweeper.launch.memory_trace import trace_memory
 from sweeper.planning.plan import claim_tasks
 from sweeper.spec.run_memory import DEVICE
@@ -81,13 +81,14 @@ def _case(words: list[str]) -> tuple[dict[str, float], float]:
     with tempfile.TemporaryDirectory() as folder:
         planned, ledger = plan_grid([*words, f"results={folder}/results"], config_dir=None)
         (spec,) = planned.specs
-        memory = MemoryCache(ledger.results, this_device(runs=1))
-        if why_not := trace_memory(spec, memory, open_fork_server()):
+        memory = MemoryCache(ledger.results, find_device(runs=1))
+        open_fork_server()
+        if why_not := trace_memory(spec, memory):
             raise SystemExit(why_not)
         classes = dict(memory.fit(spec).classes)
         ledger.prepare()
         to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
-        for _ in run_here(to_do, ledger, this_machine(jobs=1, runs_per_gpu=1)):
+        for _ in run_here(to_do, ledger, inspect_machine(jobs=1, runs_per_gpu=1)):
             pass
         row = ledger.rows({spec.run_id}, ["outcome", "reason", "peak_memory_gib"])[spec.run_id]
         if row["outcome"] != "finished":

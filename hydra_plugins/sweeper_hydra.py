@@ -80,14 +80,14 @@ class LocalLauncher(RunLauncher):
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Execute runs here; see `sweeper.launch.local.launcher.run_here`."""
         from sweeper.launch.local.launcher import run_here
-        from sweeper.launch.local.slots import this_machine
+        from sweeper.launch.local.slots import inspect_machine
         from sweeper.launch.torchrun.group import torchrun_group
         from sweeper.launch.torchrun.launcher import run_with_torchrun
 
         settings = self._checked()
         if group := torchrun_group():
             return run_with_torchrun(tasks, ledger, group)
-        machine = this_machine(jobs=settings.jobs, runs_per_gpu=settings.runs_per_gpu)
+        machine = inspect_machine(jobs=settings.jobs, runs_per_gpu=settings.runs_per_gpu)
         return run_here(tasks, ledger, machine)
 
 

@@ -12,7 +12,7 @@ from analysis.sequential.question import Question
 from analysis.sequential.rule import Best, Bounds, Course, Rule
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
-from sweeper.store.questions import keep_question, plans_of, question_file
+from sweeper.store.questions import question_file, read_plans, store_question
 
 
 def describe_verdict(question: Question, rule: Rule) -> str:
@@ -114,7 +114,7 @@ def find_record(question: Question, looks: Looks, results: Path) -> Path:
     about = [question.text.replace("=", " ").split(), question.metric.name, settings]
     digest, plan = _digest(about), _digest([question.seeds, looks.at])
     own = question_file(results, digest, plan)
-    for path, before in plans_of(results, digest).items():
+    for path, before in read_plans(results, digest).items():
         if path != own and set(before["seeds"]) & set(question.seeds):
             msg = (
                 "seed and the looks must be those that the question was started with; "
@@ -137,7 +137,7 @@ def record_question(path: Path, question: Question, looks: Looks, **found: Any) 
         "looks_at": looks.at,
         **found,
     }
-    keep_question(path, content)
+    store_question(path, content)
 
 
 def describe_end(

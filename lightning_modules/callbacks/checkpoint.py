@@ -18,7 +18,7 @@ from lightning_modules.callbacks.steps import took_step
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
-from sweeper.store.publish import flush_to_disk, naming
+from sweeper.store.publish import flush_to_disk, name_path_in_errors
 from sweeper.store.seal import seal
 from sweeper.upstream.lightnings import stop_broadcasting_sigterm
 
@@ -192,7 +192,7 @@ class RunCheckpoint(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         self._is_saving = True
-        with naming(self._path):
+        with name_path_in_errors(self._path):
             if trainer.is_global_zero:
                 self._partial.touch()  # fails if results were moved; Lightning would make a folder
             trainer.save_checkpoint(self._partial)

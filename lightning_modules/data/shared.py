@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sweeper.store.publish import publishing
+from sweeper.store.publish import open_partial
 
 Array = npt.NDArray[np.uint8]
 #: Limits on a sweep's arrays: bytes in all, and fraction of the file system (which is memory).
@@ -35,7 +35,7 @@ def shared_array(key: str, make: Callable[[], Array]) -> Array:
     # where there is no room: sharing is only for speed
     with contextlib.suppress(OSError):
         _make_room(path.parent, array.nbytes)
-        with publishing(path) as partial, partial.open("wb") as file:
+        with open_partial(path) as partial, partial.open("wb") as file:
             np.save(file, array)
     return array
 

@@ -21,7 +21,7 @@ from sweeper.commands.show_plan import overrides_parser, plan_grid
 from sweeper.console.layouts import Trained, show
 from sweeper.console.printing import note, text_console
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import this_machine
+from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.config import RunConfig
@@ -129,7 +129,7 @@ def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict
     (spec,) = planned.specs
     to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
     note(f"Training an epoch in {config.precision} on layout {which}: {_in_words(spec.split)} ...")
-    for event in run_here(to_do, ledger, this_machine(jobs="auto", runs_per_gpu=1)):
+    for event in run_here(to_do, ledger, inspect_machine(jobs="auto", runs_per_gpu=1)):
         for text in event.said:
             note(text)
     columns = ["outcome", "reason", "steps", "val_loss", "metric", "lr_series_hash"]

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 from sweeper.console.runs import duration
-from sweeper.launch.local.slots import Machine, Slots, this_device
+from sweeper.launch.local.slots import Machine, Slots, find_device
 from sweeper.planning.budget import (
     Account,
     check_budget,
@@ -132,7 +132,7 @@ class Predictions:
 
     def known(self) -> Speeds | None:
         """The speeds known by now; None if there are none."""
-        self._device = self._device or this_device(runs=1)
+        self._device = self._device or find_device(runs=1)
         now = time.monotonic()
         if self._speeds is None or now - self._read_at >= 20 * self._reading_s:
             self._speeds = Speeds(self.ledger, self._device)
@@ -159,7 +159,7 @@ def account_of(planned: Plan, ledger: Ledger) -> Account | None:
     if (allowed := config.budget) is None:
         return None
     options = {"retry": config.retry, "rerun": config.rerun, "code": config.code}
-    speeds = Speeds(ledger, this_device(runs=1))
+    speeds = Speeds(ledger, find_device(runs=1))
     runs = with_predictions(unsettled_runs(planned, **options), speeds)
     hours = {run.run_id: left_hours(run, ledger, from_scratch=bool(config.rerun)) for run in runs}
     spent = spent_hours(planned.specs, ledger)

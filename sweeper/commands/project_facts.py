@@ -15,7 +15,7 @@ from sweeper.spec.identity import targets
 from sweeper.spec.sentences import read_model, several
 from sweeper.spec.values import Settings
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import if_allowed, publish_json
+from sweeper.store.publish import publish_json, skip_if_forbidden
 
 Config = dict[str, Any]
 
@@ -158,7 +158,7 @@ def find_facts(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]
     found = _ask_for_facts(configs) if configs else []
     for config, facts in zip(configs, found, strict=True):
         path = _path(config, results)
-        with if_allowed():
+        with skip_if_forbidden():
             path.parent.mkdir(parents=True, exist_ok=True)
             publish_json(path, facts)
     return found
@@ -198,7 +198,8 @@ def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
     """Facts from a process of its own, as this one imports no torch."""
     groups = [configs[0].get(group) for group in ("module", "data", "model")]
     try:
-        found = ask_process("facts", configs, open_fork_server(list(targets(groups))))
+        open_fork_server(list(targets(groups)))
+        found = ask_process("facts", configs)
     except ForkServerDied as error:
         raise ValueError(str(error)) from None
     if len(found.values) < len(configs):

@@ -15,7 +15,7 @@ from sweeper.commands.costs import with_predictions
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.sweep import Launch, guard, set_aside_and_report, take_in
 from sweeper.console.live import LiveTable, live_table
-from sweeper.launch.local.slots import this_device
+from sweeper.launch.local.slots import find_device
 from sweeper.planning.budget import check_budget, left_hours, spent_hours
 from sweeper.planning.code_changes import check_code, describe_changes
 from sweeper.planning.plan import Event, Plan, Task, claim_tasks, plan
@@ -44,7 +44,7 @@ def run_sequential(
     Raises:
         ValueError: for bad input, before anything starts.
     """
-    ledger = Ledger.at(options["results"])
+    ledger = Ledger.from_setting(options["results"])
     _check_options(options)
     set_aside_and_report(ledger)
     planned = plan(add_facts(configs, ledger.results), ledger)
@@ -258,7 +258,7 @@ class Study:
         return [specs[run_id] for run_id in dict.fromkeys(ids)]
 
     def _left_hours(self, runs: Sequence[RunSpec]) -> dict[str, float | None]:
-        known = with_predictions(runs, Speeds(self.ledger, this_device(runs=1)))
+        known = with_predictions(runs, Speeds(self.ledger, find_device(runs=1)))
         return {run.run_id: left_hours(run, self.ledger) for run in known}
 
     def _why_over_budget(self, missing: Sequence[RunSpec]) -> str:

@@ -23,7 +23,7 @@ from sweeper.console.planned_runs import compared, course, draw_schedules, guara
 from sweeper.console.printing import note, say, text_console
 from sweeper.console.runs import columns_of, common, duration, layout_column
 from sweeper.launch.local.readiness import check_ready
-from sweeper.launch.local.slots import Machine, this_machine
+from sweeper.launch.local.slots import Machine, inspect_machine
 from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.seconds import Seconds, Speeds
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _print_plan(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
-    machine = this_machine(jobs="auto", runs_per_gpu=1)
+    machine = inspect_machine(jobs="auto", runs_per_gpu=1)
     try:
         configs, ledger = _checked(options.overrides, options.config_dir)
         planned = plan(configs, ledger, device=machine.device)
@@ -132,14 +132,14 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
     ValueError if an override cannot be parsed or a point is impossible.
     """
     configs, ledger = _checked(overrides, config_dir)
-    device = this_machine(jobs="auto", runs_per_gpu=1).device
+    device = inspect_machine(jobs="auto", runs_per_gpu=1).device
     return plan(configs, ledger, device=device), ledger
 
 
 def _checked(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Line], Ledger]:
     """The configs of a command's overrides, with facts about modules and data, and the ledger."""
     configs = configs_of(overrides, config_dir=config_dir)
-    ledger = Ledger.at(configs[0].get("results") if configs else "results")
+    ledger = Ledger.from_setting(configs[0].get("results") if configs else "results")
     return list(add_facts(configs, ledger.results)), ledger
 
 

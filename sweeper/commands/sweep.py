@@ -136,9 +136,9 @@ def _launcher() -> Launch:
             launcher.check()
             return launcher.launch_runs
     from sweeper.launch.local.launcher import run_here
-    from sweeper.launch.local.slots import this_machine
+    from sweeper.launch.local.slots import inspect_machine
 
-    machine = this_machine(jobs=1, runs_per_gpu=1)
+    machine = inspect_machine(jobs=1, runs_per_gpu=1)
     return lambda tasks, ledger: run_here(tasks, ledger, machine)
 
 
@@ -152,7 +152,7 @@ def run_sweep(
     other sources, or the budget does not cover the runs still to do.
     """
     check_no_question(settings.get("question"))
-    ledger = Ledger.at(settings.get("results"))
+    ledger = Ledger.from_setting(settings.get("results"))
     planned = plan(add_facts(configs, ledger.results), ledger)
     account = account_of(planned, ledger) if settings.get("budget") else None
     set_aside_and_report(ledger)

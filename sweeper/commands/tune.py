@@ -43,7 +43,7 @@ def run_tuning(
     `max_attempts` of `hydra.sweeper`. ValueError for bad input, before anything starts.
     """
     check_no_question(options.get("question"))
-    ledger = Ledger.at(options["results"])
+    ledger = Ledger.from_setting(options["results"])
     configs_of = _add_facts(configs_of, ledger)
     _check_budget(options, settings)
     warnings = _check_space(points, settings.space, configs_of, ledger)

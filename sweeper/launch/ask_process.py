@@ -8,7 +8,6 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +34,6 @@ class Answers:
 def ask_process(
     question: Question,
     configs: Sequence[Mapping[str, Any]],
-    context: ForkServerContext,
     *,
     longest_s: float | None = None,
 ) -> Answers:
@@ -44,7 +42,6 @@ def ask_process(
     Args:
         question: what to find out.
         configs: resolved.
-        context: of the fork server.
         longest_s: the process is stopped after this time; None never stops it [seconds].
 
     Raises:
@@ -54,7 +51,7 @@ def ask_process(
         answers, output = Path(folder, "answers.jsonl"), Path(folder, "output.txt")
         answers.touch()
         output.touch()
-        process = start_process(_answer, (question, configs, answers, output), context)
+        process = start_process(_answer, (question, configs, answers, output))
         try:
             process.join(longest_s)
             is_timed_out = process.exitcode is None

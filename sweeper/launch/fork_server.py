@@ -8,8 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,32 +30,20 @@ class ForkServerDied(Exception):
     """No process could be started; the text says why and what to do."""
 
 
-class ProcessGroup:
-    """A process of multiprocessing and the processes that it started, such as data workers."""
+class GroupLeader(ForkServerProcess):
+    """A process that is killed together with those that it started, such as data workers."""
 
-    def __init__(self, process: BaseProcess) -> None:
-        self._process = process
-
-    @property
-    def exitcode(self) -> int | None:
-        """Exit code of the first process, which leads the group."""
-        return self._process.exitcode
-
-    @property
-    def sentinel(self) -> int:
-        """Sentinel of the first process."""
-        return self._process.sentinel
+    def run(self) -> None:
+        """Lead a new process group, in the new process."""
+        os.setpgid(0, 0)
+        super().run()
 
     def kill(self) -> None:
-        """Kill all that are left, even if the first has ended."""
-        assert self._process.pid is not None, "it was started"
+        """Kill all processes of the group that are left, even if this one has ended."""
+        assert self.pid is not None, "it was started"
         with contextlib.suppress(ProcessLookupError):  # no group yet, or no longer
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the first process."""
-        self._process.join(timeout)
+            os.killpg(self.pid, signal.SIGKILL)
+        super().kill()
 
 
 @contextlib.contextmanager
@@ -81,29 +68,30 @@ def isolate_imports() -> Generator[None]:
         gc.enable()
 
 
-def open_fork_server(targets: Sequence[str] = ()) -> ForkServerContext:
-    """The fork server of this process, which imports what workers need once for all of them.
+def open_fork_server(targets: Sequence[str] = ()) -> None:
+    """Have the fork server of this process import what workers need, once for all of them.
 
     That is torch, and the modules that define these targets: a run's module, data and model.
     """
-    context = multiprocessing.get_context("forkserver")
     os.environ[PRELOADED] = ",".join(target.rpartition(".")[0] for target in targets)
-    context.set_forkserver_preload(["sweeper.launch.preload"])
-    return context
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["sweeper.launch.preload"])
 
 
-def start_process(
-    target: Callable[[Any], None], args: object, context: ForkServerContext
-) -> ProcessGroup:
+def start_process(target: Callable[[Any], None], args: object) -> GroupLeader:
     """Start a process from the fork server, shielded from Ctrl-C and similar signals.
 
     Raises:
         ForkServerDied: if there is no fork server to start it.
     """
-    process = context.Process(target=_lead_group, args=(target, args), daemon=False)
+    process = GroupLeader(target=target, args=(args,), daemon=False)
     kills = oom_kills()
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}
     try:
-        _ensure_server()
+        try:
+            ensure_fork_server()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
         process.start()
     except BlockingIOError as error:
         msg = (
@@ -119,22 +107,7 @@ def start_process(
             "the limit (also that of ulimit -v), and repeat the command."
         )
         raise ForkServerDied(msg) from error
-    return ProcessGroup(process)
-
-
-def _ensure_server() -> None:
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}
-    try:
-        ensure_fork_server()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _lead_group(target: Callable[[Any], None], args: object) -> None:
-    """Lead a new process group, so that what this process starts can be killed with it."""
-    os.setpgid(0, 0)
-    target(args)
+    return process
 
 
 def train_rank(args: WorkerArgs) -> None:

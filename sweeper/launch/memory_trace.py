@@ -1,7 +1,5 @@
 """Memory traces: the memory of runs, predicted in a separate process without training them."""
 
-from multiprocessing.context import ForkServerContext
-
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied
 from sweeper.spec.run_memory import MemoryTrace
@@ -12,19 +10,13 @@ from sweeper.store.memory_cache import MemoryCache
 LONGEST_S = 600.0
 
 
-def trace_memory(
-    spec: RunSpec,
-    memory: MemoryCache,
-    context: ForkServerContext,
-    *,
-    longest_s: float = LONGEST_S,
-) -> str:
+def trace_memory(spec: RunSpec, memory: MemoryCache, *, longest_s: float = LONGEST_S) -> str:
     """Trace the memory of this kind of run and store it; a sentence if that fails, else empty.
 
     A trace that was given up before LONGEST_S is not stored, so that it can be repeated.
     """
     try:
-        found = ask_process("memory", [spec.config.resolved], context, longest_s=longest_s)
+        found = ask_process("memory", [spec.config.resolved], longest_s=longest_s)
     except ForkServerDied as error:
         return str(error)
     if found.values:

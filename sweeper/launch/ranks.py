@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
-from multiprocessing.context import ForkServerContext
 from typing import Protocol
 
 from sweeper.launch.fork_server import ForkServerDied, start_process, train_rank
@@ -20,7 +19,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import UNWRITABLE_EXIT, WorkerArgs
-from sweeper.store.attempt import Attempt, End, end_of_record
+from sweeper.store.attempt import Attempt, End, end_from_record
 
 #: The loopback network interface of this machine.
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -60,16 +59,16 @@ class RankProcess(Protocol):
 class Running:
     """A run whose ranks are running.
 
-    `deadline` is when it times out, on the monotonic clock; None for never. `failure` determines
-    its end if a process failed, or none left a record. `oom_kills` is how many processes the
-    kernel had killed for lack of memory when it started.
+    `failure` determines its end if a process failed, or none left a record. `oom_kills` is how many
+    processes the kernel had killed for lack of memory when it started, at `started_at` on the
+    monotonic clock.
     """
 
     attempt: Attempt
     processes: Sequence[RankProcess]
-    deadline: float | None
     failure: "Callable[[Running, WhyStopped], End]"
     oom_kills: int = field(default_factory=oom_kills)
+    started_at: float = field(default_factory=time.monotonic)
 
     @property
     def codes(self) -> list[int | None]:
@@ -83,9 +82,7 @@ class Ranks(Protocol):
     def check(self, spec: RunSpec) -> None:
         """Raise ValueError if this layout is not possible here."""
 
-    def start(
-        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
-    ) -> Running:
+    def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
         """Start all ranks of a run; raise ValueError if that is not possible."""
         ...
 
@@ -105,9 +102,7 @@ class LocalRanks:
             )
             raise ValueError(msg)
 
-    def start(
-        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
-    ) -> Running:
+    def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
         """Start one process per rank."""
         spec = attempt.spec
         first = WorkerArgs(
@@ -123,22 +118,11 @@ class LocalRanks:
         try:
             for rank in range(first.world_size):
                 args = replace(first, rank=rank, local_rank=rank)
-                processes.append(start_process(self.target, args, context))
+                processes.append(start_process(self.target, args))
         except ForkServerDied:  # ranks already started would wait for the rest
-            _end_processes(processes)
+            kill_processes(processes)
             raise
-        return Running(
-            attempt=attempt,
-            processes=processes,
-            deadline=deadline_of(spec),
-            failure=worker_failure,
-        )
-
-
-def deadline_of(spec: RunSpec) -> float | None:
-    """When a run that starts now times out, on the monotonic clock; None for never [seconds]."""
-    timeout_s = spec.config.timeout_s
-    return time.monotonic() + timeout_s if timeout_s else None
+        return Running(attempt=attempt, processes=processes, failure=worker_failure)
 
 
 def wait_for_exit(processes: Sequence[RankProcess]) -> None:
@@ -152,18 +136,17 @@ def wait_for_exit(processes: Sequence[RankProcess]) -> None:
 
 
 def collect_end(run: Running, why_stopped: WhyStopped) -> End | None:
-    """How a run ended, None while it runs; if a rank failed, the others are stopped."""
-    codes = run.codes
+    """How a run ended, None while it runs; if a rank failed, the others are killed."""
+    codes, timeout_s = run.codes, run.attempt.spec.config.timeout_s
     if any(codes):
         end = run.failure(run, why_stopped)
-        stop_runs([run])
+        kill_processes(run.processes)
         return end
     if None not in codes:
         record = run.attempt.record()
-        return end_of_record(record, why_stopped) if record else run.failure(run, why_stopped)
-    if run.deadline and time.monotonic() > run.deadline:
-        stop_runs([run])
-        timeout_s = run.attempt.spec.config.timeout_s
+        return end_from_record(record, why_stopped) if record else run.failure(run, why_stopped)
+    if timeout_s and time.monotonic() - run.started_at > timeout_s:
+        kill_processes(run.processes)
         return End(outcome=Outcome.TIMED_OUT, reason=f"ran past timeout_s={timeout_s:g}")
     return None
 
@@ -220,13 +203,8 @@ def _may_save(run: Running) -> bool:
     return None in run.codes and not any(run.codes)
 
 
-def stop_runs(running: Sequence[Running]) -> None:
-    """End the processes of runs at once; work since their last checkpoints is lost."""
-    _end_processes([process for run in running for process in run.processes])
-
-
-def _end_processes(processes: Sequence[RankProcess]) -> None:
-    """End processes, and wait until they are gone."""
+def kill_processes(processes: Sequence[RankProcess]) -> None:
+    """Kill processes, and wait until they are gone; work since the last checkpoint is lost."""
     for process in processes:
         process.kill()
     for process in processes:

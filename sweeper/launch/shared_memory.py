@@ -21,13 +21,13 @@ def shared_folder() -> Generator[Path]:
     """
     root = _SHM if os.access(_SHM, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
     for left in root.glob("sweeper-*-shared"):
-        with _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_left:
+        with _lock_folder(left, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_left:
             if is_left:
                 shutil.rmtree(left, ignore_errors=True)
     while True:
         # mkdtemp uses mode 700 and a name that nobody can guess and take first.
         path = Path(tempfile.mkdtemp(prefix="sweeper-", suffix="-shared", dir=root))
-        with _locked(path, fcntl.LOCK_EX):
+        with _lock_folder(path, fcntl.LOCK_EX):
             if not path.exists():  # another launcher removed it before it was locked
                 continue
             try:
@@ -38,7 +38,7 @@ def shared_folder() -> Generator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, operation: int) -> Generator[bool]:
+def _lock_folder(folder: Path, operation: int) -> Generator[bool]:
     """Lock a folder during the block; gives whether that worked and this user owns it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -46,15 +46,11 @@ def _locked(folder: Path, operation: int) -> Generator[bool]:
         yield False
         return
     try:
-        yield _lock(descriptor, operation) and os.fstat(descriptor).st_uid == os.geteuid()
+        fcntl.flock(descriptor, operation)
+        is_ours = os.fstat(descriptor).st_uid == os.geteuid()
+    except OSError:  # locked by its launcher, or on a file system without locks
+        is_ours = False
+    try:
+        yield is_ours
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, operation: int) -> bool:
-    """Lock a folder; return whether that worked, as some network file systems cannot."""
-    try:
-        fcntl.flock(descriptor, operation)
-    except OSError:
-        return False
-    return True

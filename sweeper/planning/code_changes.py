@@ -7,7 +7,7 @@ from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.attempt import Open, attempt_state
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import code_hash, own_code, own_tops, recorded_code, stored_code
+from sweeper.store.own_code import code_hash, own_code, own_tops, recorded_hashes, stored_code
 from sweeper.store.row_file import RowFile
 
 _MOST_FILES = 5
@@ -66,7 +66,7 @@ def _trained_codes(
         if last == 0 or (run_id in codes and ended[run_id].attempt >= last):
             continue
         is_held = attempt_state(ledger, run_id, last) is Open.HELD
-        digest = recorded_code(ledger.attempt_folder(run_id, last))
+        digest, *_ = recorded_hashes(ledger.attempt_folder(run_id, last)) or [None]
         if is_held and digest is None:  # it has only just begun
             continue
         if is_held or (ledger.run_folder(run_id) / CHECKPOINT).exists():

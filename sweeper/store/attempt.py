@@ -20,9 +20,10 @@ from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
 from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import own_code, record_code, recorded_code, resumed_code
-from sweeper.store.publish import publish_json, publish_text
+from sweeper.store.own_code import own_code, record_code, recorded_hashes
+from sweeper.store.publish import publish_json, publish_text, read_mapping
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
+from sweeper.store.row_file import ROW_FOLDERS
 from sweeper.store.seal import is_sound
 
 _CANCEL = "cancel.txt"
@@ -103,9 +104,11 @@ class Attempt:
         folder = ledger.attempt_folder(run_id, number)
         try:
             config = json.loads((folder / "config.json").read_text())
-            spec = stored_run_spec(config, _recorded_lr(folder))
+            own_lr = folder / _PEAK_LR
+            peak_lr = float(json.loads(own_lr.read_text())) if own_lr.exists() else math.nan
+            spec = stored_run_spec(config, peak_lr)
             started = (folder / "config.json").stat().st_mtime
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, TypeError):
             return None
         if spec.run_id != run_id:  # from another version of this code, or foreign
             return None
@@ -196,21 +199,18 @@ class Attempt:
 
     def steps(self) -> int:
         """Optimizer steps of the run, as last recorded by this attempt [steps]."""
-        return measured_row(self.record() or {}, self.curve())["steps"] or 0
+        return measured_row(self.record(), self.curve())["steps"] or 0
 
     def end_of_stopped(self, why: Callable[[], str]) -> End:
         """How an attempt ended that has no live ranks: as rank 0 recorded, else as preempted."""
         rows, is_intact = self._read_curve()
         if is_intact and (record := self.record()):
-            return end_of_record(record, why)
+            return end_from_record(record, why)
         return End(outcome=Outcome.PREEMPTED, reason=f"{why()} after epoch {len(rows)}")
 
-    def record(self, rank: int = 0) -> dict[str, Any] | None:
-        """The record that a rank's worker wrote; None if there is none or it cannot be read."""
-        try:
-            return json.loads((self.folder / f"record-{rank}.json").read_text())
-        except (FileNotFoundError, ValueError):
-            return None
+    def record(self, rank: int = 0) -> dict[str, Any]:
+        """The record that a rank's worker wrote; empty if there is none or it cannot be read."""
+        return read_mapping(self.folder / f"record-{rank}.json")
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
         """The earliest record of these ranks: the other ranks failed because of that one."""
@@ -224,9 +224,10 @@ class Attempt:
 
     def row(self, end: End, results: Path) -> dict[str, Any]:
         """The attempt's row of the runs table."""
-        measured = measured_row(self.record() or {}, self.curve())
+        measured = measured_row(self.record(), self.curve())
         if measured["steps"] is None and self.failed_early(end):
             measured["steps"] = 0
+        code, *earlier = recorded_hashes(self.folder) or [None]
         return {
             **planned_row(self.spec),
             **measured,
@@ -236,23 +237,15 @@ class Attempt:
             "attempt": self.number,
             "started_at": self.started_at,
             "host": socket.gethostname(),
-            "code_hash": recorded_code(self.folder),
-            "resumed_code": resumed_code(self.folder),
+            "code_hash": code,
+            "resumed_code": ",".join(filter(None, earlier)) or None,
             "git_commit": git_commit(),
             "versions": versions(),
             "log_path": str((self.folder / "log.txt").relative_to(results)),
         }
 
 
-def _recorded_lr(folder: Path) -> float:
-    """The peak rate that a user's own rule gave; nan if none was recorded."""
-    try:
-        return float(json.loads((folder / _PEAK_LR).read_text()))
-    except (FileNotFoundError, ValueError, TypeError):
-        return math.nan
-
-
-def end_of_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> End:
+def end_from_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -> End:
     """The end that a record states; for a graceful stop the record lacks the reason, added here."""
     end = End(outcome=Outcome(record["outcome"]), reason=record["reason"])
     if end.outcome != Outcome.PREEMPTED:
@@ -268,8 +261,9 @@ def _release_files(ledger: Ledger, run_id: str, number: int) -> None:
     for left in ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*"):
         for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
             path.unlink(missing_ok=True)
-    if is_latest:
-        ledger.remove_partial(run_id)
+    for table in ROW_FOLDERS if is_latest else ():
+        for path in (ledger.results / table).glob(f".{run_id}-*.tmp"):
+            path.unlink(missing_ok=True)
     ledger.mark_inactive(run_id, number)
 
 
@@ -277,9 +271,9 @@ def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
     """The state of an attempt."""
     folder = ledger.attempt_folder(run_id, number)
     try:
-        released = json.loads((folder / "released.json").read_text())
+        released = read_mapping(folder / "released.json")
         return End(outcome=Outcome(released["outcome"]), reason=released["reason"])
-    except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
+    except (ValueError, KeyError):  # not there, or damaged
         return Open.HELD if is_held(folder) else Open.ABANDONED
 
 

@@ -6,7 +6,6 @@ between, a plain reader sees rows twice, but our own readers do not.
 """
 
 import contextlib
-import os
 import uuid
 from collections.abc import Collection, Generator
 from pathlib import Path
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.lease import lock, unlock
-from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
+from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile, list_row_files
 from sweeper.store.table_files import UNREADABLE, open_table, read_rows, read_whole, write_table
 
 _LOCK = ".compacting"
@@ -28,9 +27,10 @@ def compact(results: Path) -> int:
         if not is_ours:
             return 0
         _finish_removals(results)
-        settled = [row for row in _small(results) if row.outcome.is_result]
         read: dict[RowFile, dict[str, pa.Table]] = {}
-        for row in settled:
+        for row in list_row_files(results / "runs"):
+            if not row.outcome.is_result:
+                continue
             paths = {table: results / table / row.name_in(table) for table in ROW_FOLDERS}
             # Files that are damaged or of another version stay as they are.
             with contextlib.suppress(*UNREADABLE):
@@ -51,7 +51,7 @@ def compact(results: Path) -> int:
         return len(read)
 
 
-def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
+def read_merged(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
     """The readable rows of the merged files, except files with ignored names."""
     rows: list[RowFile] = []
     for path in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
@@ -65,7 +65,7 @@ def compacted(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
 
 def unmerge_rows(results: Path, run_ids: Collection[str]) -> None:
     """Move the merged rows of these runs back into files of their own."""
-    if not any(row.run_id in run_ids for row in compacted(results)):
+    if not any(row.run_id in run_ids for row in read_merged(results)):
         return
     with _locked(results) as is_ours:
         if not is_ours:
@@ -102,18 +102,13 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
 
 def _finish_removals(results: Path) -> None:
     """Remove small files whose rows are already merged: an earlier merge was interrupted."""
-    for row in set(compacted(results)) & set(_small(results)):
+    for row in set(read_merged(results)) & set(list_row_files(results / "runs")):
         _remove(results, row)
     merged_runs = {path.name for path in (results / "runs").glob(f"{COMPACT_PREFIX}*")}
     for table in ("curves", "metrics"):
         for path in (results / table).glob(f"{COMPACT_PREFIX}*"):
             if path.name not in merged_runs:
                 path.unlink(missing_ok=True)
-
-
-def _small(results: Path) -> list[RowFile]:
-    names = os.listdir(results / "runs")  # noqa: PTH208  names alone
-    return [row for name in names if (row := RowFile.from_name(name))]
 
 
 def _remove(results: Path, row: RowFile) -> None:

@@ -7,7 +7,6 @@ a merged file, which may hold hundreds of runs, the user has to decide.
 import os
 import shlex
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from sweeper.store.ledger import Ledger
@@ -43,9 +42,13 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     found = find_damaged(ledger.results)
     for path in found:
         if path.name.startswith(COMPACT_PREFIX):
+            aside = ledger.results / "damaged"
+            files = _files_of_same_runs(path)
+            moves = [["mv", file, aside / f"{file.parent.name}-{file.name}"] for file in files]
+            commands = [shlex.join(map(str, words)) for words in (["mkdir", "-p", aside], *moves)]
             msg = (
                 f"A merged file must be intact; {path} is damaged. Restore a copy, or, "
-                f"to train its runs again: {_move_commands(path, ledger.results / 'damaged')}"
+                f"to train its runs again: {' && '.join(commands)}"
             )
             raise ValueError(msg)
     for path in found:
@@ -62,13 +65,6 @@ def consequence(path: Path) -> str:
     return f"{path} is damaged: the next sweep {does}"
 
 
-def _move_commands(path: Path, folder: Path) -> str:
-    """The shell commands that move a file, with the others of its runs, into a folder."""
-    others = [(p, folder / f"{p.parent.name}-{p.name}") for p in _files_of_same_runs(path)]
-    commands = [["mkdir", "-p", folder], *(["mv", *pair] for pair in others)]
-    return " && ".join(shlex.join(map(str, command)) for command in commands)
-
-
 def _is_damaged(path: Path, *, only_ends: bool) -> bool:
     try:
         modified_ns = path.stat().st_mtime_ns
@@ -76,18 +72,13 @@ def _is_damaged(path: Path, *, only_ends: bool) -> bool:
             begin, size = file.read(4), file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 4))
             has_both_ends = begin == file.read() == b"PAR1"
-        return not (has_both_ends and (only_ends or _is_sound(path, modified_ns)))
+        if only_ends or not has_both_ends:
+            return not has_both_ends
+        from sweeper.store.table_files import is_sound  # pyarrow: 0.2 s
+
+        return not is_sound(path, modified_ns)
     except FileNotFoundError:  # merged or superseded just now
         return False
-
-
-@cache
-def _is_sound(path: Path, modified_ns: int) -> bool:
-    """Whether a file of this modification time can be read; checked once per process."""
-    del modified_ns
-    from sweeper.store.table_files import is_sound  # pyarrow: 0.2 s
-
-    return is_sound(path)
 
 
 def _files_of_same_runs(path: Path) -> Sequence[Path]:

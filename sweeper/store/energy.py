@@ -1,10 +1,9 @@
 """The energy of an attempt, from the notes of its ranks in the attempts' folders."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 from sweeper.spec.worker_args import FIRST_STEP
+from sweeper.store.publish import read_mapping
 
 
 def energy_note(rank: int | str) -> str:
@@ -23,9 +22,9 @@ def energy_kwh(attempt: Path) -> float | None:
     total_kwh, is_known = 0.0, False
     for number in range(int(attempt.name), 0, -1):
         folder = attempt.with_name(f"{number:03d}")
-        if notes := _read_notes(folder):
-            parts = [note["kwh"] for note in notes]
-            if len(notes) != notes[0]["world_size"] or None in parts:
+        if notes := [read_mapping(path) for path in sorted(folder.glob(energy_note("*")))]:
+            parts = [note["kwh"] for note in notes if note.get("kwh") is not None]
+            if len(parts) != notes[0].get("world_size"):
                 return None
             total_kwh, is_known = total_kwh + sum(parts), True
             if not notes[0]["is_resumed"]:
@@ -33,10 +32,3 @@ def energy_kwh(attempt: Path) -> float | None:
         elif (folder / FIRST_STEP).exists():  # without this file, nothing was trained
             return None
     return total_kwh if is_known else None
-
-
-def _read_notes(folder: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(path.read_text()) for path in sorted(folder.glob(energy_note("*")))]
-    except (OSError, ValueError):
-        return []

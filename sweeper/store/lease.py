@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from sweeper.store.publish import NOT_ALLOWED, if_allowed, publish_json, unique_suffix
+from sweeper.store.publish import NOT_ALLOWED, publish_json, skip_if_forbidden, unique_suffix
 
 #: The file in a folder that names its holder.
 LEASE = "lease.json"
@@ -100,8 +100,23 @@ def _take_over(folder: Path) -> bool:
     still counts as held, because it has just been modified.
     """
     lease = folder / LEASE
-    if not (_remove_lease(folder) if lease.exists() else _add_lease(folder)):
-        return False
+    if lease.exists():
+        aside = folder / f".{LEASE}-{unique_suffix()}"
+        try:
+            lease.rename(aside)  # only one process can
+        except FileNotFoundError:
+            return False
+        if _is_live(aside):
+            with contextlib.suppress(FileNotFoundError):  # its new holder has removed the folder
+                aside.rename(lease)
+            return False
+    else:
+        if is_held(folder):  # by the process that has just removed the lease
+            return False
+        try:
+            lease.touch(exist_ok=False)  # only one process can
+        except (FileExistsError, FileNotFoundError):
+            return False
     for left in folder.iterdir():
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
@@ -111,38 +126,10 @@ def _take_over(folder: Path) -> bool:
     return True
 
 
-def _remove_lease(folder: Path) -> bool:
-    lease, aside = folder / LEASE, folder / f".{LEASE}-{unique_suffix()}"
-    try:
-        lease.rename(aside)  # only one process can
-    except FileNotFoundError:
-        return False
-    if not _is_live(aside):
-        return True
-    with contextlib.suppress(FileNotFoundError):  # its new holder has removed the folder
-        aside.rename(lease)
-    return False
-
-
-def _add_lease(folder: Path) -> bool:
-    if is_held(folder):  # by the process that has just removed the lease
-        return False
-    try:
-        (folder / LEASE).touch(exist_ok=False)  # only one process can
-    except (FileExistsError, FileNotFoundError):
-        return False
-    return True
-
-
 def unlock(folder: Path) -> None:
     """Release a locked folder and remove it."""
     release(folder)
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def holder_of(folder: Path) -> Holder | None:
-    """The holder that a folder's lease names; None if there is no readable lease."""
-    return _holder(folder / LEASE)
 
 
 def is_held(folder: Path) -> bool:
@@ -151,18 +138,13 @@ def is_held(folder: Path) -> bool:
     return _is_live(lease if lease.exists() else folder)
 
 
-def _holder(lease: Path) -> Holder | None:
-    try:
-        return Holder(**json.loads(lease.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
 def _is_live(path: Path) -> bool:
     """Whether a lease's holder is alive; judged by age if it cannot be seen, or for a folder."""
-    holder = _holder(path)
-    alive = holder.is_alive() if holder else None
-    return alive if alive is not None else _age_s(path) < EXPIRES_S
+    try:
+        is_alive = Holder(**json.loads(path.read_text())).is_alive()
+    except (OSError, ValueError, TypeError):
+        is_alive = None
+    return is_alive if is_alive is not None else _age_s(path) < EXPIRES_S
 
 
 def process_start(pid: int) -> str | None:
@@ -208,7 +190,7 @@ def _age_s(path: Path) -> float:
     try:
         age = _now_s(path.parent) - path.stat().st_mtime
         if age < -EXPIRES_S:
-            with if_allowed():
+            with skip_if_forbidden():
                 os.utime(path)
     except FileNotFoundError:
         return 0.0  # being made or being released right now

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
+from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile, list_row_files
 
 _COMPACT = COMPACT_PREFIX.rstrip("-")
 
@@ -34,7 +34,7 @@ class Ledger:
         self._active = results / "active"
 
     @classmethod
-    def at(cls, results: object) -> "Ledger":
+    def from_setting(cls, results: object) -> "Ledger":
         """The ledger that `results` names; ValueError if it cannot be the path of a folder."""
         reason = ""
         if isinstance(results, str) and results.strip():
@@ -78,9 +78,9 @@ class Ledger:
         names = [name for name in names if name not in ignored]
         found = [row for name in names if (row := RowFile.from_name(name))]
         if any(name.startswith(COMPACT_PREFIX) for name in names):
-            from sweeper.store.compaction import compacted  # pyarrow: 0.2 s
+            from sweeper.store.compaction import read_merged  # pyarrow: 0.2 s
 
-            found += compacted(self.results, ignored=ignored)
+            found += read_merged(self.results, ignored=ignored)
         rows: dict[str, RowFile] = {}
         for row in found:
             if row.run_id not in rows or rows[row.run_id].attempt < row.attempt:
@@ -89,9 +89,7 @@ class Ledger:
 
     def num_small_files(self) -> int:
         """Number of settled runs whose rows are not merged [count]."""
-        names = os.listdir(self._runs)  # noqa: PTH208  names alone
-        ended = (RowFile.from_name(name) for name in names)
-        return sum(row is not None and row.outcome.is_result for row in ended)
+        return sum(row.outcome.is_result for row in list_row_files(self._runs))
 
     def rows(self, run_ids: Collection[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Some columns of the current rows of these runs."""
@@ -135,18 +133,16 @@ class Ledger:
 
     def elapsed(self, run_ids: Collection[str]) -> dict[str, float]:
         """By run id, time of training and validation until its current curve ends [seconds]."""
-        from sweeper.store.table_files import read_elapsed  # pyarrow: 0.2 s
+        from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
 
-        paths = sorted(self._curves.glob("*.parquet"))
-        own = [path for path in paths if path.name.partition("-")[0] in run_ids]
-        found = [row for path in own for row in read_elapsed(path, run_ids)]
-        lacking = {*run_ids} - {row["run_id"] for row in found}
-        for path in paths:
-            if lacking and path.name.startswith(COMPACT_PREFIX):
-                found += (rows := read_elapsed(path, lacking))
-                lacking -= {row["run_id"] for row in rows}
-        rows = sorted(found, key=lambda row: row["attempt"])
-        return {row["run_id"]: row["elapsed_s"] for row in rows}
+        paths = self._curves.glob("*.parquet") if run_ids else ()
+        ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
+        latest: dict[str, tuple[int, float]] = {}
+        for row in (row for p in ours for row in read_rows(p, ["run_id", "attempt", "elapsed_s"])):
+            run_id, attempt, elapsed_s = row.values()
+            if run_id in run_ids and elapsed_s is not None:
+                latest[run_id] = max(latest.get(run_id, (0, 0.0)), (attempt, elapsed_s))
+        return {run_id: elapsed_s for run_id, (_, elapsed_s) in latest.items()}
 
     def _logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
         """Values that the modules of these runs logged under these names, by epoch."""
@@ -197,7 +193,8 @@ class Ledger:
         from sweeper.store.table_files import write_rows  # pyarrow: 0.2 s
 
         now = RowFile(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
-        others = [other for other in self._rows_of(now.run_id) if other != now]
+        rows = list_row_files(self._runs)
+        others = [other for other in rows if other.run_id == now.run_id and other != now]
         root = self.results
         latest = max([self.last_attempt(now.run_id), *(other.attempt for other in others)])
         if latest > now.attempt:  # taken over, since its holder was presumed dead
@@ -218,12 +215,6 @@ class Ledger:
         write_rows([row], root / "runs" / now.name_in("runs"))
         return now
 
-    def remove_partial(self, run_id: str) -> None:
-        """Remove the partial files that a killed writer left for a run."""
-        for table in ROW_FOLDERS:
-            for path in (self.results / table).glob(f".{run_id}-*.tmp"):
-                path.unlink(missing_ok=True)
-
     def supersede(self, run_ids: Collection[str]) -> None:
         """Archive the current rows of these runs, so that they can run again."""
         from sweeper.store.compaction import unmerge_rows  # pyarrow: 0.2 s
@@ -232,11 +223,6 @@ class Ledger:
         for run_id, ended in self.ended().items():
             if run_id in run_ids:
                 self._supersede(ended)
-
-    def _rows_of(self, run_id: str) -> list[RowFile]:
-        names = os.listdir(self._runs)  # noqa: PTH208  names alone
-        rows = (RowFile.from_name(name) for name in names if name.startswith(run_id))
-        return [row for row in rows if row]
 
     def _supersede(self, ended: RowFile) -> None:
         for table in ROW_FOLDERS:

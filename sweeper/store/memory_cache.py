@@ -11,7 +11,7 @@ counts as missing.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -29,17 +29,12 @@ from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import if_allowed, publish_json, publish_text, read_mapping
+from sweeper.store.publish import publish_json, publish_text, read_mapping, skip_if_forbidden
 
-_KEY_LENGTH = 16
 #: Fraction of a limit that a prediction may reach: equal runs were seen to differ (docs/batch.md).
 _PART_OF_LIMIT = 0.95
 #: Left free in a run's share of a GPU, for CUDA's and NCCL's own memory and for fragmentation.
 _GPU_RESERVE_GIB = 1.0
-
-
-#: Hashes the user's own sources that some targets name; None if there are none.
-_HashCode = Callable[[tuple[str, ...]], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +129,18 @@ class MemoryCache:
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
         self._versions = {name: version(name) for name in ("torch", "pytorch-lightning")}
+        self._hash_code = cache(_hash_code)
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
         has_files = self._folder.is_dir()
-        hash_code, read_kind = cache(_hash_code), cache(KindMemory.read)  # files stay for one call
+        read_kind = cache(KindMemory.read)  # files stay for this call
         found: dict[str, Fit] = {}
         for spec in specs:
             kind = None
             if has_files:
-                key = self.key(spec, hash_code)
-                kind = read_kind(self._folder / key, on_gpu=self._is_on_gpu(spec.config))
+                folder = self._folder / self.key(spec)
+                kind = read_kind(folder, on_gpu=self._is_on_gpu(spec.config))
             found[spec.run_id] = self._fit(spec, kind)
         return found
 
@@ -154,8 +150,7 @@ class MemoryCache:
 
     def distinct_kinds(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
         """A run of each kind."""
-        hash_code = cache(_hash_code)
-        return list({self.key(spec, hash_code): spec for spec in specs}.values())
+        return list({self.key(spec): spec for spec in specs}.values())
 
     def is_traced(self, spec: RunSpec) -> bool:
         """Whether the memory of this kind of run was traced."""
@@ -167,7 +162,7 @@ class MemoryCache:
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
         """Memory that limits a run's micro-batch; None if nothing does, or it is not free [GiB]."""
-        config, device = spec.config, self._device_of(spec.config)
+        config, device = spec.config, self._device_for(spec.config)
         if takes_micro_batches_whole(config):
             return None
         limits = [] if config.memory_limit_gib is None else [config.memory_limit_gib]
@@ -175,10 +170,10 @@ class MemoryCache:
             limits.append(max(0.0, device.memory_gib / device.runs - _GPU_RESERVE_GIB))
         return min(limits, default=None)
 
-    def key(self, spec: RunSpec, hash_code: _HashCode | None = None) -> str:
+    def key(self, spec: RunSpec) -> str:
         """Hash of everything that the memory of a micro-batch depends on."""
-        text = json.dumps(self._about(spec, hash_code), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        text = json.dumps(self._describe_kind(spec), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
         """Store the memory trace of this kind of run."""
@@ -187,7 +182,7 @@ class MemoryCache:
     def learn(self, attempt: Attempt, outcome: Outcome) -> None:
         """Store what a run took and whether that was too much, so that no other run repeats it."""
         spec = attempt.spec
-        limit, peak = spec.config.memory_limit_gib, (attempt.record() or {}).get("peak_memory_gib")
+        limit, peak = spec.config.memory_limit_gib, attempt.record().get("peak_memory_gib")
         if outcome == Outcome.OUT_OF_MEMORY:
             self.record_over(spec, limit_gib=None, why="a run ran out of memory")
         elif outcome == Outcome.FINISHED and peak:
@@ -211,7 +206,7 @@ class MemoryCache:
         stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
         if not self._is_on_gpu(spec.config):
             return stated
-        device = self._device_of(spec.config)
+        device = self._device_for(spec.config)
         size = f" ({device.memory_gib:.3g} GiB)" if device.memory_gib else ""
         shared = f", shared by {device.runs} runs" if device.runs > 1 else ""
         gpu = f"the memory of {device.kind}{size}{shared}"
@@ -235,7 +230,7 @@ class MemoryCache:
         refusal = self._refusal(fit) if fails == usable[0] else ""
         return replace(fit, fails=fails, refusal=refusal)
 
-    def _device_of(self, config: RunConfig) -> Device:
+    def _device_for(self, config: RunConfig) -> Device:
         """The device that a run trains on; of a GPU that is not on this machine, only that much."""
         if config.accelerator == "cpu":
             return CPU
@@ -243,19 +238,18 @@ class MemoryCache:
         return Device(kind="gpu") if is_elsewhere else self._device
 
     def _is_on_gpu(self, config: RunConfig) -> bool:
-        return self._device_of(config).kind != CPU.kind
+        return self._device_for(config).kind != CPU.kind
 
-    def _about(self, spec: RunSpec, hash_code: _HashCode | None = None) -> dict[str, Any]:
-        device = self._device_of(spec.config)
-        about = {**memory_part(spec.config, device), "versions": self._versions}
-        code = (hash_code or _hash_code)(tuple(targets(spec.config.resolved)))
-        return {**about, "code": code} if code else about
+    def _describe_kind(self, spec: RunSpec) -> dict[str, Any]:
+        part = memory_part(spec.config, self._device_for(spec.config))
+        code = self._hash_code(tuple(targets(spec.config.resolved)))
+        return {**part, "versions": self._versions, **({"code": code} if code else {})}
 
-    @if_allowed()
+    @skip_if_forbidden()
     def _publish(self, spec: RunSpec, name: str, content: str) -> None:
         folder = self._folder / self.key(spec)
         folder.mkdir(parents=True, exist_ok=True)
-        publish_json(folder / "about.json", self._about(spec))
+        publish_json(folder / "about.json", self._describe_kind(spec))
         publish_text(folder / name, content)
 
     def _refusal(self, fit: Fit) -> str:
@@ -273,8 +267,7 @@ class MemoryCache:
 
 def _predict(spec: RunSpec, kind: KindMemory, source: str) -> Fit:
     """What is known of a run with its micro-batch; with the predicted memory."""
-    classes = kind.classes(spec.split.micro_batch)
-    if classes:
+    if classes := kind.classes(spec.split.micro_batch):
         spec = spec.with_facts(predicted_memory_gib=total_gib(classes))
     return Fit(spec=spec, source=source, classes=classes)
 

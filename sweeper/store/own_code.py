@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -36,8 +36,13 @@ def own_code(targets: Iterable[str]) -> dict[str, str]:
     Returns:
         A hash of 8 hexadecimal digits for each path, relative to the folder that holds the package.
     """
-    files = [pair for top in _add_imports(own_tops(targets)) for pair in _sources(top)]
-    return {path: hashlib.sha256(file.read_bytes()).hexdigest()[:8] for path, file in files}
+    tops, contents = list(own_tops(targets)), dict[str, bytes]()
+    for top in tops:  # the list grows in the loop
+        sources = {path: file.read_bytes() for path, file in _sources(top)}
+        imported = set[str]().union(*map(_imported_names, sources.values()))
+        tops += sorted(filter(_is_own, imported - _NO_USERS.union(tops)))
+        contents |= sources
+    return {path: hashlib.sha256(contents[path]).hexdigest()[:8] for path in sorted(contents)}
 
 
 def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
@@ -46,18 +51,8 @@ def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(filter(_is_own, tops - _OURS)))
 
 
-def _add_imports(tops: Iterable[str]) -> Sequence[str]:
-    """These user packages and modules, with those that they import, directly or indirectly."""
-    found = list(tops)
-    for top in found:  # the list grows in the loop
-        sources = [file.read_bytes() for _, file in _sources(top)]
-        imported = set[str]().union(*map(_imported_by, sources))
-        found += sorted(filter(_is_own, imported - _NO_USERS.union(found)))
-    return sorted(found)
-
-
 @cache
-def _imported_by(source: bytes) -> frozenset[str]:
+def _imported_names(source: bytes) -> frozenset[str]:
     """Top-level names that a source imports by statement."""
     try:
         nodes = [*ast.walk(ast.parse(source))]
@@ -87,24 +82,15 @@ def record_code(
     """
     if (digest := code_hash(code)) is None:
         return
-    if not (path := _path(digest, results)).exists():
+    if not (path := results / "code" / f"{digest}.json").exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish_json(path, dict(code))
-    before = _recorded(resumed) if resumed else []
+    before = recorded_hashes(resumed) if resumed else []
     publish_text(folder / _RECORD, "\n".join(dict.fromkeys([digest, *before])))
 
 
-def recorded_code(folder: Path) -> str | None:
-    """The hash of the sources that an attempt uses; None if it has none."""
-    return next(iter(_recorded(folder)), None)
-
-
-def resumed_code(folder: Path) -> str | None:
-    """Comma-separated hashes of other sources that earlier attempts used; None if none."""
-    return ",".join(_recorded(folder)[1:]) or None
-
-
-def _recorded(folder: Path) -> list[str]:
+def recorded_hashes(folder: Path) -> list[str]:
+    """The hash of an attempt's sources, then those of other sources that earlier attempts used."""
     try:
         return (folder / _RECORD).read_text().splitlines()
     except FileNotFoundError:
@@ -113,14 +99,10 @@ def _recorded(folder: Path) -> list[str]:
 
 def stored_code(digest: str | None, results: Path) -> dict[str, str]:
     """The stored list of the sources with this hash; empty if there is none."""
-    return read_mapping(_path(str(digest), results))
+    return read_mapping(results / "code" / f"{digest}.json")
 
 
-def _path(digest: str, results: Path) -> Path:
-    return results / "code" / f"{digest}.json"
-
-
-def _spec(top: str) -> ModuleSpec | None:
+def _find_spec(top: str) -> ModuleSpec | None:
     try:
         return find_spec(top)  # a name without dots: imports nothing
     except ValueError:  # a module without a spec, such as __main__
@@ -129,7 +111,7 @@ def _spec(top: str) -> ModuleSpec | None:
 
 def _sources(top: str) -> list[tuple[str, Path]]:
     """The files of a package or module, by path relative to the folder that holds it."""
-    if (spec := _spec(top)) is None:
+    if (spec := _find_spec(top)) is None:
         return []
     found: list[tuple[str, Path]] = []
     for package in map(Path, spec.submodule_search_locations or ()):
@@ -146,7 +128,7 @@ def _sources(top: str) -> list[tuple[str, Path]]:
 @cache
 def _is_own(top: str) -> bool:
     """Whether a name is found, and outside the folders of Python and of installed packages."""
-    if (spec := _spec(top)) is None:
+    if (spec := _find_spec(top)) is None:
         return False
     places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
     paths = [Path(place).resolve() for place in places]

@@ -14,14 +14,14 @@ NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextmanager
-def publishing(path: Path) -> Generator[Path]:
+def open_partial(path: Path) -> Generator[Path]:
     """Publish a file at the end of the block, unless the block fails; an existing one is replaced.
 
     Until then it is in the same folder, under a name that readers ignore.
     """
     partial = path.with_name(f".{path.name}.{unique_suffix()}.tmp")
     try:
-        with naming(path):
+        with name_path_in_errors(path):
             yield partial
             flush_to_disk(partial)
             partial.replace(path)
@@ -30,7 +30,7 @@ def publishing(path: Path) -> Generator[Path]:
 
 
 @contextmanager
-def naming(path: Path) -> Generator[None]:
+def name_path_in_errors(path: Path) -> Generator[None]:
     """Add the path to errors of writing a file: those of a full disk lack it."""
     try:
         yield
@@ -41,7 +41,7 @@ def naming(path: Path) -> Generator[None]:
 
 
 @contextmanager
-def if_allowed() -> Generator[None]:
+def skip_if_forbidden() -> Generator[None]:
     """Skip optional writes that are not allowed: the results folder may be another user's."""
     try:
         yield
@@ -63,7 +63,7 @@ def flush_to_disk(path: Path) -> None:
 
 def publish_text(path: Path, text: str) -> None:
     """Publish a text."""
-    with publishing(path) as partial:
+    with open_partial(path) as partial:
         partial.write_text(text)
 
 

@@ -35,13 +35,13 @@ def question_file(results: Path, about: str, plan: str) -> Path:
     return results / _FOLDER / f"{about}-{plan}.json"
 
 
-def plans_of(results: Path, about: str) -> dict[Path, dict[str, Any]]:
+def read_plans(results: Path, about: str) -> dict[Path, dict[str, Any]]:
     """By file, what is stored of a question for each set of seeds and looks it was asked with."""
     paths = sorted((results / _FOLDER).glob(f"{about}-*.json"))
     return {path: json.loads(path.read_text()) for path in paths}
 
 
-def keep_question(path: Path, content: Mapping[str, Any]) -> None:
+def store_question(path: Path, content: Mapping[str, Any]) -> None:
     """Store a question's plan and what is known of its answer."""
     path.parent.mkdir(exist_ok=True)
     publish_json(path, content)

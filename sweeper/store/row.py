@@ -92,7 +92,7 @@ def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dic
 
 
 def _series(curve: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    found = (value_of(row, name) for row in curve)
+    found = (epoch_value(row, name) for row in curve)
     return [value for value in found if value is not None]
 
 
@@ -101,7 +101,7 @@ def _best(values: Sequence[float], mode: str | None) -> float | None:
     return best((value for value in values if not isnan(value)), default=None)
 
 
-def value_of(row: Mapping[str, Any], name: str) -> float | None:
+def epoch_value(row: Mapping[str, Any], name: str) -> float | None:
     """A column of an epoch's row in a curve, or what the module logged under that name."""
     return row.get(name, row.get("metrics", {}).get(name))
 

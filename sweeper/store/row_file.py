@@ -1,6 +1,8 @@
 """The files of the tables: their folders, and what a file name says about its rows."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from sweeper.spec.outcomes import Outcome
 
@@ -33,3 +35,9 @@ class RowFile:
             return cls(run_id=run_id, attempt=int(attempt), outcome=Outcome(outcome))
         except ValueError:
             return None
+
+
+def list_row_files(runs: Path) -> list[RowFile]:
+    """The rows that have a file of their own in the runs folder."""
+    names = os.listdir(runs)  # noqa: PTH208  names alone: 10,000 in milliseconds
+    return [row for name in names if (row := RowFile.from_name(name))]

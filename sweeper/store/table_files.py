@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sweeper.store.publish import publishing
+from sweeper.store.publish import open_partial
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 
 #: Raised when a file that is read is damaged or missing.
@@ -25,7 +26,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def write_table(table: pa.Table, path: Path) -> None:
     """Publish a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with publishing(path) as partial:
+    with open_partial(path) as partial:
         # Statistics and dictionaries would be most of a one-row file.
         pq.write_table(
             table,
@@ -41,11 +42,14 @@ def open_table(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(path, page_checksum_verification=True)
 
 
-def is_sound(path: Path) -> bool:
+@cache
+def is_sound(path: Path, modified_ns: int) -> bool:
     """Whether a whole file can be read and all its pages match their checksums.
 
-    OSError if it is missing, or if the file system refuses to read it.
+    A file of this modification time is read once per process. OSError if it is missing, or if the
+    file system refuses to read it.
     """
+    del modified_ns
     try:
         with open_table(path) as file:
             file.read().validate(full=True)
@@ -86,16 +90,6 @@ def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> l
     with suppress(*UNREADABLE):
         return pq.read_table(path, filters=is_wanted, page_checksum_verification=True).to_pylist()
     return []
-
-
-def read_elapsed(path: Path, run_ids: Collection[str]) -> list[dict[str, Any]]:
-    """For each attempt at these runs in a curves file, elapsed_s after its last epoch [seconds]."""
-    ends: dict[tuple[str, int], float] = {}  # by hand: pyarrow's filters would import pandas
-    for row in read_rows(path, ["run_id", "attempt", "elapsed_s"]):
-        run_id, attempt, elapsed_s = row.values()
-        if run_id in run_ids and elapsed_s is not None:
-            ends[run_id, attempt] = max(elapsed_s, ends.get((run_id, attempt), 0.0))
-    return [{"run_id": id, "attempt": n, "elapsed_s": s} for (id, n), s in ends.items()]
 
 
 def read_whole(path: Path, kind: str) -> pa.Table:

@@ -13,7 +13,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import value_of
+from sweeper.store.row import epoch_value
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.space import override, short_override
 
@@ -192,7 +192,7 @@ class Tuner:
         attempt = self._attempts.get(run_id)
         curve = attempt.curve() if attempt else self.ledger.curve(run_id, column)
         for epoch in range(running.reported, len(curve)):
-            if (value := value_of(curve[epoch], column)) is not None:
+            if (value := epoch_value(curve[epoch], column)) is not None:
                 running.study.report(running.trial, value, epoch + 1)
             running.reported = epoch + 1
             yield epoch + 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.commands.checks.check import Check, broken, good, warning
-from sweeper.launch.local.slots import nvidia_smi
+from sweeper.launch.local.slots import query_gpus
 
 _GIB = 2**30
 _SMALLEST_SHM_GIB = 1.0
@@ -27,7 +27,7 @@ _ASK_TORCH = (
 def machine_checks(*, devices: int) -> Iterator[Check]:
     """Check this machine."""
     yield python_check(sys.version_info[:2])
-    driver = next(iter(nvidia_smi("driver_version")), None)
+    driver = next(iter(query_gpus("driver_version")), None)
     yield from torch_checks(_ask_torch(), devices=devices, driver=driver)
     yield shared_memory_check(Path("/dev/shm"))
     yield from interface_checks(dict(os.environ), hostname=socket.gethostname())

@@ -72,7 +72,8 @@ def find_error(config: Mapping[str, Any]) -> str:
         config: resolved, with what is known about the user's module and data.
     """
     try:
-        found = ask_process("first steps", [config], open_fork_server())
+        open_fork_server()
+        found = ask_process("first steps", [config])
     except ForkServerDied as error:
         return str(error)
     return found.values[0] if found.values else f"the process ended: {found.last_line}"

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 from sweeper.launch.first_ends import FirstEnds
@@ -21,7 +20,7 @@ from sweeper.launch.ranks import (
     Running,
     WhyStopped,
     collect_end,
-    stop_runs,
+    kill_processes,
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
@@ -76,14 +75,13 @@ def run_here(
         check_ready((task.spec.config for task in known), machine)
     configs = [task.spec.config for task in known[:1]]
     groups = [group for c in configs for group in (c.module, c.data, c.model) if group]
-    context = open_fork_server([group.target for group in groups])
+    open_fork_server([group.target for group in groups])
     with shared_folder() as shared, catch_signals():
         runs = _Runs(
             source=iter(tasks),
             ledger=ledger,
             slots=Slots(machine),
             ranks=ranks,
-            context=context,
             shared=shared,
             memory=MemoryCache(ledger.results, machine.device),
             why_stopped=why_stopped,
@@ -113,7 +111,6 @@ class _Runs:
     ledger: Ledger
     slots: Slots
     ranks: Ranks
-    context: ForkServerContext
     shared: Path
     memory: MemoryCache
     why_stopped: WhyStopped
@@ -136,11 +133,15 @@ class _Runs:
         return bool(is_busy or not self._source_is_empty)
 
     def start_waiting(self) -> Event:
-        """Start as many waiting runs as there is room for."""
+        """Start the waiting runs that there is room for, or none if the first runs failed alike."""
         began: list[Attempt] = []
         elsewhere: list[Attempt] = []
         self._refill()
-        said = self._drop_waiting()
+        said: list[str] = []
+        if self._waiting and (why := self._first_ends.why_stop):
+            self._waiting.clear()
+            said += [] if self._is_stopped else [why]
+            self._is_stopped = self._source_is_empty = True
         while (
             self._waiting
             and self.may_start()
@@ -148,7 +149,7 @@ class _Runs:
         ):
             task = self._waiting.popleft()
             if self.memory.is_chosen(task.spec) and not self.memory.is_traced(task.spec):
-                why_not = trace_memory(task.spec, self.memory, self.context)
+                why_not = trace_memory(task.spec, self.memory)
                 fit = self.memory.fit(task.spec)
                 said += [text for text in (why_not, slow_split(fit.spec, fit.fails)) if text]
             fit = self.memory.fit(task.spec)
@@ -169,16 +170,6 @@ class _Runs:
             self._refill()
         return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
 
-    def _drop_waiting(self) -> list[str]:
-        """Drop all waiting runs if the first failed alike, before their first step; return why."""
-        why = self._first_ends.why_stop
-        if why is None or not self._waiting:
-            return []
-        self._waiting.clear()
-        said = [] if self._is_stopped else [why]
-        self._is_stopped = self._source_is_empty = True
-        return said
-
     def _refill(self) -> None:
         """Take the next task from the source, if there is one and there is room for it."""
         if self._waiting or self._source_is_empty or not self.slots.has_room:
@@ -198,7 +189,7 @@ class _Runs:
         if not reason:
             environment = {"SWEEPER_SHARED": str(self.shared), **slot}
             try:
-                run = self.ranks.start(attempt, self.context, environment)
+                run = self.ranks.start(attempt, environment)
             except ValueError as error:
                 outcome, reason = Outcome.FAILED, str(error)
             except ForkServerDied as error:
@@ -219,11 +210,11 @@ class _Runs:
             for run in list(self._running):
                 attempt = run.attempt
                 if attempt.is_taken_over:  # because this process's heartbeat had stopped
-                    stop_runs([run])
+                    kill_processes(run.processes)
                     self._drop(attempt)
                     self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
                 elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
-                    stop_runs([run])
+                    kill_processes(run.processes)
                     self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
             self._follow_remote_runs()
         for run in list(self._running):
@@ -305,5 +296,5 @@ class _Runs:
         for run in list(self._running):
             has_ended = any(code is not None for code in run.codes)
             end = collect_end(run, self.why_stopped) if has_ended else None
-            stop_runs([run])
+            kill_processes(run.processes)
             self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))

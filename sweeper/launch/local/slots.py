@@ -32,7 +32,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Slots:
-    """The slots of a machine; runs take one and return it."""
+    """The slots of a machine; runs take a slot and return it."""
 
     machine: Machine
     _taken: dict[str, tuple[int, Sequence[str]]] = field(
@@ -77,18 +77,19 @@ class Slots:
         return sorted(free, key=lambda gpu: runs[gpu])
 
 
-def this_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
+def inspect_machine(*, jobs: int | str, runs_per_gpu: int) -> Machine:
     """The resources of this process; GPUs are listed by the driver's tool, without using CUDA."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    gpus = _list_gpus()
-    device = this_device(runs=runs_per_gpu) if gpus else CPU
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = query_gpus("index") if visible is None else list(filter(None, visible.split(",")))
+    device = find_device(runs=runs_per_gpu) if gpus else CPU
     return Machine(cores=cores, gpus=gpus, jobs=jobs, runs_per_gpu=runs_per_gpu, device=device)
 
 
-def this_device(*, runs: int) -> Device:
+def find_device(*, runs: int) -> Device:
     """The device that runs train on here: the first GPU, or the CPU if there is none."""
-    for line in nvidia_smi("name,memory.total"):
+    for line in query_gpus("name,memory.total"):
         kind, _, memory_mib = line.rpartition(",")
         known = memory_mib.strip().isdecimal()
         return Device(
@@ -99,14 +100,7 @@ def this_device(*, runs: int) -> Device:
     return CPU
 
 
-def _list_gpus() -> tuple[str, ...]:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(name for name in visible.split(",") if name)
-    return tuple(nvidia_smi("index"))
-
-
-def nvidia_smi(query: str) -> list[str]:
+def query_gpus(query: str) -> list[str]:
     """The lines that the driver's own tool prints, one per GPU; empty without that tool."""
     try:
         listed = subprocess.run(

@@ -15,7 +15,7 @@ from types import FrameType
 
 from sweeper.launch.first_ends import SharedFirstEnds
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import Machine, this_machine
+from sweeper.launch.local.slots import Machine, inspect_machine
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.nodes import SrunRanks
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
@@ -111,7 +111,7 @@ class Job:
         name = known[0].spec.point.replace(" ", "_")
         commands.rename_job(self._id, name if is_alone else f"{name}_and_more")
         policy, ranks = self._policy, None
-        machine = this_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
+        machine = inspect_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
         if known[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
             machine, ranks = Machine(cores=1, jobs=1, device=machine.device), SrunRanks()
         events = run_here(

@@ -4,14 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from multiprocessing.context import ForkServerContext
 
-from sweeper.launch.ranks import Running, WhyStopped, deadline_of
+from sweeper.launch.ranks import Running, WhyStopped
 from sweeper.launch.slurm.commands import drop_task_variables
 from sweeper.launch.slurm.rank import END_RANKS
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.store.attempt import Attempt, End, end_of_record
+from sweeper.store.attempt import Attempt, End, end_from_record
 
 _GRACE_S = 5.0
 _LOG = "srun.txt"
@@ -25,11 +24,9 @@ class SrunRanks:
     def check(self, spec: RunSpec) -> None:
         """Accept any layout, as it was submitted; `start` compares it with what the job has."""
 
-    def start(
-        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
-    ) -> Running:
+    def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
         """Start srun; ValueError if the job has fewer nodes than the run."""
-        del context, environment
+        del environment
         asked = attempt.spec.config.num_nodes
         given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
         if asked > given:
@@ -39,12 +36,7 @@ class SrunRanks:
                 "follow from num_nodes."
             )
             raise ValueError(msg)
-        return Running(
-            attempt=attempt,
-            processes=[_Srun(attempt)],
-            deadline=deadline_of(attempt.spec),
-            failure=_failure,
-        )
+        return Running(attempt=attempt, processes=[_Srun(attempt)], failure=_failure)
 
 
 class _Srun:
@@ -97,7 +89,7 @@ def _failure(run: Running, why_stopped: WhyStopped) -> End:
     (code,), attempt = run.codes, run.attempt
     if first := attempt.first_record(range(attempt.spec.split.world_size)):
         rank, record = first
-        end = end_of_record(record, why_stopped)
+        end = end_from_record(record, why_stopped)
         if end.outcome == Outcome.PREEMPTED:
             return end
         return End(outcome=end.outcome, reason=f"{end.reason} (rank {rank})")

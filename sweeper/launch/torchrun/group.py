@@ -3,7 +3,6 @@
 import os
 import secrets
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -91,36 +90,29 @@ class Messages:
 
 @cache
 def open_messages() -> Messages:
-    """Meet the other processes through the store of torchrun's own agents."""
+    """Meet the other processes through the store of torchrun's own agents.
+
+    Each writes a fresh random word; rank 0 answers it with the name of this start.
+    """
     # This imports torch, which torchrun itself has done too.
     from lightning_modules.process.world import open_store
 
     group = torchrun_group()
     assert group is not None, "torchrun started this process"
     store = open_store()
-    if group.rank:
-        return Messages(store, _joined_start(store, group.rank))
-    led = Messages(store, secrets.token_hex(8))
-    _gather(led, range(1, group.world_size))
-    return led
-
-
-def _joined_start(store: _Store, rank: int) -> str:
-    """The start of the group that this process belongs to: rank 0 answers its fresh random word."""
     own = secrets.token_hex(8)
-    store.set(f"sweeper-hello/{rank}", own)
-    while not store.check([f"sweeper-answer/{own}"]):
+    if group.rank:
+        store.set(f"sweeper-hello/{group.rank}", own)
+        while not store.check([f"sweeper-answer/{own}"]):
+            time.sleep(_TICK_S)
+        messages = Messages(store, store.get(f"sweeper-answer/{own}").decode())
+        messages.set(f"here/{group.rank}", "")
+        return messages
+    messages = Messages(store, own)
+    while missing := [r for r in range(1, group.world_size) if not messages.has(f"here/{r}")]:
+        for rank in missing:  # answering a word that a dead process has left does no harm
+            if store.check([f"sweeper-hello/{rank}"]):
+                word = store.get(f"sweeper-hello/{rank}").decode()
+                store.set(f"sweeper-answer/{word}", own)
         time.sleep(_TICK_S)
-    start = store.get(f"sweeper-answer/{own}").decode()
-    store.set(f"{start}/here/{rank}", "")
-    return start
-
-
-def _gather(led: Messages, ranks: Sequence[int]) -> None:
-    """Answer the other processes until all have joined; words left by dead ones do no harm."""
-    while missing := [rank for rank in ranks if not led.has(f"here/{rank}")]:
-        for rank in missing:
-            if led.store.check([f"sweeper-hello/{rank}"]):
-                word = led.store.get(f"sweeper-hello/{rank}").decode()
-                led.store.set(f"sweeper-answer/{word}", led.start)
-        time.sleep(_TICK_S)
+    return messages

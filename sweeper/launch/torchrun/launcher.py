@@ -12,19 +12,15 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
-from multiprocessing.context import ForkServerContext
-from types import FrameType
 from typing import Any
 
 from sweeper.launch.fork_server import open_fork_server, start_process, train_rank
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import Machine, this_machine
+from sweeper.launch.local.slots import Machine, inspect_machine
 from sweeper.launch.ranks import (
     LOOPBACK,
-    RankProcess,
     Running,
     WhyStopped,
-    deadline_of,
     network_interface,
     worker_failure,
 )
@@ -79,7 +75,7 @@ def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[E
     not that of the group.
     """
     ledger = Ledger(ledger.results.resolve())
-    device = this_machine(jobs=1, runs_per_gpu=1).device
+    device = inspect_machine(jobs=1, runs_per_gpu=1).device
     machine = Machine(cores=os.cpu_count() or 1, jobs=1, device=device)
     yield from run_here(tasks, ledger, machine, ranks=_Ranks(group))
 
@@ -102,22 +98,15 @@ class _Ranks:
             )
             raise ValueError(msg)
 
-    def start(
-        self, attempt: Attempt, context: ForkServerContext, environment: Mapping[str, str]
-    ) -> Running:
+    def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
         number = next(self._numbers)
         run = {"folder": str(attempt.folder), "threads": attempt.spec.config.threads}
         self._messages.set(str(number), json.dumps(run))
-        own = start_process(train_rank, _worker_args(self._group, run, environment), context)
+        own = start_process(train_rank, _worker_args(self._group, run, environment))
         others = [
             _RemoteRank(self._messages, number, rank) for rank in range(1, self._group.world_size)
         ]
-        return Running(
-            attempt=attempt,
-            processes=[own, *others],
-            deadline=deadline_of(attempt.spec),
-            failure=_failure,
-        )
+        return Running(attempt=attempt, processes=[own, *others], failure=_failure)
 
 
 def _failure(run: Running, why_stopped: WhyStopped) -> End:
@@ -153,46 +142,28 @@ def _follow_leader(group: Group) -> int:
 
     torchrun passes Ctrl-C and SIGTERM on to all its processes; rank 0 then stops runs gracefully.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _exit_soon)
-    context = open_fork_server()
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 gets time to stop its run gracefully
+        signal.signal(number, lambda _number, _frame: signal.alarm(_PATIENCE_S))
+    open_fork_server()
+    messages = open_messages()
     try:
         with shared_folder() as shared:
             for number in count():
-                key = _wait_for_next(str(number))
-                if key == _END:
-                    return int(open_messages().get(_END))
-                run = json.loads(open_messages().get(key))
+                while not messages.has(str(number)):
+                    if messages.has(_END):
+                        return int(messages.get(_END))
+                    time.sleep(_POLL_S)
+                run = json.loads(messages.get(str(number)))
                 args = _worker_args(group, run, {"SWEEPER_SHARED": str(shared)})
-                _report_exit(number, group.rank, start_process(train_rank, args, context))
+                process = start_process(train_rank, args)
+                while process.exitcode is None:
+                    if messages.has(f"{number}/stop"):
+                        process.kill()
+                    process.join(_POLL_S)
+                messages.set(f"{number}/{group.rank}", str(process.exitcode))
     except RuntimeError:  # torch's, if the store no longer exists
         print("The process of rank 0 is gone: see its output.", file=sys.stderr)  # noqa: T201
     return RUN_FAILED
-
-
-def _exit_soon(number: int, frame: FrameType | None) -> None:
-    """Leave rank 0 time to stop its run gracefully, then exit."""
-    del number, frame
-    signal.alarm(_PATIENCE_S)
-
-
-def _wait_for_next(number: str) -> str:
-    """Wait for the next run or the end, and return its key."""
-    shared = open_messages()
-    while True:
-        if key := next((key for key in (number, _END) if shared.has(key)), None):
-            return key
-        time.sleep(_POLL_S)
-
-
-def _report_exit(number: int, rank: int, process: RankProcess) -> None:
-    """Wait until a rank ends, or end it if rank 0 asks for that, and report its exit code."""
-    shared = open_messages()
-    while process.exitcode is None:
-        if shared.has(f"{number}/stop"):
-            process.kill()
-        process.join(_POLL_S)
-    shared.set(f"{number}/{rank}", str(process.exitcode))
 
 
 def _worker_args(

@@ -66,7 +66,7 @@ def canary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 def planned(config: Config) -> None:
     """All that `sweeper plan` does with a point; the row must be one that tables can hold."""
-    ledger = Ledger.at(config["results"])
+    ledger = Ledger.from_setting(config["results"])
     found = plan(add_facts([config], ledger.results), ledger, device=CPU)
     rows = [{**dict.fromkeys(RUNS), **planned_row(spec)} for spec in found.specs]
     pa.Table.from_pylist(rows, schema=_SCHEMA)

@@ -138,7 +138,7 @@ def test_a_run_that_is_resumed_with_other_sources_says_so(net, configs, ledger):
 
     resumed, again = row(2), row(3, from_scratch=True)
 
-    digest = own_code.recorded_code(first.folder)
+    digest = own_code.recorded_hashes(first.folder)[0]
     assert resumed["code_hash"] == again["code_hash"] != digest
     assert (resumed["resumed_code"], again["resumed_code"]) == (digest, None)
 

@@ -64,28 +64,21 @@ def test_killed_after_the_row_the_row_stays_as_it_is(ledger, attempt):
 
 
 def test_killed_after_the_release_the_mark_is_taken_away(ledger, attempt):
-    released = json.dumps({"outcome": "finished", "reason": "trained 30 epochs"})
-    (attempt.folder / "released.json").write_text(released)
+    publish_json(attempt.folder / "released.json", {"outcome": "finished", "reason": "trained"})
 
     finish_abandoned(ledger)
 
     assert not left_over(ledger)
 
 
-def test_a_running_attempt_is_left_alone(ledger, config):
+def test_a_running_attempt_is_left_alone_and_not_begun_again(ledger, config):
     begun = Attempt.begin(run_spec(config()), ledger, 1)
 
     finish_abandoned(ledger)
 
     assert attempt_state(ledger, begun.spec.run_id, 1) is Open.HELD
+    assert Attempt.begin(begun.spec, ledger, 1) is None
     assert ledger.active() == [(begun.spec.run_id, 1)]
-
-
-def test_only_one_process_can_begin_an_attempt(ledger, config):
-    spec = run_spec(config())
-
-    assert Attempt.begin(spec, ledger, 1) is not None
-    assert Attempt.begin(spec, ledger, 1) is None
 
 
 def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attempt):
@@ -103,7 +96,7 @@ def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attemp
 @pytest.mark.parametrize("results", [None, "", " ", 1, True])
 def test_results_that_are_no_path_are_refused(results):
     with pytest.raises(ValueError, match=r"^results must be the path of a folder; got results="):
-        Ledger.at(results)
+        Ledger.from_setting(results)
 
 
 def test_tags_are_a_column_and_no_part_of_the_run(config):

@@ -1,5 +1,6 @@
 """Who holds a folder: the process itself on this machine, its heartbeat on another."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,14 +14,13 @@ from sweeper.store.lease import (
     LEASE,
     Holder,
     claim,
-    holder_of,
     is_held,
     lock,
     release,
     this_process,
     unlock,
 )
-from sweeper.store.publish import publish_json, publishing
+from sweeper.store.publish import open_partial, publish_json
 
 
 @pytest.fixture
@@ -48,33 +48,28 @@ def age(path, seconds):
     os.utime(path, (stat.st_atime - seconds, stat.st_mtime - seconds))
 
 
-def test_a_living_process_of_this_machine_holds_however_old_its_heartbeat(held_by):
-    folder = held_by(this_process())
-    age(folder / LEASE, 10 * EXPIRES_S)
+@pytest.mark.parametrize(
+    ("changes", "age_s", "is_live"),
+    [
+        pytest.param({}, 10 * EXPIRES_S, True, id="a living process of this machine"),
+        pytest.param({"born": "1"}, 0, False, id="a process id in use again"),
+        pytest.param({"host": "elsewhere", "pid": 1}, EXPIRES_S / 2, True, id="another machine"),
+        pytest.param({"host": "elsewhere", "pid": 1}, EXPIRES_S + 5, False, id="no heartbeat"),
+        # A container may share the machine's name, but its process ids mean other processes.
+        pytest.param({"boot": "of a container", "pid": 1}, 0, True, id="a container"),
+    ],
+)
+def test_a_holder_is_alive_if_its_process_is_and_elsewhere_if_its_heartbeat_is_fresh(
+    held_by, changes, age_s, is_live
+):
+    folder = held_by(replace(this_process(), **changes))
+    age(folder / LEASE, age_s)
 
-    assert is_held(folder)
+    assert is_held(folder) == is_live
 
 
 def test_a_dead_process_of_this_machine_holds_nothing_however_fresh_its_heartbeat(held_by, dead):
     assert not is_held(held_by(dead))
-
-
-def test_a_process_id_used_anew_is_another_process(held_by):
-    assert not is_held(held_by(replace(this_process(), born="1")))
-
-
-def test_on_another_machine_a_fresh_heartbeat_holds(held_by):
-    folder = held_by(replace(this_process(), host="elsewhere", pid=1))
-    age(folder / LEASE, EXPIRES_S / 2)
-
-    assert is_held(folder)
-
-
-def test_on_another_machine_a_lease_without_heartbeat_expires(held_by):
-    folder = held_by(replace(this_process(), host="elsewhere", pid=1))
-    age(folder / LEASE, EXPIRES_S + 5)
-
-    assert not is_held(folder)
 
 
 def test_a_lease_of_the_future_ages_from_when_it_is_seen(held_by):
@@ -93,13 +88,6 @@ def test_a_folder_without_a_lease_is_held_while_it_is_young(tmp_path):
 
     age(tmp_path, EXPIRES_S + 5)
     assert not is_held(tmp_path)
-
-
-def test_a_container_of_this_machine_is_another_machine(held_by):
-    """It may share the machine's name, but its process ids mean other processes."""
-    me = this_process()
-
-    assert is_held(held_by(replace(me, boot=me.boot + " of a container", pid=1)))
 
 
 def test_the_heartbeat_goes_on_while_the_process_is_kept_waiting(tmp_path):
@@ -148,7 +136,7 @@ def test_a_lock_without_a_readable_lease_is_taken_over_when_it_is_old(tmp_path):
     assert not lock(folder)
     age(folder / LEASE, EXPIRES_S + 5)
     assert lock(folder)
-    assert holder_of(folder) == this_process()
+    assert json.loads((folder / LEASE).read_text()) == asdict(this_process())
 
 
 def test_a_lock_is_held_while_a_late_process_finds_that_another_has_taken_it_over(
@@ -215,9 +203,9 @@ def test_processes_with_one_id_on_two_machines_disturb_each_other_nowhere(held_b
         held = list(machines.map(lambda _: is_held(folder), range(2_000)))
     assert all(held)
 
-    with publishing(folder / "note") as first:
+    with open_partial(folder / "note") as first:
         first.write_text("first")
-        with publishing(folder / "note") as second:
+        with open_partial(folder / "note") as second:
             second.write_text("second")
         assert (folder / "note").read_text() == "second"
     assert (folder / "note").read_text() == "first"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from sweeper.store import table_files
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
 from sweeper.store.table_files import write_rows
@@ -46,27 +45,17 @@ def test_a_curve_of_what_a_module_logged_has_every_epoch(ledger):
     ]
 
 
-def test_merged_curves_are_read_until_all_runs_are_found(ledger, monkeypatch):
+def test_elapsed_is_read_from_curves_of_their_own_and_merged_ones(ledger):
     ended = {"outcome": "finished", "reason": "trained", "attempt": 1}
-    for pair in ("cd", "ef"):
-        for name in pair:
-            ledger.attempt_folder(name * 12, 1).mkdir(parents=True)
-            curve = [{"epoch": 1, "step": 1, "elapsed_s": s} for s in (2.0, None, 3.0)]
-            ledger.publish({**ended, "run_id": name * 12}, curve)
-        compact(ledger.results)
-    first, _ = sorted((ledger.results / "curves").glob("compact-*"))
-    ids = {*table_files.read_columns(first, ["run_id"])["run_id"].to_pylist()} - {
-        "a" * 12,
-        "b" * 12,
-    }
-    read, read_elapsed = [], table_files.read_elapsed
-    monkeypatch.setattr(
-        table_files, "read_elapsed", lambda path, ids: read.append(path) or read_elapsed(path, ids)
-    )
+    curve = [{"epoch": 1, "step": 1, "elapsed_s": s} for s in (2.0, None, 3.0)]
+    for name in "cde":
+        ledger.attempt_folder(name * 12, 1).mkdir(parents=True)
+        ledger.publish({**ended, "run_id": name * 12}, curve)
+        if name == "d":
+            compact(ledger.results)
 
-    assert ledger.elapsed(ids) == dict.fromkeys(ids, 3.0)
-
-    assert read == [first]
+    ids = ["c" * 12, "e" * 12, "b" * 12]
+    assert ledger.elapsed(ids) == dict.fromkeys(ids[:2], 3.0)
 
 
 def test_a_full_disk_is_said_to_be_full_for_the_file_that_found_it_so(tmp_path, monkeypatch):

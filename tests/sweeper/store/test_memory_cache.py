@@ -78,37 +78,27 @@ def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec):
     assert fit.spec.facts.predicted_memory_gib == total_gib(fit.classes) == pytest.approx(1.75)
     assert memory.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 384
     assert memory.fit(spec(memory_limit_gib=8.0)).spec.split.micro_batch == 768
+    given = memory.fit(spec(micro_batch=384))
+    assert (given.source, given.spec.split.micro_batch) == ("given", 384)
+    assert total_gib(given.classes) == pytest.approx(1.25)
 
 
-def test_a_given_micro_batch_stays_and_its_memory_is_predicted(memory, spec):
-    memory.record_trace(spec(), trace())
-
-    fit = memory.fit(spec(micro_batch=384))
-
-    assert (fit.source, fit.spec.split.micro_batch) == ("given", 384)
-    assert total_gib(fit.classes) == pytest.approx(1.25)
-
-
-def test_what_a_run_took_corrects_the_prediction(memory, spec):
-    """A quarter of a GiB more than predicted, with any micro-batch: 640 would take 2 GiB."""
+@pytest.mark.parametrize(
+    ("measured", "peak_gib", "micro_batch", "predicted_gib"),
+    [  # A quarter of a GiB more than predicted, with any micro-batch: 640 would take 2 GiB.
+        pytest.param(128, 1.0, 384, 1.5, id="corrects the prediction"),
+        pytest.param(640, 1.95, 640, 1.95, id="is taken up to the whole limit"),
+    ],
+)
+def test_what_a_run_took_is_used(memory, spec, measured, peak_gib, micro_batch, predicted_gib):
     run = spec()
     memory.record_trace(run, trace())
 
-    memory.record_took(with_micro_batch(run, 128), 1.0)
+    memory.record_took(with_micro_batch(run, measured), peak_gib)
 
     fit = memory.fit(run)
-    assert fit.spec.split.micro_batch == 384
-    assert fit.classes["device"] == pytest.approx(0.5)
-    assert total_gib(fit.classes) == pytest.approx(1.5)
-
-
-def test_what_worked_is_taken_up_to_the_whole_limit(memory, spec):
-    run = spec()
-    memory.record_trace(run, trace())
-
-    memory.record_took(with_micro_batch(run, 640), 1.95)
-
-    assert memory.fit(run).spec.split.micro_batch == 640
+    assert fit.spec.split.micro_batch == micro_batch
+    assert total_gib(fit.classes) == pytest.approx(predicted_gib)
 
 
 def test_if_even_the_smallest_is_predicted_not_to_fit_the_run_is_refused(memory, spec):
@@ -134,24 +124,21 @@ def test_what_cannot_be_traced_is_up_to_the_limit_until_it_fails(memory, spec):
     assert memory.fit(run).spec.split.micro_batch == 640
 
 
-def test_a_run_out_of_memory_takes_precedence_over_a_prediction(memory, spec):
-    run = spec(memory_limit_gib=64.0)
-    memory.record_trace(run, trace())
-    memory.record_took(with_micro_batch(run, 384), 1.25)
-
-    memory.record_over(with_micro_batch(run, 384), limit_gib=None, why="out of memory")
-
-    assert memory.fit(run).spec.split.micro_batch == 256
-    assert memory.fit(spec(memory_limit_gib=100.0)).spec.split.micro_batch == 256
-
-
-def test_what_passed_one_limit_may_fit_a_higher_one(memory, spec):
+@pytest.mark.parametrize(
+    ("exceeded_gib", "micro_batch", "with_more"),
+    [pytest.param(None, 384, 384, id="any memory"), pytest.param(2.0, 384, 768, id="its limit")],
+)
+def test_what_exceeded_its_memory_takes_precedence_over_a_prediction(
+    memory, spec, exceeded_gib, micro_batch, with_more
+):
     run = spec()
     memory.record_trace(run, trace())
-    memory.record_over(with_micro_batch(run, 640), limit_gib=2.0, why="a run took 2.1 GiB")
+    memory.record_took(with_micro_batch(run, 640), 1.75)
 
-    assert memory.fit(run).spec.split.micro_batch == 384
-    assert memory.fit(spec(memory_limit_gib=4.0)).spec.split.micro_batch == 768
+    memory.record_over(with_micro_batch(run, 640), limit_gib=exceeded_gib, why="out of memory")
+
+    assert memory.fit(run).spec.split.micro_batch == micro_batch
+    assert memory.fit(spec(memory_limit_gib=100.0)).spec.split.micro_batch == with_more
 
 
 def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(memory, spec, config):

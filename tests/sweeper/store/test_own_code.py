@@ -110,7 +110,7 @@ def test_any_change_of_a_source_changes_the_hash(project, tmp_path):
 def test_an_attempt_notes_its_sources_and_the_results_list_them(tmp_path):
     own_code.record_code(code(), tmp_path, tmp_path / "results")
 
-    digest = own_code.recorded_code(tmp_path)
+    (digest,) = own_code.recorded_hashes(tmp_path)
     assert digest == code_hash(code())
     assert own_code.stored_code(digest, tmp_path / "results") == code()
     assert own_code.stored_code("other", tmp_path / "results") == {}
@@ -126,16 +126,16 @@ def test_an_attempt_that_resumes_notes_the_sources_before_its_own_too(tmp_path, 
         before = folders[number - 1] if number else None
         own_code.record_code(code(), folder, tmp_path, resumed=before)
 
-    first, second, third, last = map(own_code.recorded_code, folders)
-    assert (len({first, second, third}), last) == (3, third)
-    resumed = [own_code.resumed_code(folder) for folder in folders]
-    assert resumed == [None, first, f"{second},{first}", f"{second},{first}"]
+    hashes = [own_code.recorded_hashes(folder) for folder in folders]
+    first, second, third = hashes[2][::-1]
+    assert len({first, second, third}) == 3
+    assert hashes == [[first], [second, first], [third, second, first], [third, second, first]]
 
 
 def test_without_sources_of_the_users_nothing_is_noted(tmp_path):
     own_code.record_code({}, tmp_path, tmp_path)
 
-    assert own_code.recorded_code(tmp_path) is None
+    assert own_code.recorded_hashes(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 

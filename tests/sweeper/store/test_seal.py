@@ -32,11 +32,12 @@ def of_directory(path):
         return range(parts.start_dir, path.stat().st_size - len(parts.comment) - 2)
 
 
-def test_a_sealed_checkpoint_is_sound_and_torch_reads_it(saved):
+def test_a_sealed_checkpoint_is_sound_and_torch_reads_it(saved, tmp_path):
     seal(saved)
 
     assert is_sound(saved)
     assert torch.load(saved, weights_only=True)["epoch"] == 3
+    assert is_sound(tmp_path / "none.ckpt")
 
 
 def test_each_flipped_bit_of_the_directory_is_found(saved):
@@ -59,7 +60,3 @@ def test_of_a_checkpoint_without_a_seal_the_parts_are_looked_at(saved):
 
     assert is_sound(saved)
     assert found == {True, False}
-
-
-def test_a_checkpoint_that_is_not_there_is_sound(tmp_path):
-    assert is_sound(tmp_path / "checkpoint.ckpt")

@@ -41,10 +41,6 @@ def test_what_is_damaged_is_as_if_nothing_was_reported(tmp_path, content):
     assert read_step_progress(tmp_path) is None
 
 
-def test_nothing_was_reported_yet(tmp_path):
-    assert read_step_progress(tmp_path) is None
-
-
 def test_a_report_that_cannot_be_written_fails_no_run(tmp_path):
     write_step_progress(THIRD, tmp_path / "gone")
 

@@ -49,7 +49,7 @@ def cgroup(monkeypatch):
     except OSError as error:
         pytest.skip(f"no cgroup with a memory limit can be made here: {error}")
     own = f"0::/{folder.name}" if (folder / "memory.max").exists() else f"4:memory:/{folder.name}"
-    monkeypatch.setattr(kernel_memory, "_text", _with_own_cgroup(own, kernel_memory._text))
+    monkeypatch.setattr(kernel_memory, "_read", _with_own_cgroup(own, kernel_memory._read))
     yield folder
     while (folder / "cgroup.procs").read_text():
         time.sleep(0.01)
@@ -145,40 +145,39 @@ def test_kills_and_limits_are_those_of_the_cgroup_else_of_the_machine(
         assert out_of_memory().endswith(f"may use {gib} GiB")
 
 
-def test_without_a_fork_server_a_run_ends_with_a_sentence(launch, monkeypatch):
-    def dead(fds):
-        raise EOFError(fds)
+@pytest.mark.parametrize(
+    ("function", "error", "reason"),
+    [
+        ("connect_to_new_process", EOFError(), "the fork server, which imports torch for all runs"),
+        (
+            "ensure_running",
+            BlockingIOError(11, "Resource temporarily unavailable"),
+            "a run must be able to start processes; got: Resource temporarily",
+        ),
+    ],
+)
+def test_a_run_that_no_process_can_be_started_for_ends_with_a_sentence(
+    launch, monkeypatch, function, error, reason
+):
+    def fail(*_):
+        raise error
 
-    monkeypatch.setattr("multiprocessing.forkserver.connect_to_new_process", dead)
+    monkeypatch.setattr(f"multiprocessing.forkserver.{function}", fail)
 
     row = launch({"micro_batch": 768}).iloc[0]
 
     assert row.outcome == "preempted"
-    assert row.reason.startswith(
-        "the fork server, which imports torch for all runs, must stay alive"
-    )
-
-
-def test_a_machine_that_is_full_of_processes_is_said_to_be(launch, monkeypatch):
-    def full():
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr("multiprocessing.forkserver.ensure_running", full)
-
-    row = launch({"micro_batch": 768}).iloc[0]
-
-    assert row.outcome == "preempted"
-    assert row.reason.startswith("a run must be able to start processes; got: Resource temporarily")
+    assert row.reason.startswith(reason)
 
 
 def test_a_rank_whose_fellow_cannot_be_started_is_ended(launch, monkeypatch):
     """It would wait for the other, and the command for it."""
     started = []
 
-    def start(target, args, context):
+    def start(target, args):
         if started:
             raise ForkServerDied("no more")
-        started.append(start_process(target, args, context))
+        started.append(start_process(target, args))
         return started[0]
 
     monkeypatch.setattr("sweeper.launch.ranks.start_process", start)
@@ -226,33 +225,30 @@ class _Broken:
         raise ValueError(f"invalid literal for int(): {name}")
 
 
-def record_of_rank(folder):
-    """What a rank that ends at once leaves."""
+@pytest.mark.parametrize(
+    ("worker", "first", "words"),
+    [
+        (None, None, "ModuleNotFoundError("),
+        (_Broken(), None, "ValueError('invalid literal"),
+        # The fork server's own: a second import of torch in a process tells another error.
+        (None, OSError("libcudart.so.13: cannot open"), "OSError('libcudart.so.13: cannot open')"),
+    ],
+)
+def test_a_rank_without_torch_tells_the_first_error_of_its_import(
+    tmp_path, monkeypatch, worker, first, words
+):
+    monkeypatch.setitem(sys.modules, "sweeper.launch.preload", SimpleNamespace(error=first))
+    monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker)
     args = WorkerArgs(
-        folder=str(folder), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
+        folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
         environment={},
     )  # fmt: skip
+
     with pytest.raises(SystemExit):
         train_rank(args)
-    return json.loads((folder / "record-0.json").read_text())
 
-
-@pytest.mark.parametrize("is_broken", [False, True])
-def test_a_rank_without_torch_says_so(tmp_path, monkeypatch, is_broken):
-    worker = _Broken() if is_broken else None
-    monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker)
-    record = record_of_rank(tmp_path)
-    assert record["reason"].startswith("torch must be imported to train; it could not be (")
-    assert ("invalid literal" in record["reason"]) == is_broken
-
-
-def test_a_rank_tells_the_first_error_of_an_import(tmp_path, monkeypatch):
-    """The fork server's: torch can be imported once in a process, and says that the second time."""
-    first = SimpleNamespace(error=OSError("libcudart.so.13: cannot open"))
-    monkeypatch.setitem(sys.modules, "sweeper.launch.preload", first)
-    monkeypatch.setitem(sys.modules, "lightning_modules.worker", None)
-    record = record_of_rank(tmp_path)
-    assert "it could not be (OSError('libcudart.so.13: cannot open'))" in record["reason"]
+    record = json.loads((tmp_path / "record-0.json").read_text())
+    assert record["reason"].startswith(f"torch must be imported to train; it could not be ({words}")
 
 
 def test_float16_where_there_is_no_gpu_is_refused_before_anything_starts(short, results):

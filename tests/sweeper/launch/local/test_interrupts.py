@@ -44,13 +44,13 @@ class Ranks:
 
     def check(self, spec) -> None: ...
 
-    def start(self, attempt, context, environment):
-        del context, environment
+    def start(self, attempt, environment):
+        del environment
         began = time.time() - 3600
         os.utime(attempt.folder / "config.json", (began, began))
         ranks = [Rank()]
         self.started.append((attempt, ranks[0]))
-        return Running(attempt=attempt, processes=ranks, deadline=None, failure=worker_failure)
+        return Running(attempt=attempt, processes=ranks, failure=worker_failure)
 
 
 @pytest.fixture
@@ -165,16 +165,19 @@ def test_ctrl_c_that_comes_while_an_event_is_taken_in_reaches_the_runs(running, 
     }
 
 
-def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does():
-    """Not one that is to survive it: nohup has the signal ignored."""
+def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does_unless_the_signal_is_handled():
+    """nohup has it ignored."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     try:
         with catch_signals(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGHUP)
 
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with catch_signals():
-            signal.raise_signal(signal.SIGHUP)
+        noted = []
+        for other in (signal.SIG_IGN, lambda number, _: noted.append(number)):
+            signal.signal(signal.SIGHUP, other)
+            with catch_signals():
+                signal.raise_signal(signal.SIGHUP)
+        assert noted == [signal.SIGHUP]
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -232,29 +235,15 @@ def test_what_the_fork_server_starts_leaves_signals_to_the_launcher(tmp_path):
     script.write_text(
         "import signal, sys\n"
         "from pathlib import Path\n"
-        "from sweeper.launch.fork_server import open_fork_server, start_process\n"
+        "from sweeper.launch.fork_server import start_process\n"
         "def note_ignored(file):\n"
         "    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)\n"
         "    ignored = [n.name for n in ends if signal.getsignal(n) == signal.SIG_IGN]\n"
         "    Path(file).write_text(' '.join(ignored))\n"
         "if __name__ == '__main__':\n"
-        "    context = open_fork_server()\n"
-        "    context.set_forkserver_preload([])\n"  # torch is not needed here
-        "    start_process(note_ignored, sys.argv[1], context).join()\n"
+        "    start_process(note_ignored, sys.argv[1]).join()\n"
     )
 
     subprocess.run([sys.executable, script, noted], check=True)
 
     assert noted.read_text() == "SIGINT SIGTERM SIGHUP"
-
-
-def test_signals_that_somebody_else_handles_are_left_alone():
-    noted = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: noted.append(number))
-    try:
-        with catch_signals():
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-    assert noted == [signal.SIGTERM]

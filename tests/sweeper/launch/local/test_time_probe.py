@@ -3,7 +3,7 @@
 import pytest
 
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.local.time_probe import _chosen, _timing
+from sweeper.launch.local.time_probe import _choose_probes, _read_timing
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
@@ -15,13 +15,13 @@ WORDS = ("accelerator=cpu", "epochs=4", "warmup=0", "schedule=constant")
 def test_each_kind_is_begun_with_the_fewest_and_the_most_micro_batches(grid):
     specs = [run_spec(c) for c in grid(*WORDS, "batch=3840,7680,30720", "model.hidden=32,64")]
 
-    chosen = _chosen(specs, Machine(cores=1))
-    filled = _chosen(specs, Machine(cores=5))
+    chosen = _choose_probes(specs, Machine(cores=1))
+    filled = _choose_probes(specs, Machine(cores=5))
 
     assert [spec.split.accumulation_steps for spec in chosen] == [1, 8, 1, 8]
     assert len(filled) == 5
     assert len({spec.run_id for spec in filled}) == 5
-    assert len(_chosen(specs[:1], Machine(cores=64))) == 1
+    assert len(_choose_probes(specs[:1], Machine(cores=64))) == 1
 
 
 def test_what_was_stopped_has_the_speed_that_it_had_reached(grid, ledger):
@@ -34,9 +34,9 @@ def test_what_was_stopped_has_the_speed_that_it_had_reached(grid, ledger):
     write_step_progress(progress, attempt.folder)
 
     row = {"start_s": 1.5, "train_s": 8.0, "epochs_completed": 1, "num_parameters": 7}
-    timing = _timing(row, attempt, Outcome.PREEMPTED, 9.5)
+    timing = _read_timing(row, attempt, Outcome.PREEMPTED, 9.5)
 
     assert timing.step_s == pytest.approx(0.5)
     assert timing.between_s == pytest.approx(2.0)
     assert (timing.start_s, timing.evaluation_s, timing.num_parameters) == (1.5, 1.5, 7)
-    assert _timing(row, attempt, Outcome.FAILED, None) is None
+    assert _read_timing(row, attempt, Outcome.FAILED, None) is None

@@ -11,22 +11,18 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
     ("lines", "advice"),
     [
         (["QOSMaxSubmitJobPerUserLimit", POLICY], "The queue is full for now: repeat the command"),
-        (["AssocMaxSubmitJobLimit", POLICY], "The queue is full for now: repeat the command later"),
         (["Resource temporarily unavailable"], "The queue is full for now: repeat the command"),
         (
             ["Requested time limit is invalid (missing or exceeds some limit)"],
             "Request less with hydra.launcher.time_min=N",
         ),
-        (["QOSMaxWallDurationPerJobLimit", POLICY], "Request less with hydra.launcher.time_min=N"),
         (["QOSMaxGRESPerJob", POLICY], "Your account or QOS allows less"),
         (
             ["Invalid account or account/partition combination specified"],
             "Name yours with hydra.launcher.account=NAME",
         ),
-        (["Invalid qos specification"], "Name yours with hydra.launcher.account=NAME and"),
         (["Invalid partition name specified"], "Choose one that sinfo lists with"),
         (["Requested node configuration is not available"], "Request what a node has"),
-        (["Invalid generic resource (gres) specification"], "Request what a node has"),
         (["Requested reservation is invalid"], "Correct it under hydra.launcher (conf/hydra"),
     ],
 )

@@ -109,29 +109,21 @@ def test_a_path_that_sbatch_would_change_is_refused(request_, tasks, tmp_path, n
     assert not folder.exists()
 
 
-def test_jobs_that_are_held_are_said_to_be(request_, busy, tasks, ledger):
-    """As after `scontrol hold`, or a failing prolog."""
+@pytest.mark.parametrize(("state", "is_said"), [("PD", True), ("R", False)])
+def test_jobs_that_are_held_are_said_to_be_unless_they_run(
+    request_, busy, tasks, ledger, state, is_said
+):
+    """As after `scontrol hold`: SLURM heeds it when the job is to start again."""
     _, jobs = busy
     said = []
 
     for event in islice(run_on_slurm(tasks, ledger, request_), 6):
         said += event.said
-        jobs[:] = [replace(job, state="PD", reason="JobHeldUser") for job in jobs]
+        jobs[:] = [replace(job, state=state, reason="JobHeldUser") for job in jobs]
 
-    (sentence,) = (text for text in said if "held" in text)
-    assert sentence.startswith("Jobs are held (JobHeldUser): they start after `scontrol release`")
-
-
-def test_a_job_that_runs_is_not_said_to_be_held(request_, busy, tasks, ledger):
-    """SLURM notes a hold at once, and heeds it when the job is to start again."""
-    _, jobs = busy
-    said = []
-
-    for event in islice(run_on_slurm(tasks, ledger, request_), 6):
-        said += event.said
-        jobs[:] = [replace(job, reason="JobHeldAdmin") for job in jobs]
-
-    assert not any("held" in text for text in said)
+    held = [text for text in said if "held" in text]
+    words = "Jobs are held (JobHeldUser): they start after `scontrol release`"
+    assert [text.startswith(words) for text in held] == [True] * is_said
 
 
 @pytest.mark.parametrize("was_cut_off", [False, True])
