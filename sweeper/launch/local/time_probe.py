@@ -20,7 +20,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
-from sweeper.store.step_progress import StepProgress, read_step_progress
+from sweeper.store.step_progress import read_step_progress
 from sweeper.store.timings import Timing, store_timings
 
 _LEAST_S, _MOST_S = 6.0, 60.0
@@ -41,16 +41,19 @@ def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> li
         ledger = Ledger(Path(folder))
         ledger.prepare()
         probes = _Probes(ledger)
-        tasks = [Task(spec=spec, number=1) for spec in _chosen(specs, machine)]
+        tasks = [Task(spec=spec, number=1) for spec in _choose_probes(specs, machine)]
         for event in run_here(tasks, ledger, machine):
-            probes.take(event)
+            probes.handle(event)
     for (kind, device), timings in probes.found.items():
         store_timings(kind, device, timings, results)
-    return probes.said
+    return probes.failures
 
 
-def _chosen(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
-    """For each kind, runs with the fewest and most accumulation steps; repeated to fill slots."""
+def _choose_probes(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
+    """For each kind, runs with the fewest and most accumulation steps; repeated to fill slots.
+
+    Each has a seed of its own, so that repeats differ, its micro-batch, and no logger.
+    """
     kinds: dict[str, list[RunSpec]] = defaultdict(list)
     for spec in specs:
         kinds[kind_of(spec)].append(spec)
@@ -64,15 +67,11 @@ def _chosen(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
     threads = max(spec.split.world_size * spec.config.threads for spec in chosen)
     places = len(machine.gpus) or max(1, machine.cores // threads)
     num = min(-(-len(chosen) // places) * places, max(len(specs), len(chosen)))
-    return [_probed(spec, turn) for turn, spec in enumerate(islice(cycle(chosen), num))]
-
-
-def _probed(spec: RunSpec, turn: int) -> RunSpec:
-    """A run as a probe: its own seed, so that repeats differ, its micro-batch, and no logger."""
-    config = spec.config.with_changes(
-        seed=turn, micro_batch=spec.split.micro_batch, logger={"_target_": None}
-    )
-    return run_spec(config)
+    changes = {"logger": {"_target_": None}}
+    return [
+        run_spec(spec.config.with_changes(seed=turn, micro_batch=spec.split.micro_batch, **changes))
+        for turn, spec in enumerate(islice(cycle(chosen), num))
+    ]
 
 
 @dataclass(slots=True)
@@ -83,11 +82,11 @@ class _Probes:
     found: dict[tuple[str, str], list[Timing]] = field(
         default_factory=lambda: defaultdict[tuple[str, str], list[Timing]](list)
     )
-    said: list[str] = field(default_factory=list[str])
+    failures: list[str] = field(default_factory=list[str])
     _running: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
     _began_at: dict[str, float] = field(default_factory=dict[str, float])
 
-    def take(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Process an event, and stop the probes that have trained for long enough."""
         self._running |= {attempt.spec.run_id: attempt for attempt in event.began}
         for run_id, end in event.ended.items():
@@ -95,21 +94,19 @@ class _Probes:
                 continue  # Ctrl-C came while it began
             row = self.ledger.rows({run_id}, _READ)[run_id]
             elapsed_s = self.ledger.elapsed({run_id}).get(run_id)
-            timing = _timing(row, attempt, end.outcome, elapsed_s)
+            timing = _read_timing(row, attempt, end.outcome, elapsed_s)
             if timing:
                 self.found[kind_of(attempt.spec), row["device_kind"]].append(timing)
             else:
-                self.said.append(f"{attempt.spec.point} could not be timed: {end.reason}")
+                self.failures.append(f"{attempt.spec.point} could not be timed: {end.reason}")
         for run_id, attempt in self._running.items():
-            if (now := read_step_progress(attempt.folder)) and self._is_enough(run_id, now):
-                attempt.request_graceful_stop()
-
-    def _is_enough(self, run_id: str, now: StepProgress) -> bool:
-        trained_s = time.monotonic() - self._began_at.setdefault(run_id, time.monotonic())
-        return trained_s > (_LEAST_S if now.epochs_done > _EPOCHS else _MOST_S)
+            if progress := read_step_progress(attempt.folder):
+                trained_s = time.monotonic() - self._began_at.setdefault(run_id, time.monotonic())
+                if trained_s > (_LEAST_S if progress.epochs_done > _EPOCHS else _MOST_S):
+                    attempt.request_graceful_stop()
 
 
-def _timing(
+def _read_timing(
     row: Mapping[str, Any], attempt: Attempt, outcome: Outcome, elapsed_s: float | None
 ) -> Timing | None:
     """The timing of a probe; for one that was stopped, by the speed that it had reached."""

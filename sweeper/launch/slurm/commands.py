@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,22 +98,10 @@ def requeue_job(job: str) -> bool:
     return False
 
 
-def no_requeue() -> str:
-    """Why a job cannot put itself back into the queue; empty if it can."""
-    if shutil.which("scontrol"):
-        return ""
-    return ", and scontrol, which would requeue it, is not available (repeat the command)"
-
-
 def drop_task_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without the job's task variables, which would contradict srun's options."""
     contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")
     return {k: v for k, v in environment.items() if not k.startswith(contradicting)}
-
-
-def rename_job(job: str, name: str) -> None:
-    """Give a running job another name; failure is ignored."""
-    run_program("scontrol", "update", f"JobId={job}", f"JobName={name}")
 
 
 def was_cancelled(log: Path) -> bool:
@@ -132,7 +120,7 @@ def was_cancelled(log: Path) -> bool:
 
 def check_submit_host() -> None:
     """ValueError if SLURM's programs are not here, so that no job can be submitted."""
-    missing: Sequence[str] = [name for name in ("sbatch", "squeue") if not shutil.which(name)]
+    missing = [name for name in ("sbatch", "squeue") if not shutil.which(name)]
     if missing:
         msg = (
             "hydra/launcher=slurm must be started on a host with SLURM's programs; "

@@ -6,6 +6,7 @@ the job goes back into the queue. It never imports torch.
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -25,11 +26,13 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.spec.values import Count, NotNegative, Settings
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.publish import read_mapping
 
 #: Exit code of a job that a signal ended before its runs had results (EX_TEMPFAIL of sysexits.h).
 CUT_SHORT_EXIT = 75
 
 _JOB_FILE = "slurm.json"
+_NO_SCONTROL = ", and scontrol, which would requeue it, is not available (repeat the command)"
 _NOT_REQUEUED = (
     "The job must be requeued to resume; scontrol could not requeue it. Repeat the command: it "
     "submits the run again, which resumes from its last checkpoint."
@@ -109,7 +112,8 @@ class Job:
             return RUN_FAILED
         is_alone = len(known) == 1 and not self._policy.pulling_jobs
         name = known[0].spec.point.replace(" ", "_")
-        commands.rename_job(self._id, name if is_alone else f"{name}_and_more")
+        name += "" if is_alone else "_and_more"
+        commands.run_program("scontrol", "update", f"JobId={self._id}", f"JobName={name}")
         policy, ranks = self._policy, None
         machine = inspect_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
         if known[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
@@ -156,17 +160,11 @@ class Job:
         if not folder.exists():
             return number
         state = attempt_state(self._ledger, run_id, number)
-        if state is Open.HELD:  # perhaps by this job, before SLURM requeued it
-            try:
-                holder = json.loads((folder / _JOB_FILE).read_text())["job"]
-            except FileNotFoundError:
-                return None
-            if holder != self._id:
-                return None
-        end = state
-        if isinstance(state, Open):
-            end = recover_attempt(self._ledger, run_id, number)
-        if isinstance(end, End) and end.outcome not in MAY_GO_ON:
+        if state is Open.HELD and read_mapping(folder / _JOB_FILE).get("job") != self._id:
+            return None  # otherwise this job held it before SLURM requeued it
+        is_open = isinstance(state, Open)
+        end = recover_attempt(self._ledger, run_id, number) if is_open else state
+        if end and end.outcome not in MAY_GO_ON:
             self._tickets.remove(run_id)
             return None
         return number + 1
@@ -200,7 +198,8 @@ class Job:
 
     def _why_stopped(self) -> str:
         if self._signals.number == signal.SIGUSR1:
-            return f"its job's time limit was near{commands.no_requeue()}: stopped"
+            lacks = "" if shutil.which("scontrol") else _NO_SCONTROL
+            return f"its job's time limit was near{lacks}: stopped"
         log = Path(os.readlink("/proc/self/fd/1"))  # noqa: PTH115  may be no path
         if commands.was_cancelled(log):
             return "cancelled with scancel: stopped"

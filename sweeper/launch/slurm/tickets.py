@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.publish import publish_json, unique_suffix
+from sweeper.store.publish import publish_json, read_mapping, unique_suffix
 
 COMMENT = "sweeper "
 #: Outcomes after which a job may make another attempt; they are final only once the job is gone.
@@ -126,10 +127,7 @@ class Tickets:
 
     def read_job(self, name: str) -> str | None:
         """The number of a submission's array; None if it was not recorded."""
-        try:
-            return json.loads((self.folder / name / "job.json").read_text())["job"]
-        except (FileNotFoundError, ValueError):
-            return None
+        return read_mapping(self.folder / name / "job.json").get("job")
 
     def find_log(self, ticket: Ticket) -> Path:
         """The first output file of the ticket's job; its submission's folder if there is none."""
@@ -190,17 +188,14 @@ class Jobs:
             for index in (row.index, None)
             if row.comment.startswith(COMMENT)
         }
-        self._numbers: dict[str, str | None] = {}
+        self._read_job = cache(tickets.read_job)
 
     def find(self, ticket: Ticket) -> Queued | None:
         """The ticket's job; None if it is not in the queue."""
-        name = ticket.submission
-        if name not in self._numbers:
-            self._numbers[name] = self._tickets.read_job(name)
-        number = self._numbers[name]
+        number = self._read_job(ticket.submission)
         if number is not None:
             return self._by_number.get((number, ticket.index))
-        return self._by_comment.get((name, ticket.index))
+        return self._by_comment.get((ticket.submission, ticket.index))
 
     def has(self, ticket: Ticket) -> bool:
         """Whether the ticket has a job, or is being submitted right now."""
