@@ -122,7 +122,7 @@ class Attempt:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether a later attempt exists, because this one's holder was presumed dead."""
+        """Whether a later attempt exists, because this attempt's holder was presumed dead."""
         return self.folder.with_name(f"{self.number + 1:03d}").exists()
 
     @property
@@ -185,7 +185,7 @@ class Attempt:
         return self._read_curve()[0]
 
     def _read_curve(self) -> tuple[list[dict[str, Any]], bool]:
-        """The curve, and whether each line is intact, but for a last one truncated by a kill."""
+        """The curve, and whether each line is intact, but for a last line truncated by a kill."""
         rows: list[dict[str, Any]] = []
         try:
             text = (self.folder / "progress.jsonl").read_text(errors="replace")
@@ -213,7 +213,7 @@ class Attempt:
         return read_mapping(self.folder / f"record-{rank}.json")
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
-        """The earliest record of these ranks: the other ranks failed because of that one."""
+        """The earliest record of these ranks: the other ranks failed because of that rank."""
         paths = [(rank, self.folder / f"record-{rank}.json") for rank in ranks]
         left = [(path.stat().st_mtime_ns, rank) for rank, path in paths if path.exists()]
         if not left:
@@ -257,7 +257,7 @@ def _release_files(ledger: Ledger, run_id: str, number: int) -> None:
     """Release an attempt, and remove the files that it needed only while it was running."""
     folder = ledger.attempt_folder(run_id, number)
     release(folder)
-    is_latest = number == ledger.last_attempt(run_id)  # a later one may be writing right now
+    is_latest = number == ledger.last_attempt(run_id)  # a later attempt may be writing right now
     for left in ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*"):
         for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
             path.unlink(missing_ok=True)

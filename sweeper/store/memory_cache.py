@@ -3,7 +3,7 @@
     results/memory/<key>/about.json         what the key stands for, for people
     results/memory/<key>/trace.json         the memory by class, as predicted by a trace
     results/memory/<key>/<micro>-took.json  the peak of a run with this micro-batch
-    results/memory/<key>/<micro>-over.json  one that exceeded its memory; takes precedence
+    results/memory/<key>/<micro>-over.json  that a run exceeded its memory; takes precedence
 
 Files are published by rename, so that concurrent sweeps lose nothing. A file that cannot be read
 counts as missing.

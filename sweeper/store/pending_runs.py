@@ -2,7 +2,7 @@
 
     results/.pending-<host>-<pid>.json    the sweep's process, and an entry for each run
 
-A sweep removes its list when it ends; the list of a killed sweep is removed by the next one.
+A sweep removes its list when it ends; the next sweep removes the list of a killed sweep.
 """
 
 import json

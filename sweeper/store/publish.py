@@ -15,7 +15,7 @@ NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 @contextmanager
 def open_partial(path: Path) -> Generator[Path]:
-    """Publish a file at the end of the block, unless the block fails; an existing one is replaced.
+    """Publish a file at the end of the block, unless the block fails; an existing file is replaced.
 
     Until then it is in the same folder, under a name that readers ignore.
     """

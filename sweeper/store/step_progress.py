@@ -22,7 +22,7 @@ class StepProgress(BaseModel):
         resumed_at: position in training at which this attempt began [epochs].
         examples_per_s: training speed over about the last half minute of this attempt, without
             validation; None before the second step [examples/s].
-        left_s: time to the end of the run at this speed, including validation once one was timed;
+        left_s: time to the end of the run at this speed, including validation if it was timed;
             None before the second step [seconds].
     """
 

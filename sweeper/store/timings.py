@@ -58,7 +58,7 @@ def read_timings(results: Path) -> dict[tuple[str, str], list[Timing]]:
 
 
 def store_timings(kind: str, device: str, timings: Sequence[Timing], results: Path) -> None:
-    """Store the timings of a kind of run on a device, replacing earlier ones."""
+    """Store the timings of a kind of run on a device, replacing earlier timings."""
     name = hashlib.sha256(f"{kind} {device}".encode()).hexdigest()[:12]
     content = _Stored(kind=kind, device=device, timings=list(timings))
     path = results / "timings" / f"{name}.json"

@@ -171,7 +171,7 @@ class _Runs:
         return Event(began=began, elsewhere=elsewhere, ended=self._take_ended(), said=said)
 
     def _refill(self) -> None:
-        """Take the next task from the source, if there is one and there is room for it."""
+        """Take the next task from the source, if it has a task and there is room for it."""
         if self._waiting or self._source_is_empty or not self.slots.has_room:
             return
         try:

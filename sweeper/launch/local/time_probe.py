@@ -109,7 +109,7 @@ class _Probes:
 def _read_timing(
     row: Mapping[str, Any], attempt: Attempt, outcome: Outcome, elapsed_s: float | None
 ) -> Timing | None:
-    """The timing of a probe; for one that was stopped, by the speed that it had reached."""
+    """The timing of a probe; for a stopped probe, by the speed that it had reached."""
     if outcome == Outcome.FINISHED:
         return timing_of(row, elapsed_s)
     now = read_step_progress(attempt.folder)

@@ -14,8 +14,8 @@ from sweeper.launch.slurm.submit import (
     Array,
     Refused,
     Request,
+    check_path,
     group_into_arrays,
-    shared_path,
     submit,
 )
 from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
@@ -76,7 +76,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     commands.check_submit_host()
     source, stays_unasked = iter(tasks), request.detach
     left: list[Task] = []
-    sweep = _Sweep(Ledger(shared_path(ledger.results)), request)
+    sweep = _Sweep(Ledger(check_path(ledger.results)), request)
     try:
         while sweep.is_open or sweep.followed:
             if sweep.is_open:
@@ -91,7 +91,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
             if stays_unasked:
                 stays_unasked = False
                 yield Event(said=[_STAYS])
-            yield sweep.look()
+            yield sweep.check_runs()
             for _ in range(max(1, round(request.poll_s / _TICK_S))):
                 time.sleep(_TICK_S)
                 yield Event()
@@ -110,7 +110,7 @@ def _take_ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
     return found, False
 
 
-def _patiently(submitted: Callable[[], str]) -> Generator[Event, None, str]:
+def _wait_for_sbatch(submitted: Callable[[], str]) -> Generator[Event, None, str]:
     """Wait for sbatch, which retries for minutes while the queue is full, and tell the user."""
     with ThreadPoolExecutor(1) as thread:
         future = thread.submit(submitted)
@@ -192,7 +192,7 @@ class _Sweep:
                 runs.append(run_id)
         results = self._ledger.results
         try:
-            job = yield from _patiently(
+            job = yield from _wait_for_sbatch(
                 lambda: submit(array, self._request, results=results, folder=folder)
             )
         except Refused as error:
@@ -222,7 +222,7 @@ class _Sweep:
         text = f"{several(count, 'run')} not submitted. {why}{again if self.is_open else ''}"
         return Event(said=[text] * is_news)
 
-    def look(self) -> Event:
+    def check_runs(self) -> Event:
         """Compare the followed runs with the queue, the running attempts and the rows."""
         jobs = self._tickets.query_jobs()
         known = self._tickets.read_all()

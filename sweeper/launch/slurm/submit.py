@@ -105,7 +105,7 @@ class Refused(Exception):
     """SLURM refused a submission; the text says why and what to do."""
 
 
-def shared_path(results: Path) -> Path:
+def check_path(results: Path) -> Path:
     """The results folder as an absolute path; ValueError if sbatch would change that path."""
     path = results.resolve()
     if not {"%", "\\"} & {*str(path)}:

@@ -79,12 +79,12 @@ class Tickets:
         self._queued = self.folder / "queued"
 
     def read_all(self) -> dict[str, Ticket]:
-        """The latest ticket of each run that has one."""
+        """The latest ticket of each run that is in the queue."""
         found = {run_id: self.read(run_id, n) for run_id, n in self.latest_numbers().items()}
         return {run_id: ticket for run_id, ticket in found.items() if ticket}
 
     def latest_numbers(self) -> dict[str, int]:
-        """The number of the latest ticket of each run that has one."""
+        """The number of the latest ticket of each run that is in the queue."""
         return dict(sorted(self._numbers()))
 
     def find(self, run_id: str) -> Ticket | None:
