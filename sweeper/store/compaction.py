@@ -23,7 +23,7 @@ _LOCK = ".compacting"
 
 def compact(results: Path) -> int:
     """Merge the small files of settled runs; the number merged, 0 if another process is merging."""
-    with _locked(results) as is_ours:
+    with _lock_merging(results) as is_ours:
         if not is_ours:
             return 0
         _finish_removals(results)
@@ -67,7 +67,7 @@ def unmerge_rows(results: Path, run_ids: Collection[str]) -> None:
     """Move the merged rows of these runs back into files of their own."""
     if not any(row.run_id in run_ids for row in read_merged(results)):
         return
-    with _locked(results) as is_ours:
+    with _lock_merging(results) as is_ours:
         if not is_ours:
             msg = f"another process is merging files in {results}; repeat the command in a moment."
             raise ValueError(msg)
@@ -117,7 +117,7 @@ def _remove(results: Path, row: RowFile) -> None:
 
 
 @contextlib.contextmanager
-def _locked(results: Path) -> Generator[bool]:
+def _lock_merging(results: Path) -> Generator[bool]:
     """Hold the lock for merging, if it is free; gives whether this process has it."""
     is_ours = lock(results / _LOCK)
     try:

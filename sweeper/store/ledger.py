@@ -111,7 +111,7 @@ class Ledger:
         """Outcome, reason and measured values of these runs: columns, or what modules logged."""
         rows = self.rows(run_ids, ["outcome", "reason", *names])
         lacking = {(run_id, n) for run_id, row in rows.items() for n in names if row[n] is None}
-        for logged in self._logged({run_id for run_id, _ in lacking}, names):
+        for logged in self._read_logged({run_id for run_id, _ in lacking}, names):
             row, name = rows[logged["run_id"]], logged["name"]
             if row["attempt"] == logged["attempt"] and (row["run_id"], name) in lacking:
                 row[name] = logged["value"]
@@ -128,7 +128,7 @@ class Ledger:
         rows = read_rows(paths[-1], ["epoch", name]) if paths else []
         if any(row[name] is not None for row in rows):
             return rows
-        logged = {row["epoch"]: row["value"] for row in self._logged({run_id}, [name])}
+        logged = {row["epoch"]: row["value"] for row in self._read_logged({run_id}, [name])}
         return [{"epoch": row["epoch"], name: logged.get(row["epoch"])} for row in rows]
 
     def elapsed(self, run_ids: Collection[str]) -> dict[str, float]:
@@ -144,7 +144,7 @@ class Ledger:
                 latest[run_id] = max(latest.get(run_id, (0, 0.0)), (attempt, elapsed_s))
         return {run_id: elapsed_s for run_id, (_, elapsed_s) in latest.items()}
 
-    def _logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
+    def _read_logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
         """Values that the modules of these runs logged under these names, by epoch."""
         from sweeper.store.table_files import read_logged  # pyarrow: 0.2 s
 
@@ -201,7 +201,7 @@ class Ledger:
             root = self.results / "superseded"
         else:
             for other in others:
-                self._supersede(other)
+                self._archive_row(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
         metrics = [
             {**keys, "epoch": epoch["epoch"], "step": epoch["step"], "name": name, "value": value}
@@ -222,9 +222,9 @@ class Ledger:
         unmerge_rows(self.results, run_ids)
         for run_id, ended in self.ended().items():
             if run_id in run_ids:
-                self._supersede(ended)
+                self._archive_row(ended)
 
-    def _supersede(self, ended: RowFile) -> None:
+    def _archive_row(self, ended: RowFile) -> None:
         for table in ROW_FOLDERS:
             name = ended.name_in(table)
             folder = self.results / "superseded" / table

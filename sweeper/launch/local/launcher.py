@@ -211,7 +211,7 @@ class _Runs:
                 attempt = run.attempt
                 if attempt.is_taken_over:  # because this process's heartbeat had stopped
                     kill_processes(run.processes)
-                    self._drop(attempt)
+                    self._forget_running(attempt)
                     self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
                 elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
                     kill_processes(run.processes)
@@ -265,12 +265,12 @@ class _Runs:
         end = replace(end, reason=end.reason + self._retried.get(run_id, ""))
         with defer_signals():
             attempt.end(end, self.ledger)
-            self._drop(attempt)
+            self._forget_running(attempt)
             self._ended[run_id] = end
         is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
         self._first_ends.add(run_id, end.reason, is_early=is_early)
 
-    def _drop(self, attempt: Attempt) -> None:
+    def _forget_running(self, attempt: Attempt) -> None:
         self._running = [run for run in self._running if run.attempt is not attempt]
         self.slots.give_back(attempt.spec.run_id)
 

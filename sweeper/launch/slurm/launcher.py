@@ -150,7 +150,7 @@ class _Sweep:
         """
         jobs = self._tickets.query_jobs()
         if jobs is None:
-            yield self._refused(len(tasks), _SQUEUE_SILENT)
+            yield self._report_refusal(len(tasks), _SQUEUE_SILENT)
             return [*tasks]
         known = self._tickets.read_all()
         new: list[Task] = []
@@ -200,7 +200,7 @@ class _Sweep:
                 self._tickets.remove(run_id)
                 del self.followed[run_id]
             unlock(folder)
-            yield self._refused(len(runs), str(error))
+            yield self._report_refusal(len(runs), str(error))
             return [task for _, task in array.tasks if task.spec.run_id in runs]
         self._tickets.record_job(array.name, job)
         self._has_begun = True
@@ -212,7 +212,7 @@ class _Sweep:
         yield Event(said=[text], queued=runs)
         return []
 
-    def _refused(self, count: int, why: str) -> Event:
+    def _report_refusal(self, count: int, why: str) -> Event:
         """Say once why runs were not submitted; ValueError if nothing was submitted before."""
         if not self._has_begun:
             raise ValueError(why)
@@ -237,7 +237,7 @@ class _Sweep:
                 began.append(attempt)
             row, ticket = rows.get(run_id), known.get(run_id)
             if row and row.attempt >= run.task.number and row.outcome not in MAY_GO_ON:
-                ended |= self._end(run_id, row.attempt)
+                ended |= self._settle_run(run_id, row.attempt)
             elif jobs is not None and not (ticket and jobs.has(ticket)):
                 run.looks_without_job += 1
                 if run.looks_without_job >= _LOOKS_BEFORE_GONE:
@@ -246,9 +246,11 @@ class _Sweep:
                 run.looks_without_job = 0
                 if run.shown and attempt_state(self._ledger, run_id, run.shown) is not Open.HELD:
                     queued.append(run_id)
-        return Event(began=began, ended=ended, queued=queued, said=self._hopeless(known, jobs))
+        return Event(
+            began=began, ended=ended, queued=queued, said=self._warn_of_stuck_jobs(known, jobs)
+        )
 
-    def _hopeless(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
+    def _warn_of_stuck_jobs(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
         """Sentences on queued jobs that will not start by themselves, each once."""
         found = [job for ticket in known.values() if jobs and (job := jobs.find(ticket))]
         reasons = {job.reason for job in found if job.state == "PD"}
@@ -262,7 +264,7 @@ class _Sweep:
             for reason in sorted(reasons)
         ]
 
-    def _end(self, run_id: str, number: int) -> Mapping[str, End]:
+    def _settle_run(self, run_id: str, number: int) -> Mapping[str, End]:
         del self.followed[run_id]
         self._tickets.remove(run_id)
         state = attempt_state(self._ledger, run_id, number)
@@ -282,10 +284,10 @@ class _Sweep:
                     f"its job left the queue before the run started: cancelled or broken.{where}"
                 )
                 attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)
-            return self._end(run_id, run.task.number)
+            return self._settle_run(run_id, run.task.number)
         state = attempt_state(self._ledger, run_id, number)
         if state is Open.HELD:
             return {}
         if state is Open.ABANDONED:
             recover_attempt(self._ledger, run_id, number)
-        return self._end(run_id, number)
+        return self._settle_run(run_id, number)

@@ -36,7 +36,7 @@ class SrunRanks:
                 "follow from num_nodes."
             )
             raise ValueError(msg)
-        return Running(attempt=attempt, processes=[_Srun(attempt)], failure=_failure)
+        return Running(attempt=attempt, processes=[_Srun(attempt)], failure=_explain_failure)
 
 
 class _Srun:
@@ -84,7 +84,7 @@ class _Srun:
             self._process.wait()
 
 
-def _failure(run: Running, why_stopped: WhyStopped) -> End:
+def _explain_failure(run: Running, why_stopped: WhyStopped) -> End:
     """The end of a run, from the first record that a rank left, or from what srun printed."""
     (code,), attempt = run.codes, run.attempt
     if first := attempt.first_record(range(attempt.spec.split.world_size)):

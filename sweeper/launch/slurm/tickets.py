@@ -85,7 +85,7 @@ class Tickets:
 
     def latest_numbers(self) -> dict[str, int]:
         """The number of the latest ticket of each run that is in the queue."""
-        return dict(sorted(self._numbers()))
+        return dict(sorted(self._list_numbers()))
 
     def find(self, run_id: str) -> Ticket | None:
         """The latest ticket of a run."""
@@ -95,7 +95,9 @@ class Tickets:
     def claim(self, ticket: Ticket, *, instead_of: Ticket | None) -> bool:
         """Make a run's next ticket; False if another process was faster."""
         self._queued.mkdir(parents=True, exist_ok=True)
-        before = [n for other, n in self._numbers() if other == ticket.run_id] if instead_of else []
+        before = (
+            [n for other, n in self._list_numbers() if other == ticket.run_id] if instead_of else []
+        )
         path = self._path(ticket.run_id, max(before, default=0) + 1)
         partial = self._queued / f".{ticket.run_id}-{unique_suffix()}.tmp"
         partial.write_text(json.dumps(asdict(ticket)))
@@ -151,7 +153,7 @@ class Tickets:
         folder = self.folder / name
         return self.read_job(name) is None and folder.exists() and is_held(folder)
 
-    def _numbers(self) -> list[tuple[str, int]]:
+    def _list_numbers(self) -> list[tuple[str, int]]:
         if not self._queued.is_dir():
             return []
         names = os.listdir(self._queued)  # noqa: PTH208  names alone

@@ -106,10 +106,10 @@ class _Ranks:
         others = [
             _RemoteRank(self._messages, number, rank) for rank in range(1, self._group.world_size)
         ]
-        return Running(attempt=attempt, processes=[own, *others], failure=_failure)
+        return Running(attempt=attempt, processes=[own, *others], failure=_explain_failure)
 
 
-def _failure(run: Running, why_stopped: WhyStopped) -> End:
+def _explain_failure(run: Running, why_stopped: WhyStopped) -> End:
     """The end of a failed run, once the other processes have had time to report their ranks."""
     time.sleep(_SETTLE_S)
     return worker_failure(run, why_stopped)
