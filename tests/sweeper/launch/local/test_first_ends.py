@@ -98,4 +98,4 @@ def test_a_metric_that_the_first_run_does_not_log_is_reason_enough(ends):
     wrong = End(outcome="failed", reason="ValueError: metric must be a name that the module logs.")
 
     assert ends((wrong, False)).startswith("No further runs are started, as they would fail too")
-    assert ends((FAILED, False), (wrong, False), seed=7) is None
+    assert ends((FAILED, False), (wrong, False), epochs=2) is None
