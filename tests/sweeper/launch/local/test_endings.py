@@ -229,7 +229,7 @@ class _Broken:
     ("worker", "first", "words"),
     [
         (None, None, "ModuleNotFoundError("),
-        (_Broken(), None, "ValueError('invalid literal"),
+        (_Broken, None, "ValueError('invalid literal"),
         # The fork server's own: a second import of torch in a process tells another error.
         (None, OSError("libcudart.so.13: cannot open"), "OSError('libcudart.so.13: cannot open')"),
     ],
@@ -238,7 +238,7 @@ def test_a_rank_without_torch_tells_the_first_error_of_its_import(
     tmp_path, monkeypatch, worker, first, words
 ):
     monkeypatch.setitem(sys.modules, "sweeper.launch.preload", SimpleNamespace(error=first))
-    monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker)
+    monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker and worker())
     args = WorkerArgs(
         folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
         environment={},
