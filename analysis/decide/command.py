@@ -204,6 +204,6 @@ def _value_text(value: Any) -> str:
         return json.dumps(int(value) if is_whole else value)
     if _PLAIN.fullmatch(value) and not _LITERAL.fullmatch(value):
         return value
-    quote = '"' if "'" in value and '"' not in value else "'"
+    quote = "'" if '"' in value and "'" not in value else '"'  # the shell has single quotes
     inner = value.replace(f"\\{quote}", f"\\\\{quote}").replace(quote, f"\\{quote}")
     return f"{quote}{inner}{quote}"

@@ -105,11 +105,11 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
     """
     parameters = options.parameters
     if parameters is None:
-        known = runs["num_parameters"].dropna() if len(runs) else runs
-        if known.empty:
+        known = [] if runs.empty else runs["num_parameters"].dropna().tolist()
+        if not known:
             msg = "--parameters must be given, the number in the model: no run tells it; got none."
             raise ValueError(msg)
-        parameters = int(known.iloc[0])
+        parameters = int(known[0])
     is_double = not runs.empty and runs["precision"].iloc[0] == "64-true"
     num_bytes = options.gradient_bytes or (8 if is_double else 4)
     measured, share = (None, 0.0) if runs.empty else measured_speeds(runs)

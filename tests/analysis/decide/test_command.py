@@ -29,7 +29,7 @@ def test_the_words_for_a_grid_are_the_grid(grid, loader):
     (found,) = sweep_commands(configs, "my results")
 
     assert shlex.split(found)[4:] == [
-        "lr_rule=sqrt", "micro_batch_limit=3840", *words, "results='my results'"
+        "lr_rule=sqrt", "micro_batch_limit=3840", *words, 'results="my results"'
     ]  # fmt: skip
     assert sorted(trained(loader, [found])) == sorted(map(run_id, configs))
     assert {c["results"] for c in points(loader, shlex.split(found)[4:])} == {"my results"}

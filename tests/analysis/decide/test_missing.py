@@ -77,15 +77,6 @@ def test_points_that_would_be_refused_are_left_out_with_the_reason(grid):
     assert (spec.config.batch, spec.config.warmup) == (7680, 10)
 
 
-def test_a_batch_of_more_than_the_data_is_left_out(grid):
-    runs = study(grid, "batch=8192", "warmup=5", "seed=0", "data.num_train_examples=30000")
-
-    _, refused, _, command = said(runs, "figure_1", "goyal2017")
-
-    assert "batch 65,536 warmup 5 linear (batch must not exceed the examples of an" in refused
-    assert {spec.config.batch for spec in specs(command)} == {2**n for n in range(8, 15)} - {8192}
-
-
 def test_where_no_point_is_possible_there_is_no_command(grid):
     runs = study(grid, "batch=7680", "warmup=0,5", "seed=0", "epochs=6")
 

@@ -65,8 +65,6 @@ def test_a_step_has_one_exchange_however_many_micro_batches_are_accumulated():
     single = step_time(200, 2, work({100: 0.5}), cluster(SLOW))
     four = step_time(800, 2, work({100: 0.5}), cluster(SLOW))
 
-    assert single
-    assert four
     assert four.accumulation_steps == 4
     assert (
         four.exposed_s == single.exposed_s == pytest.approx(1.0, rel=1e-4)
@@ -78,10 +76,7 @@ def test_evaluations_are_shared_by_the_devices():
     alone = step_time(800, 1, work({100: 0.5}, share=0.1), cluster())
     eight = step_time(800, 8, work({100: 0.5}, share=0.1), cluster())
 
-    assert alone
-    assert eight
-    assert alone.evaluation_s == pytest.approx(0.4)
-    assert eight.evaluation_s == pytest.approx(0.05)
+    assert (alone.evaluation_s, eight.evaluation_s) == pytest.approx((0.4, 0.05))
 
 
 def test_a_full_node_is_slower_by_what_its_devices_share():
@@ -90,22 +85,13 @@ def test_a_full_node_is_slower_by_what_its_devices_share():
     alone = step_time(300, 3, work({100: 0.5}), cluster(shared, per_node=4))
     full = step_time(400, 4, work({100: 0.5}), cluster(shared, per_node=4))
 
-    assert alone
-    assert full
-    assert alone.compute_s == pytest.approx(0.5)
-    assert full.compute_s == pytest.approx(0.6)
+    assert (alone.compute_s, full.compute_s) == pytest.approx((0.5, 0.6))
 
 
 def test_devices_divide_the_batch_and_fill_one_node_or_more_than_half_of_each_alike():
     found = points({1200: 10.0}, work({50: 0.3, 400: 2.0}), cluster(per_node=4))
 
     assert found["devices"].tolist() == [1, 2, 3, 4, 6, 8, 12, 15, 16, 20, 24]
-
-
-def test_ten_thousand_ranks_are_simulated():
-    found = points({320_000: 100.0}, work({32: 0.1}), cluster(SLOW, per_node=8))
-
-    assert found["devices"].max() == 10_000
 
 
 def test_intervals_are_those_of_the_seeds_steps():

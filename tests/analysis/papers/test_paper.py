@@ -13,30 +13,28 @@ from analysis.papers.paper import (
     missing_points,
     own_point,
     place_runs,
-    runs_of,
 )
 from analysis.papers.paper_figures import draw_figure, draw_optimizers
 from analysis.tables.comparable_runs import group_comparable
 
-PAPER = PAPERS["mccord2021"]
+PAPER, GOYAL = PAPERS["mccord2021"], PAPERS["goyal2017"]
 FIGURES = {figure.name: figure for figure in PAPER.figures}
 
 
 def grid(batches, warmups, seeds=2, epochs=90, rules=("linear",)) -> pd.DataFrame:
     return simulated_runs(
-        batches,
-        warmups,
-        seeds,
-        accuracy=lambda b, w: 0.7,
-        noise=0.01,
-        rng=np.random.default_rng(0),
-        rules=rules,
-        epochs=epochs,
-    )
+        batches, warmups, seeds, accuracy=lambda b, w: 0.7, noise=0.01,
+        rng=np.random.default_rng(0), rules=rules, epochs=epochs,
+    )  # fmt: skip
 
 
 def as_twin(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(twin_of="the paper", num_train_examples=50_000)
+
+
+def draw(runs: pd.DataFrame, figure: str, epochs: int = 2, paper=PAPER):
+    shown = next(shown for shown in paper.figures if shown.name == figure)
+    return draw_figure(paper, shown, group_comparable(runs)[0], simulated_curves(runs, epochs))
 
 
 def test_the_figures_are_those_of_the_paper():
@@ -85,9 +83,8 @@ def test_a_point_whose_run_failed_is_missing():
 
 def test_the_frame_of_figure_8_holds_both_rules():
     runs = grid([30720], [5], rules=("linear", "none"))
-    compared = group_comparable(runs)[0]
 
-    frame = draw_figure(PAPER, FIGURES["figure_8"], compared, simulated_curves(runs, 3)).frame
+    frame = draw(runs, "figure_8", 3).frame
 
     assert sorted(frame["lr_rule"].unique()) == ["linear", "none"]
     assert len(frame) == 2 * 3
@@ -96,9 +93,7 @@ def test_the_frame_of_figure_8_holds_both_rules():
 def test_the_zoom_starts_at_the_last_third():
     runs = grid([7680], [5])
 
-    drawing = draw_figure(
-        PAPER, FIGURES["figure_6b"], group_comparable(runs)[0], simulated_curves(runs, 90)
-    )
+    drawing = draw(runs, "figure_6b", 90)
 
     assert drawing.frame["epoch"].min() == 61
 
@@ -121,31 +116,17 @@ def test_reference_lines_need_the_same_protocol(data, model, epochs, expected):
 def test_a_figure_on_other_data_says_so_and_has_no_reference_line():
     runs = grid([7680], [0, 5])
 
-    drawing = draw_figure(
-        PAPER, FIGURES["figure_6c"], group_comparable(runs)[0], simulated_curves(runs, 2)
-    )
+    drawing = draw(runs, "figure_6c")
 
     assert "here on Simulated, Simulated, 90 epochs" in drawing.caption
+    assert "'s points" not in draw(grid([256, 8192], [5]), "figure_1", 90, GOYAL).caption
     assert drawing.figure.legends == []
-
-
-def test_of_figure_leaves_out_other_points():
-    placed = place_runs(grid([7680, 30720], [0, 3, 5]), PAPER)
-
-    chosen = runs_of(placed, FIGURES["figure_6c"])
-
-    assert set(zip(chosen["global_batch"], chosen["warmup_epochs"], strict=True)) == {
-        (7680, 0),
-        (7680, 5),
-    }
 
 
 def test_the_axis_of_a_twins_figure_names_the_twins_batches_and_the_papers():
     runs = as_twin(grid([150, 300, 600, 900, 1200], [1], epochs=18))
 
-    drawing = draw_figure(
-        PAPER, FIGURES["figure_5"], group_comparable(runs)[0], simulated_curves(runs, 2)
-    )
+    drawing = draw(runs, "figure_5")
 
     (axes,) = drawing.figure.axes
     assert axes.get_xticks().tolist() == [150, 300, 600, 900, 1200]
@@ -156,9 +137,7 @@ def test_the_axis_of_a_twins_figure_names_the_twins_batches_and_the_papers():
 def test_lines_and_title_of_a_twins_figure_have_the_papers_numbers_in_brackets():
     runs = as_twin(grid([300], [0, 1, 2], epochs=18))
 
-    drawing = draw_figure(
-        PAPER, FIGURES["figure_6a"], group_comparable(runs)[0], simulated_curves(runs, 2)
-    )
+    drawing = draw(runs, "figure_6a")
 
     (legend,) = drawing.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["0", "1 [5]", "2 [10]"]
@@ -167,9 +146,8 @@ def test_lines_and_title_of_a_twins_figure_have_the_papers_numbers_in_brackets()
 
 def test_rules_are_places_that_the_figure_names_also_if_one_was_not_run():
     runs = grid([8192], [5], rules=("linear", "none"))
-    figure = next(figure for figure in GOYAL.figures if figure.name == "rules_final")
 
-    drawing = draw_figure(GOYAL, figure, group_comparable(runs)[0], simulated_curves(runs, 5))
+    drawing = draw(runs, "rules_final", 5, GOYAL)
 
     (axes,) = drawing.figure.axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["linear", "sqrt", "none"]
@@ -193,10 +171,6 @@ def on_imagenet(runs: pd.DataFrame, bn_span: int) -> pd.DataFrame:
     )
 
 
-GOYAL = PAPERS["goyal2017"]
-FIGURE_1 = next(figure for figure in GOYAL.figures if figure.name == "figure_1")
-
-
 def heights_of_published(figure) -> list[float]:
     """Of the points with error bars."""
     (axes,) = figure.axes
@@ -207,7 +181,7 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
     """23.60 to 33.96 % error from 256 to 65,536 (Goyal et al. 2017)."""
     runs = on_imagenet(grid([256, 8192], [5]), bn_span=32)
 
-    drawing = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
+    drawing = draw(runs, "figure_1", 90, GOYAL)
 
     errors = [23.60, 23.48, 23.53, 23.49, 23.56, 23.74, 24.79, 27.55, 33.96]
     assert heights_of_published(drawing.figure) == pytest.approx([1 - e / 100 for e in errors])
@@ -224,19 +198,10 @@ def test_published_points_stand_beside_runs_of_the_same_protocol():
 def test_published_points_of_another_protocol_are_left_out_and_it_is_said_why(change, words):
     runs = on_imagenet(grid([256, 8192], [5]), bn_span=32).assign(**change)
 
-    drawing = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
+    drawing = draw(runs, "figure_1", 90, GOYAL)
 
     assert heights_of_published(drawing.figure) == []
     assert words in drawing.caption
-
-
-def test_on_other_data_there_are_neither_published_points_nor_words_of_them():
-    runs = grid([256, 8192], [5])
-
-    drawing = draw_figure(GOYAL, FIGURE_1, group_comparable(runs)[0], simulated_curves(runs, 90))
-
-    assert heights_of_published(drawing.figure) == []
-    assert "'s points" not in drawing.caption
 
 
 def test_goyals_accuracy_is_the_median_of_the_last_five_epochs():

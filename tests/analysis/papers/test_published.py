@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from analysis.papers.goyal2017 import PUBLISHED
 from analysis.stats.batch_limits import breaking_batch, critical_batch
 
 #: MLPerf reference convergence points, ResNet-50 to 75.9 % (mlcommons/logging,
@@ -26,19 +27,6 @@ MLPERF = pd.DataFrame(
     columns=["batch", "lr", "momentum", "warmup", "epochs", "sd", "n"],
 )
 
-#: ResNet-50 top-1 error in percent over 5 runs, Goyal et al. 2017, table: batch, mean, sd.
-GOYAL = [
-    (256, 23.60, 0.12),
-    (512, 23.48, 0.09),
-    (1024, 23.53, 0.08),
-    (2048, 23.49, 0.11),
-    (4096, 23.56, 0.12),
-    (8192, 23.74, 0.09),
-    (16384, 24.79, 0.27),
-    (32768, 27.55, 0.28),
-    (65536, 33.96, 0.80),
-]
-
 
 def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
     """Values with exactly this mean and standard deviation."""
@@ -46,24 +34,20 @@ def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
     return mean + sd * shape / shape.std(ddof=1)
 
 
-def power_of_batch(values: pd.Series) -> tuple[float, float]:
-    """The exponent by least squares in logarithms, and half its 95 % interval by Student's t."""
+@pytest.mark.parametrize(
+    ("values", "power", "half_width"),
+    [
+        (MLPERF["lr"] / (1 - MLPERF["momentum"]), 0.54, 0.10),  # the effective rate
+        (MLPERF["lr"], 0.30, 0.07),
+        (MLPERF["warmup"], 0.77, 0.11),
+    ],
+)
+def test_mlperf_rates_and_warmups_grow_as_powers_of_the_batch(values, power, half_width):
+    """The exponent by least squares in logarithms, and its 95 % interval by Student's t."""
     fit = stats.linregress(np.log(MLPERF["batch"]), np.log(values))
-    return round(fit.slope, 2), round(stats.t.ppf(0.975, len(values) - 2) * fit.stderr, 2)
 
-
-def test_mlperf_effective_rate_grows_as_the_0_54_power_of_the_batch():
-    effective = MLPERF["lr"] / (1 - MLPERF["momentum"])
-
-    assert power_of_batch(effective) == (0.54, 0.10)
-
-
-def test_mlperf_raw_rate_grows_as_the_0_30_power_of_the_batch():
-    assert power_of_batch(MLPERF["lr"]) == (0.30, 0.07)
-
-
-def test_mlperf_warmup_grows_as_the_0_77_power_of_the_batch():
-    assert power_of_batch(MLPERF["warmup"]) == (0.77, 0.11)
+    assert fit.slope == pytest.approx(power, abs=0.005)
+    assert stats.t.ppf(0.975, len(values) - 2) * fit.stderr == pytest.approx(half_width, abs=0.005)
 
 
 def test_mlperf_critical_batch_is_about_45_000_by_pairs_of_points():
@@ -102,7 +86,12 @@ def test_mlperf_critical_batch_is_about_45_000_by_replicates_and_the_hyperbola_d
     [(0.005, 10_400, 8_192, 16_384), (0.010, 14_500, 8_192, 32_768)],
 )
 def test_goyal_accuracy_breaks_at_10_400_and_14_500(margin, batch, low, high):
-    rows = [("finished", b, 1 - e / 100) for b, m, s in GOYAL for e in replicates_with(m, s, 5)]
+    linear = [p for p in PUBLISHED if p.point.warmup == 5 and p.point.rule == "linear"]
+    rows = [
+        ("finished", p.point.batch, accuracy)
+        for p in linear
+        for accuracy in replicates_with(p.accuracy, p.spread, 5)
+    ]
     runs = pd.DataFrame(rows, columns=["outcome", "global_batch", "val_accuracy"])
 
     found = breaking_batch(runs, np.random.default_rng(0), margin)
