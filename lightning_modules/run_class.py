@@ -64,7 +64,7 @@ class RunClass:
     @contextmanager
     def mute(self, name: str) -> Generator[None]:
         """Have a method do nothing within the block."""
-        self.wrap(name, lambda own, /, *args, **kwargs: None)
+        self.wrap(name, do_nothing)
         try:
             yield
         finally:
@@ -77,6 +77,10 @@ class RunClass:
         return own(*args, **kwargs)
 
 
+def do_nothing(own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    """Stand in for a method that a run or a trial leaves out."""
+
+
 class _InRun:
     """What the subclasses have in common; each also derives from a class of Lightning's."""
 
@@ -87,10 +91,12 @@ class _InRun:
         """Leave out the user's own `__init_subclass__`, which may keep a list of classes."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        return cls.users_class(*args, **kwargs)
+        users: Any = cls.users_class
+        return users(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        make, args, *rest = super().__reduce_ex__(protocol)
+        reduced: Any = super().__reduce_ex__(protocol)
+        make, args, *rest = reduced
         if make.__name__ == "__newobj__":  # refuses a class that is not the object's
             make = object.__new__
         users = [self.users_class if argument is type(self) else argument for argument in args]
@@ -118,7 +124,8 @@ def run_class(instance: pl.LightningModule | pl.LightningDataModule) -> RunClass
         **{name: getattr(users, name) for name in ("__module__", "__qualname__", "__doc__")},
         **{name: _method(name, added, users) for name in names},
     }
-    added.kind = type(users)(users.__name__, (base, users), members)
+    metaclass: Any = type(users)
+    added.kind = metaclass(users.__name__, (base, users), members)
     object.__setattr__(instance, "__class__", added.kind)
     return added
 

@@ -84,9 +84,12 @@ def with_run_loaders(
             return [_build_val_loader(loader, plan) for loader in loaders]
         return _build_val_loader(loaders, plan)
 
+    def train_dataloader(own: Callable[[], Any]) -> Any:
+        return _build_train_loader(own(), plan, windows)
+
     added.wrap("prepare_data", prepare_data)
     added.wrap("setup", setup)
-    added.wrap("train_dataloader", lambda own: _build_train_loader(own(), plan, windows))
+    added.wrap("train_dataloader", train_dataloader)
     added.wrap("val_dataloader", val_dataloader)
     return data
 

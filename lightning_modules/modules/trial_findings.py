@@ -18,7 +18,7 @@ from lightning_modules.modules.item_findings import (
 )
 from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
-from lightning_modules.run_class import run_class
+from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.guarantee_names import (
     ADDITIVE,
     KEYED_DRAWS,
@@ -51,7 +51,7 @@ def findings(
     """
     quieten()
     for name in ("prepare_data", "setup"):
-        run_class(data).wrap(name, lambda own, *args, **kwargs: None)
+        run_class(data).wrap(name, do_nothing)
     found = check_items(loader, order[:ITEMS])
     found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _TOLERANCE:  # a module that makes float32 tensors fails with 64-true

@@ -172,7 +172,11 @@ class TrialSteps(Callback):
         ]
         self.saved_by = next((name for name, hook in hooks if hook is not _SAVING[name]), "")
         batches = TrialBatches(self._loader, self._batches)
-        run_class(data).wrap("train_dataloader", lambda own: batches)
+
+        def train_dataloader(own: Callable[..., Any]) -> TrialBatches:  # noqa: ARG001
+            return batches
+
+        run_class(data).wrap("train_dataloader", train_dataloader)
 
         def log_in_training(log: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             """Its settings may depend on `training`, but Lightning refuses settings that change."""
