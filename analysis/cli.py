@@ -15,7 +15,7 @@ from analysis.frontier.options import add_options
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, check_target, curve_columns, with_metric
-from sweeper.console.printing import of_os_error, positive_number, say, whole_number
+from sweeper.console.printing import describe_os_error, positive_number, say, whole_number
 from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
             check_out(out, is_file=options.command in (_claims, _report))
         return options.command(options)
     except (ValueError, OSError) as error:
-        say(f"Error: {of_os_error(error) if isinstance(error, OSError) else error}")
+        say(f"Error: {describe_os_error(error) if isinstance(error, OSError) else error}")
         return 2
 
 

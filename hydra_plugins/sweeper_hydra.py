@@ -104,10 +104,10 @@ class SlurmLauncher(RunLauncher):
         self._request()
 
     def _request(self) -> "Request":
-        from sweeper.commands.overrides import resolved
+        from sweeper.commands.overrides import to_plain_values
         from sweeper.launch.slurm.submit import read_request
 
-        return read_request(resolved(self._settings))
+        return read_request(to_plain_values(self._settings))
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Execute runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
@@ -151,11 +151,11 @@ class GridSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and exit with its code."""
-        from sweeper.commands.overrides import expand, plain, with_preset
+        from sweeper.commands.overrides import expand, plain_config, with_preset
         from sweeper.commands.sweep import run_sweep
 
         points = expand(self._context.config_loader, with_preset(self._params, arguments))
-        sys.exit(run_sweep(points, plain(self._config), self._launch()))
+        sys.exit(run_sweep(points, plain_config(self._config), self._launch()))
 
 
 class OptunaSweeper(RunSweeper):
@@ -163,7 +163,7 @@ class OptunaSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and exit with their code."""
-        from sweeper.commands.overrides import expand, plain, resolved, with_preset
+        from sweeper.commands.overrides import expand, plain_config, to_plain_values, with_preset
         from sweeper.commands.tune import run_tuning
         from sweeper.commands.tuning_overrides import sort_overrides
         from sweeper.tuning.study_settings import StudySettings
@@ -171,7 +171,7 @@ class OptunaSweeper(RunSweeper):
         loader = self._context.config_loader
         overrides = with_preset(self._params, arguments)
         found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
-        ours, config = resolved(self._settings), plain(self._config)
+        ours, config = to_plain_values(self._settings), plain_config(self._config)
         named = {key: config[key] for key in ("metric", "metric_mode")}
         settings = StudySettings.from_config(ours, found.space, **named)
 
@@ -188,12 +188,12 @@ class SequentialSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Answer the question and exit with the code of its runs."""
-        from sweeper.commands.overrides import expand, plain, resolved, with_preset
+        from sweeper.commands.overrides import expand, plain_config, to_plain_values, with_preset
         from sweeper.commands.sequential import run_sequential
 
         overrides = with_preset(self._params, arguments)
         points = expand(
             self._context.config_loader, [o for o in overrides if not o.startswith("question=")]
         )
-        options = {**plain(self._config), **resolved(self._settings)}
+        options = {**plain_config(self._config), **to_plain_values(self._settings)}
         sys.exit(run_sequential(points, options, self._launch()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER, import_own
-from sweeper.console.printing import note, of_os_error, open_closed_streams, say
+from sweeper.console.printing import describe_os_error, note, open_closed_streams, say
 from sweeper.spec.outcomes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -126,7 +126,7 @@ def _command(name: str, arguments: Sequence[str]) -> int:
             import_own(name)
         return importlib.import_module(COMMANDS[name][0]).main(arguments)
     except OSError as error:
-        sys.stderr.write(f"{of_os_error(error)}\n")
+        sys.stderr.write(f"{describe_os_error(error)}\n")
         return BAD_INPUT
 
 

@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from sweeper import CONFIG_FOLDER
 from sweeper.cli import main
-from sweeper.commands.overrides import CONFIG_NAME, expand, plain, with_own_classes
+from sweeper.commands.overrides import CONFIG_NAME, expand, plain_config, with_own_classes
 from sweeper.commands.sweep import run_sweep
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
@@ -97,7 +97,7 @@ def loader() -> ConfigLoader:
 def default_config() -> Config:
     """conf/ as it is, resolved."""
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
-        return plain(compose(CONFIG_NAME))
+        return plain_config(compose(CONFIG_NAME))
 
 
 @pytest.fixture

@@ -244,7 +244,7 @@ HYDRA_TEXTS = (
     Reach(
         library="Hydra",
         name="Available options in",
-        used_in="sweeper/commands/unknown_keys.py",
+        used_in="sweeper/commands/refusals.py",
         mark="Available options in",
         why="the sentence lists the choices",
     ),

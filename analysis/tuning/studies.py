@@ -24,7 +24,7 @@ from sweeper.tuning.point_study import (
     SETTINGS_KEY,
     SPACE_KEY,
 )
-from sweeper.tuning.space import Space, edge, from_json
+from sweeper.tuning.space import Space, edge_advice, read_space
 from sweeper.tuning.storage import JOURNAL, read_storage
 from sweeper.tuning.study_settings import OBJECTIVES, parse_objective
 
@@ -90,7 +90,7 @@ class Tuned:
 
     def advice(self, trial: pd.Series) -> str:
         """Which ranges to widen because a trial lies at their ends; empty if none."""
-        texts = [edge(key, trial[key], space) for key, space in self.space.items()]
+        texts = [edge_advice(key, trial[key], space) for key, space in self.space.items()]
         return "; ".join(text for text in texts if text)
 
     def is_log(self, key: str) -> bool:
@@ -144,7 +144,7 @@ def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
     objective = json.loads(first.user_attrs[SETTINGS_KEY]["hydra.sweeper.objectives"])[0]
     return Tuned(
         trials=frame.join(of_runs[known]),
-        space=from_json(first.user_attrs[SPACE_KEY]),
+        space=read_space(first.user_attrs[SPACE_KEY]),
         objective=objective,
         studies=studies,
     )

@@ -12,14 +12,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from math import isclose, isnan
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import refuse
 from sweeper.commands.show_plan import overrides_parser, plan_grid
-from sweeper.console.layouts import Trained, show
-from sweeper.console.printing import note, text_console
+from sweeper.console.printing import note, text_console, text_table
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
@@ -32,6 +35,72 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
+
+#: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training
+#: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
+BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
+BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
+#: For a user's module, whose optimizer may amplify rounding, as Adam does for small gradients.
+BOUNDS_OF_OWN = {"64-true": 1e-9}
+
+_SAME_VALUE = 1e-6  # relative; a metric may amplify rounding
+_COLUMNS = (
+    "precision", "ranks", "micro", "acc", "steps", "lr", "value", "difference", "allowed",
+    "verdict",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One layout after its epoch.
+
+    `difference` is the largest relative difference of any tensor from the first layout, `value` is
+    the validation loss in nats per example, or the metric of a user's module, `same_lr` is whether
+    every step's learning rate was that of the first layout, `first_value` is that layout's value.
+    """
+
+    split: BatchSplit
+    precision: str
+    difference: float
+    same_lr: bool
+    steps: int
+    value: float
+    first_value: float
+    has_batchnorm: bool
+    is_own: bool
+    is_reproducible: bool
+
+    @property
+    def allowed(self) -> float | None:
+        """The guaranteed bound on the difference; None if there is none."""
+        if self.is_reproducible:
+            return 0.0
+        bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
+        return (BOUNDS_OF_OWN if self.is_own else bounds).get(self.precision)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the layout gives the same result as the first one."""
+        if not self.same_training or self.allowed is None:
+            return self.same_training
+        tolerance = max(_SAME_VALUE, 100 * self.allowed)
+        is_close = isclose(self.value, self.first_value, rel_tol=tolerance, abs_tol=tolerance)
+        return is_close or (isnan(self.value) and isnan(self.first_value))
+
+    @property
+    def same_training(self) -> bool:
+        """Whether the weights and the rates are those of the first layout."""
+        return self.same_lr and (self.allowed is None or self.difference <= self.allowed)
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a word, for the table."""
+        if not self.holds:
+            return "value DIFFERS" if self.same_training else "DIFFERS"
+        if self.is_reproducible:
+            return "bit-identical"
+        return "rounding" if self.allowed is None else "same"
+
 
 #: Ranks x accumulation steps.
 LAYOUTS = "1x1,1x8,2x4,4x1"
@@ -50,36 +119,36 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(msg)
         spec = planned.specs[0]
         config = spec.config.with_changes(epochs=1, warmup=0, num_nodes=1)
-        layouts, left_out = _feasible(config, options.layouts, ledger.results)
-        configs = [config.with_changes(precision=one) for one in options.precision.split(",")]
+        layouts, left_out = _feasible_layouts(config, options.layouts, ledger.results)
+        configs = [config.with_changes(precision=word) for word in options.precision.split(",")]
     except ValueError as error:
         return refuse(error)
     console = text_console()
     for sentence in left_out:
         console.print(f"skipped layout (ranks x accumulation steps) {sentence}")
     try:
-        rows = [row for one in configs for row in compare(one, layouts, one.precision)]
+        rows = [row for changed in configs for row in compare(changed, layouts)]
     except ValueError as error:
         refuse(error, "The layouts could not be compared.")
         return RUN_FAILED
-    show(rows, console)
+    show_layouts(rows, console)
     if all(row.holds for row in rows):
         return DONE
-    if config.has_own_module and any(row.only_value_differs for row in rows):
-        console.print(_OF_VALUE)
-    for reason in reasons(spec):
+    if config.has_own_module and any(row.same_training and not row.holds for row in rows):
+        console.print(_VALUE_DIFFERS)
+    for reason in find_reasons(spec):
         console.print(reason)
     return RUN_FAILED
 
 
-_OF_VALUE = (
+_VALUE_DIFFERS = (
     "The metric differs where the weights agree: what a module computes at the end of validation "
     "from outputs that it has kept is of one rank's examples. Log it in validation_step, or use a "
     "torchmetric."
 )
 
 
-def reasons(spec: RunSpec) -> list[str]:
+def find_reasons(spec: RunSpec) -> list[str]:
     """Why the layouts of a user's module may differ, as far as known; empty for our own module."""
     if not spec.config.has_own_module:
         return []
@@ -92,16 +161,15 @@ def reasons(spec: RunSpec) -> list[str]:
     return [*found, "`sweeper doctor` with the same overrides says more."] if found else []
 
 
-def compare(
-    config: RunConfig, layouts: Sequence[dict[str, int]], precision: str
-) -> Iterator[Trained]:
+def compare(config: RunConfig, layouts: Sequence[dict[str, int]]) -> Iterator[Trained]:
     """Train an epoch on each layout and compare with the first; ValueError if one fails."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
-        changes = {"precision": precision, "keep_checkpoint": True}
-        configs = [config.with_changes(**layout, **changes) for layout in layouts]
+        configs = [config.with_changes(**layout, keep_checkpoint=True) for layout in layouts]
         trained = [
-            _train(one, Ledger(Path(folder) / str(index)), f"{index + 1} of {len(layouts)}")
-            for index, one in enumerate(configs)
+            _train_epoch(
+                changed, Ledger(Path(folder) / str(index)), f"{index + 1} of {len(layouts)}"
+            )
+            for index, changed in enumerate(configs)
         ]
         specs, rows, checkpoints = zip(*trained, strict=True)
         differences, has_batchnorm = differences_between(checkpoints)
@@ -109,7 +177,7 @@ def compare(
         for spec, row, difference in zip(specs, rows, differences, strict=True):
             yield Trained(
                 split=spec.split,
-                precision=precision,
+                precision=config.precision,
                 difference=difference,
                 # AdaScale's rates depend on the rounded gradients; comparing weights is enough.
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
@@ -123,12 +191,17 @@ def compare(
             )
 
 
-def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict[str, Any], Path]:
+def _train_epoch(
+    config: RunConfig, ledger: Ledger, which: str
+) -> tuple[RunSpec, dict[str, Any], Path]:
     ledger.prepare()
     planned = plan([config.resolved], ledger)
     (spec,) = planned.specs
     to_do = claim_tasks(planned, ledger, retry=None, rerun=None)
-    note(f"Training an epoch in {config.precision} on layout {which}: {_in_words(spec.split)} ...")
+    split = spec.split
+    parts = f"{several(split.accumulation_steps, 'micro-batch')} of {split.micro_batch}"
+    words = f"{several(split.world_size, 'rank')}, each with {parts} per step"
+    note(f"Training an epoch in {config.precision} on layout {which}: {words} ...")
     for event in run_here(to_do, ledger, inspect_machine(jobs="auto", runs_per_gpu=1)):
         for text in event.said:
             note(text)
@@ -138,11 +211,6 @@ def _train(config: RunConfig, ledger: Ledger, which: str) -> tuple[RunSpec, dict
         msg = f"every layout must finish training; {spec.point} {row['outcome']}: {row['reason']}"
         raise ValueError(msg)
     return spec, row, ledger.run_folder(spec.run_id) / CHECKPOINT
-
-
-def _in_words(split: BatchSplit) -> str:
-    parts = f"{several(split.accumulation_steps, 'micro-batch')} of {split.micro_batch}"
-    return f"{several(split.world_size, 'rank')}, each with {parts} per step"
 
 
 def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
@@ -167,14 +235,14 @@ def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
     return relative_differences(checkpoints), has_batchnorm(checkpoints[0])
 
 
-def _feasible(
+def _feasible_layouts(
     config: RunConfig, layouts: str, results: Path
 ) -> tuple[list[dict[str, int]], list[str]]:
     """The layouts that split the batch exactly, and why the others cannot."""
     feasible: list[dict[str, int]] = []
     left_out: list[str] = []
     for layout in layouts.split(","):
-        changes = _changes(config, layout)
+        changes = _layout_settings(config, layout)
         if changes is None:
             parts = " x ".join(layout.split("x"))
             left_out.append(f"{layout}: batch={config.batch} is no multiple of {parts}.")
@@ -191,7 +259,7 @@ def _feasible(
     return feasible, left_out
 
 
-def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
+def _layout_settings(config: RunConfig, layout: str) -> dict[str, int] | None:
     """The settings for ranks x accumulation steps; None if the batch does not split that way."""
     if not (numbers := re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", layout.strip())):
         msg = (
@@ -206,6 +274,32 @@ def _changes(config: RunConfig, layout: str) -> dict[str, int] | None:
     if config.batch % parts:
         return None
     return {"devices": world_size, "micro_batch": config.batch // parts}
+
+
+def show_layouts(rows: Sequence[Trained], console: Console) -> None:
+    """Print a line for each layout, and what the columns are."""
+    table = text_table(*_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(
+            row.precision,
+            str(row.split.world_size),
+            str(row.split.micro_batch),
+            str(row.split.accumulation_steps),
+            str(row.steps),
+            "same" if row.same_lr else "DIFFERS",
+            f"{row.value:.6f}",
+            f"{row.difference:.1e}" if row.difference else "0",
+            "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
+            row.verdict,
+        )
+    console.print(table, soft_wrap=False)
+    console.print(
+        "micro: examples of a micro-batch. acc: accumulation steps. value: the validation loss, or "
+        "the metric of your own module. difference: the largest over the model's tensors, "
+        "relative to the tensor's largest value, compared with the first layout after one epoch. "
+        "With BatchNorm, training amplifies float32 rounding, so no bound is guaranteed; use "
+        "float64 (docs/layouts.md)."
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,8 +16,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.refusals import NOT_COMPOSED, check_group, sentence, unreadable
-from sweeper.commands.unknown_keys import check_key
+from sweeper.commands.refusals import (
+    NOT_COMPOSED,
+    check_group,
+    check_key,
+    explain_error,
+    explain_unreadable,
+)
 from sweeper.console.printing import note
 from sweeper.spec.config import Facts, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
@@ -33,7 +38,7 @@ CONFIG_NAME = "config"
 Config = dict[str, Any]
 
 
-def plain(config: DictConfig) -> Config:
+def plain_config(config: DictConfig) -> Config:
     """A composed config as resolved plain values, without Hydra's own part.
 
     A user's own keys that interpolations refer to, such as a group `paths`, are left out once they
@@ -45,7 +50,7 @@ def plain(config: DictConfig) -> Config:
     _check_no_facts(config)
     text = OmegaConf.to_yaml(ours)
     try:
-        return resolved(
+        return to_plain_values(
             {
                 str(key): ours[key]
                 for key in ours
@@ -53,7 +58,7 @@ def plain(config: DictConfig) -> Config:
             }
         )
     except OmegaConfBaseException as error:
-        msg = f"every config value must be given; {sentence(error)}"
+        msg = f"every config value must be given; {explain_error(error)}"
         raise ValueError(msg) from error
 
 
@@ -65,7 +70,7 @@ def _check_no_facts(config: DictConfig) -> None:
             raise ValueError(msg)
 
 
-def resolved(settings: Mapping[str, Any]) -> Config:
+def to_plain_values(settings: Mapping[str, Any]) -> Config:
     """The settings of a plugin as plain values; Hydra passes them as config nodes."""
     return {
         key: OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -79,7 +84,13 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     The overrides are in Hydra's grammar, where `a,b`, `choice()`, `range()` and `glob()` sweep.
     ValueError if an override cannot be parsed or its key does not exist.
     """
-    axes = [_axis(override, loader) for override in parse(overrides, loader)]
+    axes = [
+        [
+            _Single(single, is_value=_is_value(override, loader))
+            for single in values_of(override, loader)
+        ]
+        for override in parse(overrides, loader)
+    ]
     _check_size(axes)
     groups = [[choice.text for choice in axis] for axis in axes if axis and not axis[0].is_value]
     given = {axis[0].override.key_or_group for axis in axes if axis}
@@ -157,7 +168,7 @@ def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str
 
 
 #: Groups whose options are a class and its settings: a user's own class has other settings.
-_OF_CLASSES = ("module", "data", "model")
+_CLASS_GROUPS = ("module", "data", "model")
 
 
 def with_own_classes(words: Sequence[str]) -> list[str]:
@@ -169,7 +180,7 @@ def with_own_classes(words: Sequence[str]) -> list[str]:
     found: list[str] = []
     for key, word in zip(keys, words, strict=True):
         group, _, rest = key.partition(".")
-        if rest == "_target_" and group in _OF_CLASSES and group not in keys:
+        if rest == "_target_" and group in _CLASS_GROUPS and group not in keys:
             found.append(f"{group}=own")
         found.append(word)
     return found
@@ -178,11 +189,6 @@ def with_own_classes(words: Sequence[str]) -> list[str]:
 def _grid_of_preset(loader: ConfigLoader, chosen: Sequence[str]) -> Mapping[str, Any]:
     composed = _template(loader, tuple(chosen)).composed
     return OmegaConf.select(composed, "hydra.sweeper.params") or {}
-
-
-def _axis(override: Override, loader: ConfigLoader) -> "list[_Single]":
-    is_value = _is_value(override, loader)
-    return [_Single(single, is_value=is_value) for single in values_of(override, loader)]
 
 
 class _Single:
@@ -207,11 +213,6 @@ def _names_in(text: str) -> frozenset[str]:
         return frozenset({_ANYTHING})
     inside = re.findall(r"\$\{([^{}]*)\}", text)
     return frozenset(re.findall(r"\w+", " ".join(inside)))
-
-
-def _may_be_meant(path: Sequence[str], names: frozenset[str]) -> bool:
-    """Whether any of these names may refer to a key, to a group that holds it, or into it."""
-    return _ANYTHING in names or not names.isdisjoint(path)
 
 
 class _Template:
@@ -248,8 +249,9 @@ class _Template:
     def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
         """The values that interpolate, or that interpolations may refer to."""
         names = self._names.union(*(_names_in(str(v.value)) for v in values if v.interpolates))
-        is_any = bool(names) and self._lacks
-        return [v for v in values if is_any or v.interpolates or _may_be_meant(v.path, names)]
+        is_any = (bool(names) and self._lacks) or _ANYTHING in names
+        # A name may refer to the key itself, to a group that holds it, or into it.
+        return [v for v in values if is_any or v.interpolates or not names.isdisjoint(v.path)]
 
     def _with_meant(self, values: Sequence[_Single]) -> Config:
         """The config that Hydra composes with these values, cached for all points with them."""
@@ -257,7 +259,7 @@ class _Template:
         if not texts and not self._names:
             return self._plain
         if texts not in self._resolved:
-            self._resolved[texts] = plain(_compose(self._loader, [*self._chosen, *texts]))
+            self._resolved[texts] = plain_config(_compose(self._loader, [*self._chosen, *texts]))
         return self._resolved[texts]
 
 
@@ -271,24 +273,24 @@ def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     try:
         return compose_config(loader, CONFIG_NAME, overrides)
     except NOT_COMPOSED as error:
-        raise ValueError(sentence(error, overrides)) from error
+        raise ValueError(explain_error(error, overrides)) from error
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
     """The overrides, read in Hydra's grammar; ValueError if one cannot be parsed."""
     parser = override_parser(loader)
-    return [_parsed(word, parser) for word in overrides]
+    return [_parse_word(word, parser) for word in overrides]
 
 
-def _parsed(word: str, parser: OverridesParser) -> Override:
+def _parse_word(word: str, parser: OverridesParser) -> Override:
     try:
         (found,) = parser.parse_overrides([word])
     except HydraException as error:
-        raise ValueError(sentence(error)) from error
+        raise ValueError(explain_error(error)) from error
     except (ValueError, RecursionError) as error:  # thousands of digits or brackets
-        raise ValueError(unreadable(word, str(error))) from None
+        raise ValueError(explain_unreadable(word, str(error))) from None
     if not found.key_or_group:
-        raise ValueError(unreadable(word, "it has no key"))
+        raise ValueError(explain_unreadable(word, "it has no key"))
     if isinstance(found.value(), list) or "." in found.key_or_group:
         check_group(found)
     return found
@@ -306,7 +308,7 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
         )
         raise ValueError(msg)
     key = override.get_key_element()
-    if override.is_hydra_override() or key in _OF_THE_COMMAND:
+    if override.is_hydra_override() or key in _COMMAND_KEYS:
         msg = (
             f"{key} must be the same for all runs of a command; got {override.input_line}. Give "
             "it one value."
@@ -325,7 +327,7 @@ def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
 
 
 #: Keys that a command reads once for all its points.
-_OF_THE_COMMAND = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question")
+_COMMAND_KEYS = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question")
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:

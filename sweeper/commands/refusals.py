@@ -1,12 +1,13 @@
-"""Why a command line is refused, in sentences; Hydra's messages in our form."""
+"""Why a command line is refused, and what to write instead; Hydra's messages in our form."""
 
 import argparse
 import re
 import shlex
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, OverrideParseException
@@ -14,16 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.unknown_keys import (
-    OF_PLUGINS,
-    hint,
-    meant_by,
-    no_such_key,
-    no_such_option,
-)
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import RunConfig, is_ours
 from sweeper.spec.outcomes import BAD_INPUT
-from sweeper.spec.sentences import grid_values, printable
+from sweeper.spec.sentences import did_you_mean, grid_values, printable
 
 #: Errors raised by Hydra and by users' config files.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
@@ -38,7 +32,7 @@ def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
     words = sys.argv[1:]
     presets = [word for word in words if word.startswith(("+recipe=", "+experiment="))]
     is_ours = type(error) is ValueError and not str(error).startswith(_HYDRAS)
-    lines = (str(error) if is_ours else sentence(error, words)).splitlines()
+    lines = (str(error) if is_ours else explain_error(error, words)).splitlines()
     for number, line in enumerate(lines):
         if setting := re.match(r"(\S+) must be a setting of ", line):
             key = setting[1]
@@ -47,7 +41,7 @@ def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
                 remedy = f"It is set by {' or '.join(presets)}: add ~{key} to remove it."
                 lines[number] = f"{line} {remedy}"
         elif unknown := re.match(r"((\w+) must be a config key; got .*?\.) [A-Z].*$", line):
-            lines[number] = f"{unknown[1]} {hint(unknown[2])}"
+            lines[number] = f"{unknown[1]} {suggest_key(unknown[2])}"
     sys.stderr.write("\n".join([heading, *map(fit_line, lines), ""]))
     return BAD_INPUT
 
@@ -64,7 +58,7 @@ def check_dashes(words: Sequence[str]) -> None:
     for word in words:
         flag, _, value = word.partition("=")
         key = flag.lstrip("-").replace("-", "_")
-        meant = meant_by(key)
+        meant = suggest_meant_key(key)
         if flag.startswith("-") and (meant or key.split(".")[0] in RunConfig.model_fields):
             remedy = meant or f"Write {key}={value or 'VALUE'}."
             msg = f"An override must be KEY=VALUE, without dashes; got {word}. {remedy}"
@@ -83,21 +77,21 @@ def check_primary(words: Iterable[str]) -> None:
             raise ValueError(msg)
 
 
-def sentence(error: Exception, given: Sequence[str] = ()) -> str:
+def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
     """Hydra's message in our form: what must hold, what was given, what to do."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     if isinstance(error, OverrideParseException):
         why = re.search(r"while evaluating '.*': (.*)", text)
-        return unreadable(error.override, why[1] if why else "")
+        return explain_unreadable(error.override, why[1] if why else "")
     if unknown := re.match(r"Could not override '(?P<key>[^']*)'", text):
         inside = re.search(r"full_key: (\S+)", str(error.__cause__))
         key = inside[1] if inside else unknown[1]
-        return no_such_key(key, _words_that_set(unknown[1], given), given)
+        return explain_no_key(key, _words_that_set(unknown[1], given), given)
     if unknown := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
-        return no_such_option(unknown["group"], unknown["option"], text)
+        return explain_no_option(unknown["group"], unknown["option"], text)
     if missing := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
         return f"{missing[2]} refers to {missing[1]}, which is not set. Write +{missing[1]}=VALUE."
-    if repeated := _sentence_on_repeats(text, given):
+    if repeated := _explain_repeats(text, given):
         return repeated
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
@@ -106,7 +100,7 @@ def sentence(error: Exception, given: Sequence[str] = ()) -> str:
     return joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
 
 
-def _sentence_on_repeats(text: str, given: Sequence[str]) -> str:
+def _explain_repeats(text: str, given: Sequence[str]) -> str:
     """A sentence on a key with several values where one is allowed; empty for another error."""
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=]*)=", text):
         key = found[1].lstrip("+")
@@ -136,7 +130,7 @@ def check_group(override: Override) -> None:
     is_group = key in RunConfig.model_fields and (CONFIG_FOLDER / key).is_dir()
     if is_group and isinstance(value, list):
         rule, remedy = "one option", f"For a run with each, write {key}={','.join(map(str, value))}"
-    elif (group := key.replace(".", "/")) in OF_PLUGINS and group != key:
+    elif (group := key.replace(".", "/")) in PLUGIN_GROUPS and group != key:
         rule, remedy = "a group with its settings", f"Write {group}={value}"
     elif key == "optimizer.name" and (CONFIG_FOLDER / "optimizer" / f"{value}.yaml").is_file():
         rule, remedy = "the name of the class that is chosen", f"Write optimizer={value}"
@@ -146,7 +140,7 @@ def check_group(override: Override) -> None:
     raise ValueError(msg)
 
 
-def unreadable(word: str, reason: str) -> str:
+def explain_unreadable(word: str, reason: str) -> str:
     """Why a word cannot be parsed in Hydra's grammar; `reason` may be empty."""
     key, equals, value = word.partition("=")
     reason = f" ({reason})" if reason else ""
@@ -204,7 +198,7 @@ def check_no_question(asked: str | None) -> None:
 
 
 #: Flags that show what Hydra composes, with the words to write after them.
-_OF_HYDRA = {
+_HYDRA_FLAGS = {
     **dict.fromkeys(("--cfg", "-c"), " job"),
     **dict.fromkeys(("--info", "-i", "--hydra-help"), ""),
     "--resolve": " --cfg job",
@@ -219,19 +213,136 @@ class CommandParser(argparse.ArgumentParser):
         """Refuse the command line; exit with 2."""
         words = message.partition("unrecognized arguments: ")[2].split()
         try:
-            _check_hydras(words, self.prog.partition(" ")[2])
+            for flag in (word.partition("=")[0] for word in words):
+                if flag in _HYDRA_FLAGS:
+                    msg = (
+                        f"{flag} must be given to sweeper itself; got {self.prog} {flag}. Write "
+                        f"sweeper {flag}{_HYDRA_FLAGS[flag]}, then your overrides."
+                    )
+                    raise ValueError(msg)
             check_dashes(words)
         except ValueError as error:
             sys.exit(refuse(error))
         super().error(message)
 
 
-def _check_hydras(words: Sequence[str], command: str) -> None:
-    """ValueError for a flag that shows what Hydra composes."""
-    for flag in (word.partition("=")[0] for word in words):
-        if flag in _OF_HYDRA:
-            msg = (
-                f"{flag} must be given to sweeper itself; got sweeper {command} {flag}. Write "
-                f"sweeper {flag}{_OF_HYDRA[flag]}, then your overrides."
-            )
-            raise ValueError(msg)
+PLUGIN_GROUPS = ("hydra/launcher", "hydra/sweeper")
+#: By a name that other tools use, our key.
+_OUR_NAMES = {
+    other: ours
+    for ours, others in {
+        "batch": ("batch_size", "bs", "global_batch", "train_batch_size"),
+        "base_lr": ("lr", "learning_rate", "peak_lr", "max_lr"),
+        "warmup": ("warmup_epochs", "warmup_steps", "num_warmup_steps"),
+        "lr_rule": ("lr_scaling", "scaling", "rule"),
+        "schedule": ("scheduler", "lr_scheduler", "lr_schedule"),
+        "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
+        "devices": ("gpus", "num_gpus", "world_size", "nproc_per_node"),
+        "num_nodes": ("node", "nodes", "nnodes"),
+        "micro_batch": ("micro_batch_size", "accumulate_grad_batches", "accumulation_steps"),
+        "gradient_clip": ("gradient_clip_val", "clip_grad", "max_grad_norm"),
+        "data": ("dataset", "datamodule"),
+        "results": ("output", "output_dir", "out", "save_dir"),
+        "hydra/launcher": ("launcher",),
+        "hydra/sweeper": ("sweeper",),
+        "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
+    }.items()
+    for other in others
+}
+#: Groups whose class is usually the user's own.
+_USER_GROUPS = ("module", "data")
+#: Groups without a default choice, which are added with +.
+_ADDED = ("cluster", "experiment", "recipe")
+
+
+def check_key(override: Override, config: Any) -> None:
+    """ValueError for a key that a composed config does not have."""
+    key, given = override.key_or_group, override.input_line or ""
+    node, inside = config, ""  # the part of the key that exists, and the value there
+    for word in key.split("."):
+        if isinstance(node, dict) and word in node:
+            node, inside = node[word], f"{inside}.{word}".lstrip(".")
+            continue
+        known = sorted(str(name) for name in node) if isinstance(node, dict) else []
+        is_renamed = key.rpartition(".")[2] in _OUR_NAMES
+        like = "" if is_renamed else did_you_mean(word, known, f"{inside}." if inside else "")
+        if inside in _USER_GROUPS and not is_ours(str(node["_target_"])):
+            remedy = f"Write +{given}, if it is an argument of your class."
+        elif found := like or _suggest_options(key) or suggest_meant_key(key):
+            remedy = found
+        elif known:
+            remedy = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(known)}."
+        else:
+            remedy = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
+        msg = f"{key} must be a config key; got {given}. {remedy}"
+        raise ValueError(msg)
+
+
+def explain_no_key(key: str, typed: str, given: Sequence[str]) -> str:
+    """Why Hydra did not find a key that a command sets."""
+    if any(word.startswith(f"{key.partition('.')[0]}._target_=") for word in given):
+        remedy = f"Write +{typed}, if it is an argument of your class."
+    elif key in _ADDED and "=" in typed:
+        remedy = f"Write +{typed}, which adds it."
+    elif key == "callbacks" and "=" in typed:
+        remedy = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
+    else:
+        remedy = suggest_key(key)
+    return f"{key} must be a config key; got {typed}. {remedy}"
+
+
+def suggest_key(key: str) -> str:
+    """What to write instead of a key that does not exist."""
+    keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
+    groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
+    known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *PLUGIN_GROUPS]
+    group, _, word = key.rpartition(".")
+    like = did_you_mean(word, [name for name in keys if name == word] if group else known)
+    what = "hydra" if key.startswith("hydra.") else "job"
+    return (
+        _suggest_options(key)
+        or suggest_meant_key(key)
+        or like
+        or f"See them all with --cfg {what}."
+    )
+
+
+def explain_no_option(group: str, option: str, text: str) -> str:
+    """Why Hydra did not find an option of a group; `text` is Hydra's message."""
+    _, _, listed = text.partition("Available options in")
+    known = [line.strip() for line in listed.splitlines()[1:]]
+    known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
+    like = did_you_mean(option, known, f"{group}=")
+    return f"{group} must be one of {', '.join(known)}; got {group}={option}. {like}".strip()
+
+
+def suggest_meant_key(key: str) -> str:
+    """A hint for a word that other tools use, or that is a key of a group; empty for any other."""
+    group, _, word = key.rpartition(".")
+    if word in _OUR_NAMES:
+        return f"Did you mean {_OUR_NAMES[word]}?"
+    settings = _settings()
+    if group:
+        in_group = [s.rpartition(".")[2] for s in settings if s.startswith(f"{group}.")]
+        return did_you_mean(word, in_group, f"{group}.")
+    having = [name for name in settings if name.endswith(f".{word}")]
+    return f"Did you mean {having[0]}?" if having else ""
+
+
+def _suggest_options(key: str) -> str:
+    """The options of a group that have a key which the chosen one lacks; empty if none has it."""
+    group, having = key.partition(".")[0], _settings().get(key)
+    if not having:
+        return ""
+    return f"The {group} that is chosen has none; choose {group}={' or '.join(having)}."
+
+
+def _settings() -> dict[str, list[str]]:
+    """The keys of groups, with the options that have each."""
+    found = defaultdict[str, list[str]](list)
+    for path in sorted(CONFIG_FOLDER.glob("*/*.yaml")):
+        if (group := path.parent.name) not in _ADDED:
+            for name in re.findall(r"^([^\W_]\w*):", path.read_text(), re.MULTILINE):
+                if name not in {"name", "defaults"}:
+                    found[f"{group}.{name}"].append(path.stem)
+    return found

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sweeper import import_own
 from sweeper.commands.costs import with_predictions
 from sweeper.commands.project_facts import add_facts
-from sweeper.commands.sweep import Launch, guard, set_aside_and_report, take_in
+from sweeper.commands.sweep import Launch, guard, handle_events, set_aside_and_report
 from sweeper.console.live import LiveTable, live_table
 from sweeper.launch.local.slots import find_device
 from sweeper.planning.budget import check_budget, left_hours, spent_hours
@@ -163,7 +163,7 @@ class Study:
         rounds = self._rounds(table)
         first = next(rounds, None)  # None if it is already answered
         if first is not None:
-            take_in(launch(chain([first], rounds), self.ledger), take)
+            handle_events(launch(chain([first], rounds), self.ledger), take)
         code = DONE if self.why else self._report_missing(table)
         rule, course = self._take_looks()
         runs, answer = self._used_runs(course), questions.describe_verdict(self.question, rule)

@@ -4,6 +4,7 @@ import argparse
 import gc
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,26 +14,40 @@ from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.costs import account_of, bill
-from sweeper.commands.memory_report import describe_memory, trace_unknown
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
 from sweeper.console.fitted_table import Column, FittedTable
-from sweeper.console.planned_runs import compared, course, draw_schedules, guarantees, rates
+from sweeper.console.planned_runs import (
+    describe_course,
+    describe_guarantees,
+    describe_metric,
+    describe_rates,
+    draw_schedules,
+)
 from sweeper.console.printing import note, say, text_console
-from sweeper.console.runs import columns_of, common, duration, layout_column
-from sweeper.launch.local.readiness import check_ready
+from sweeper.console.runs import (
+    LAYOUT_COLUMNS,
+    columns_of,
+    describe_common,
+    duration,
+    layout_column,
+)
+from sweeper.launch.fork_server import open_fork_server
+from sweeper.launch.local.readiness import check_ready, has_data
 from sweeper.launch.local.slots import Machine, inspect_machine
+from sweeper.launch.memory_trace import LONGEST_S, trace_memory
 from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.outcomes import DONE
+from sweeper.spec.run_memory import DEVICE, total_gib
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import consequence, find_damaged
 from sweeper.store.ledger import Ledger
-from sweeper.store.memory_cache import MemoryCache
+from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row import planned_columns
 from sweeper.upstream.hydras import config_loader
 
@@ -52,7 +67,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(arguments)
     machine = inspect_machine(jobs="auto", runs_per_gpu=1)
     try:
-        configs, ledger = _checked(options.overrides, options.config_dir)
+        configs, ledger = _read_grid(options.overrides, options.config_dir)
         planned = plan(configs, ledger, device=machine.device)
     except ValueError as error:
         return refuse(error, "This grid cannot run.")
@@ -80,9 +95,9 @@ def _print_plan(arguments: Sequence[str]) -> int:
         show(planned, lines, text_console())
         say(billed.describe(ledger.results))
     is_sequential = "hydra/sweeper=sequential" in options.overrides
-    _say_what_is_refused(planned, ledger, None if is_sequential else configs[0].get("question"))
+    _say_refusals(planned, ledger, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
-        _say_what_is_missing(planned, machine)
+        _say_missing(planned, machine)
     return DONE
 
 
@@ -105,7 +120,7 @@ def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
         note(text)
 
 
-def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) -> None:
+def _say_refusals(planned: Plan, ledger: Ledger, question: str | None) -> None:
     """Name damaged files, and say if a sweep would be refused for its budget or its question."""
     for path in find_damaged(ledger.results):
         note(consequence(path))
@@ -116,7 +131,7 @@ def _say_what_is_refused(planned: Plan, ledger: Ledger, question: str | None) ->
         note(f"A sweep would be refused: {error}")
 
 
-def _say_what_is_missing(planned: Plan, machine: Machine) -> None:
+def _say_missing(planned: Plan, machine: Machine) -> None:
     """Say why new runs could not start on this machine; they may be meant for another one."""
     new = {s.kind: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
     try:
@@ -131,12 +146,12 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
 
     ValueError if an override cannot be parsed or a point is impossible.
     """
-    configs, ledger = _checked(overrides, config_dir)
+    configs, ledger = _read_grid(overrides, config_dir)
     device = inspect_machine(jobs="auto", runs_per_gpu=1).device
     return plan(configs, ledger, device=device), ledger
 
 
-def _checked(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Line], Ledger]:
+def _read_grid(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Line], Ledger]:
     """The configs of a command's overrides, with facts about modules and data, and the ledger."""
     configs = configs_of(overrides, config_dir=config_dir)
     ledger = Ledger.from_setting(configs[0].get("results") if configs else "results")
@@ -160,18 +175,14 @@ def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Lin
         planned: the runs.
         seconds: their predicted times by run id; None if not known.
     """
-    of_kind = {
-        spec.kind: _line_of_kind(spec, planned, seconds.get(spec.run_id))
-        for spec in _kinds(planned)
+    by_kind = {
+        spec.kind: _kind_line(spec, planned, seconds.get(spec.run_id))
+        for spec in {spec.kind: spec for spec in planned.specs}.values()
     }
-    return [{**of_kind[spec.kind], **_own_line(spec, planned)} for spec in planned.specs]
+    return [{**by_kind[spec.kind], **_own_line(spec, planned)} for spec in planned.specs]
 
 
-def _kinds(planned: Plan) -> list[RunSpec]:
-    return list({spec.kind: spec for spec in planned.specs}.values())
-
-
-def _line_of_kind(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
+def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
     return {
         **planned_columns(spec),
         **(seconds.predicted.columns if seconds else {}),
@@ -206,54 +217,57 @@ def _own_line(spec: RunSpec, planned: Plan) -> Line:
 def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     """Print a plan as a table, with its warnings."""
     words = [spec.words for spec in planned.specs]
-    differences, layouts = Differences(words), list(map(_layout, lines))
+    differences = Differences(words)
+    layouts = [
+        "x".join(str(line[name]) for name in LAYOUT_COLUMNS)
+        + "?" * (line["micro_batch_from"] == "to be traced")
+        for line in lines
+    ]
     columns = [*columns_of(words, differences), *layout_column(layouts), *_columns(lines)]
-    console.print(common(differences, set(layouts)), soft_wrap=False)
+    console.print(describe_common(differences, set(layouts)), soft_wrap=False)
     console.print(FittedTable(columns), soft_wrap=False)
     if any(layout.endswith("?") for layout in layouts):
         console.print(
             "Layouts with ? are upper bounds until memory is traced (`sweeper plan --memory`)."
         )
-    kinds = _kinds(planned)
+    kinds = list({spec.kind: spec for spec in planned.specs}.values())
     memory = [describe_memory(spec, planned.fits[spec.run_id]) for spec in kinds]
-    said = [*memory, *map(rates, kinds), *map(course, kinds), *map(compared, kinds)]
-    for sentence in dict.fromkeys(said):
+    sentences = [
+        *memory,
+        *map(describe_rates, kinds),
+        *map(describe_course, kinds),
+        *map(describe_metric, kinds),
+    ]
+    for sentence in dict.fromkeys(sentences):
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
     for text in (*planned.repeat_notes, *warnings):
         console.print(text)
-    for sentence in dict.fromkeys(map(guarantees, kinds)):
+    for sentence in dict.fromkeys(map(describe_guarantees, kinds)):
         if sentence:
             console.print(sentence)
-    if said := describe_changes(planned.changes, planned.specs[0].config.code):
-        console.print(said)
+    if changes := describe_changes(planned.changes, planned.specs[0].config.code):
+        console.print(changes)
     new = sum(line["ledger"] == "new" for line in lines)
     console.print(f"{several(len(lines), 'run')}, {new:,} of them new. Nothing was started.")
 
 
 def _columns(lines: Sequence[Line]) -> list[Column]:
-    """Columns for rates, steps, time, and the status in the ledger."""
+    """Columns for rates (or factors on the module's own), steps, time, and status in the ledger."""
     warmups = [f"{line['warmup_steps']:g}" for line in lines]
+    peaks = [
+        f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}" for line in lines
+    ]
     times = [duration(line["predicted_s"]) if line["predicted_s"] else "" for line in lines]
     return [
-        Column(head="peak lr", cells=[_peak(line) for line in lines]),
+        Column(head="peak lr", cells=peaks),
         Column(head="steps/epoch", cells=[f"{line['steps_per_epoch']:,}" for line in lines]),
         Column(head="steps", cells=[f"{line['total_steps']:,}" for line in lines], spared=4),
         Column(head="warmup steps", cells=warmups, spared=3),
         Column(head="time", cells=times, spared=1),
         Column(head="ledger", cells=[line["ledger"] for line in lines]),
     ]
-
-
-def _peak(line: Line) -> str:
-    """The peak rate, or the factor on the module's own rates."""
-    return f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}"
-
-
-def _layout(line: Line) -> str:
-    layout = f"{line['world_size']}x{line['micro_batch']}x{line['accumulation_steps']}"
-    return layout + "?" * (line["micro_batch_from"] == "to be traced")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -283,3 +297,59 @@ def overrides_parser(command: str, about: str | None) -> argparse.ArgumentParser
     parser.add_argument("overrides", nargs="*", help="the same as after `sweeper -m`")
     parser.add_argument("--config-dir", help="a folder with your own configs, as for a sweep")
     return parser
+
+
+#: Unless asked for, no trace starts after the first time, and each is given up after the second.
+_UNASKED_S, _UNASKED_TRACE_S = 30.0, 60.0
+
+
+def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) -> bool:
+    """Trace one run of each kind whose memory is not known; return whether there were any.
+
+    Args:
+        planned: the runs; those with a result or without local data are included only if asked for.
+        memory: the cache of known traces.
+        is_asked: whether to trace all of them, also those whose trace failed before.
+    """
+    specs = planned.specs if is_asked else planned.without_result
+    lacking = [spec for spec in specs if not planned.fits[spec.run_id].classes]
+    unknown = memory.distinct_kinds(lacking)
+    if not is_asked:
+        unknown = [spec for spec in unknown if not memory.is_traced(spec) and has_data(spec.config)]
+    if not unknown:
+        return False
+    without = "" if is_asked else " (--no-memory skips this)"
+    note(f"Tracing the memory of {several(len(unknown), 'kind')} of run{without}...")
+    context, began = open_fork_server(), time.monotonic()
+    for number, spec in enumerate(unknown):
+        if not is_asked and time.monotonic() - began > _UNASKED_S:
+            left = several(len(unknown) - number, "kind")
+            note(f"Not traced within half a minute: {left} of run. --memory traces them all.")
+            break
+        longest_s = LONGEST_S if is_asked else _UNASKED_TRACE_S
+        if why_not := trace_memory(spec, memory, context, longest_s=longest_s):
+            note(why_not)
+    return True
+
+
+def describe_memory(spec: RunSpec, fit: Fit) -> str:
+    """A run's predicted memory by class, as a sentence; empty if it is not known."""
+    if not fit.classes:
+        return ""
+    parts = [
+        f"{name.replace('_', ' ')} {_gib_text(gib)}" for name, gib in fit.classes.items() if gib
+    ]
+    if not fit.classes[DEVICE]:
+        parts.append("device not known")
+    return (
+        f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
+        f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "
+        f"{_gib_text(total_gib(fit.classes))} ({', '.join(parts)})."
+    )
+
+
+def _gib_text(gib: float) -> str:
+    for unit, in_gib in (("GiB", 1), ("MiB", 2**-10)):
+        if gib >= 0.1 * in_gib:
+            return f"{gib / in_gib:.3g} {unit}"
+    return f"{gib * 2**20:.3g} KiB"

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from math import isnan
@@ -17,7 +17,7 @@ from rich.console import Console
 from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
-from sweeper.console.runs import ROW_COLUMNS, RunLine, counted, line_of_row, runs_table
+from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
 from sweeper.launch.slurm.tickets import waiting_runs
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import stored_run_spec
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     what, console = Path(options.what), text_console()
     ledger = Ledger(what if what.is_dir() else Path(options.results))
     is_folder = what.is_dir() and options.what
-    run_id = "" if is_folder else _find(ledger, options.what)
+    run_id = "" if is_folder else _find_run(ledger, options.what)
     if not is_folder and not run_id:
         sys.stderr.write(
             f"status needs a results folder or a run id; got {options.what}. "
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return BAD_INPUT
     if options.json:
-        found = one_run(ledger, run_id) if run_id else overview(ledger)
+        found = run_overview(ledger, run_id) if run_id else overview(ledger)
         say(json.dumps(found, default=str))
     elif not options.watch:
         _show(ledger, run_id, console, _STATES_SHOWN)
@@ -83,7 +83,7 @@ def watch(ledger: Ledger, run_id: str, console: Console) -> None:
 def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
     """Print the state of a run or of a folder; return whether it may still change."""
     if run_id:
-        found = one_run(ledger, run_id)
+        found = run_overview(ledger, run_id)
         _show_run(found, console)
         return any(attempt["end"] == Open.HELD for attempt in found["attempts"][-1:])
     found = overview(ledger)
@@ -99,7 +99,7 @@ def overview(ledger: Ledger) -> dict[str, Any]:
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]
-    ended = _ended(ledger, queued | {run["run_id"] for run in running})
+    ended = _ended_rows(ledger, queued | {run["run_id"] for run in running})
     failed = [run_id for run_id, row in ended.items() if not row.outcome.is_result]
     reasons = ledger.rows(set(failed), ["outcome", "reason", "log_path", "config_json"])
     return {
@@ -107,20 +107,20 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "counts": dict(Counter(str(row.outcome) for row in ended.values())),
         "running": running,
         "waiting": queue,
-        "pending": _pending(ledger),
+        "pending": _pending_runs(ledger),
         "damaged": [str(path) for path in find_damaged(ledger.results)],
         "questions": [asdict(asked) for asked in read_questions(ledger.results)],
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
     }
 
 
-def _ended(ledger: Ledger, under_way: Collection[str]) -> dict[str, RowFile]:
+def _ended_rows(ledger: Ledger, under_way: Collection[str]) -> dict[str, RowFile]:
     """The rows of runs for which no other attempt is running or queued."""
     rows = sound_rows(ledger)
     return {run_id: row for run_id, row in rows.items() if run_id not in under_way}
 
 
-def _pending(ledger: Ledger) -> list[str]:
+def _pending_runs(ledger: Ledger) -> list[str]:
     """The ids of runs that sweeps on any machine have yet to start."""
     begun = {run_id: row.attempt for run_id, row in ledger.ended().items()} | dict(ledger.active())
     rows = [row for listed in pending_runs(ledger.results) for row in listed.runs]
@@ -146,7 +146,7 @@ def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any]
     }
 
 
-def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
+def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
     """A run's config, its attempts with their ends, and the curve of the latest."""
     attempts: list[dict[str, Any]] = []
     config: dict[str, Any] = {}
@@ -160,7 +160,7 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
             {
                 "attempt": number,
                 "started_at": attempt.started_at,
-                "end": _end_in_words(attempt_state(ledger, run_id, number)),
+                "end": _describe_state(attempt_state(ledger, run_id, number)),
                 "epochs": len(curve),
                 "log": str(attempt.folder / "log.txt"),
             }
@@ -168,7 +168,7 @@ def one_run(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
 
 
-def _end_in_words(state: AttemptState) -> str:
+def _describe_state(state: AttemptState) -> str:
     if state is Open.HELD:
         return "running"
     if state is Open.ABANDONED:
@@ -176,7 +176,7 @@ def _end_in_words(state: AttemptState) -> str:
     return f"{state.outcome}: {state.reason}"
 
 
-def _find(ledger: Ledger, prefix: str) -> str:
+def _find_run(ledger: Ledger, prefix: str) -> str:
     """The run whose id starts like this; empty if none or several do."""
     folder = ledger.results / "attempts"
     found = [path.name for path in folder.glob(f"{prefix}*")] if prefix.isalnum() else []
@@ -184,14 +184,19 @@ def _find(ledger: Ledger, prefix: str) -> str:
 
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_most: int) -> None:
-    lines = [line for run in found["running"] if (line := _line_under_way(ledger, run))]
+    lines: list[RunLine] = []
+    for run in found["running"]:
+        if attempt := Attempt.load(ledger, run["run_id"], run["attempt"]):
+            state = RunState(attempt.spec, status=run["state"], attempt=attempt)
+            state.read_progress()
+            lines.append(state.line)
     waiting_lines = found["waiting"]
     known = [line for line in waiting_lines if line["state"] != "outdated"]
     specs = [(stored_run_spec(line["config"]), line["state"]) for line in known]
     lines += [RunState(spec, status=state).line for spec, state in specs]
     in_queue = [line for line in waiting_lines if line["state"] in _IN_QUEUE]
     under_way = {line["run_id"] for line in (*found["running"], *in_queue)}
-    ended = [*_ended(ledger, under_way).values()]
+    ended = [*_ended_rows(ledger, under_way).values()]
     room = max(0, at_most - len(lines))
     shown = [*lines[:at_most], *_ended_lines(ledger, ended, at_most=room)]
     if shown:
@@ -201,53 +206,37 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
         console.print(f"... and {several(more, 'run')} more: pandas.read_parquet lists all")
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
-    for line in _failures(found["without_result"][: at_most // 3], ledger):
-        console.print(printable(line))
+    for row in found["without_result"][: at_most // 3]:
+        console.print(printable(f"{row['outcome']}: {row['run_id']} {row['reason']}"))
+        log = ledger.results / row["log_path"]
+        if log.exists():  # a job that was cancelled while waiting has none
+            console.print(printable(f"    log: {log}"))
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
     for path in found["damaged"]:
         console.print(consequence(Path(path)))
     for asked in found["questions"]:
         console.print(f"question={asked['text']!r}: {asked['said']}")
-    counts = counted(found["counts"]) or "no run has finished yet"
+    counts = describe_counts(found["counts"]) or "no run has finished yet"
     states = Counter(run["state"] for run in found["running"])
     left = f", {states[Open.ABANDONED]} abandoned" if states[Open.ABANDONED] else ""
     left += f", {len(found['pending'])} waiting" if found["pending"] else ""
     console.print(f"{counts}, {states[Open.HELD]} running{left}. Results: {ledger.results}")
 
 
-def _failures(rows: Iterable[Mapping[str, Any]], ledger: Ledger) -> Iterator[str]:
-    """Why runs have no result, and their logs; a job cancelled while waiting has no log."""
-    for row in rows:
-        yield f"{row['outcome']}: {row['run_id']} {row['reason']}"
-        log = ledger.results / row["log_path"]
-        if log.exists():
-            yield f"    log: {log}"
-
-
-def _line_under_way(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:
-    """The line of a run whose attempt is running or abandoned; None if that cannot be loaded."""
-    attempt = Attempt.load(ledger, run["run_id"], run["attempt"])
-    if attempt is None:
-        return None
-    state = RunState(attempt.spec, status=run["state"], attempt=attempt)
-    state.read_progress()
-    return state.line
-
-
 def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> list[RunLine]:
     """The runs whose rows were published last, in the order in which they started."""
-    by_time = sorted(ended, key=lambda row: _published_at(ledger, row))
+
+    def published_at(row: RowFile) -> float:
+        try:
+            return (ledger.results / "runs" / row.name_in("runs")).stat().st_mtime
+        except FileNotFoundError:  # merged, so it is not among the latest
+            return 0.0
+
+    by_time = sorted(ended, key=published_at)
     latest = by_time[max(0, len(by_time) - at_most) :]
     rows = ledger.rows({row.run_id for row in latest}, ROW_COLUMNS).values()
     return [line_of_row(row) for row in sorted(rows, key=lambda row: str(row["started_at"]))]
-
-
-def _published_at(ledger: Ledger, row: RowFile) -> float:
-    try:
-        return (ledger.results / "runs" / row.name_in("runs")).stat().st_mtime
-    except FileNotFoundError:  # merged, so it is not among the latest
-        return 0.0
 
 
 def _show_run(found: dict[str, Any], console: Console) -> None:
@@ -258,17 +247,14 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
         console.print(f"attempt {attempt['attempt']}, started {started}: {attempt['end']}")
         console.print(f"    log: {attempt['log']}")
     for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
-        console.print(f"    {_epoch_in_words(row)}", highlight=False)
-
-
-def _epoch_in_words(row: Mapping[str, Any]) -> str:
-    """What was measured and logged in an epoch, without accuracies that the task does not have."""
-    values = {**row, **row.get("metrics", {}), "metrics": None}
-    return " ".join(
-        f"{name}={value:.6g}"
-        for name, value in values.items()
-        if value is not None and not (name.endswith("accuracy") and isnan(value))
-    )
+        values = {**row, **row.get("metrics", {}), "metrics": None}
+        words = " ".join(
+            f"{name}={value:.6g}"
+            for name, value in values.items()
+            # a task may have no accuracy
+            if value is not None and not (name.endswith("accuracy") and isnan(value))
+        )
+        console.print(f"    {words}", highlight=False)
 
 
 def _parser() -> argparse.ArgumentParser:

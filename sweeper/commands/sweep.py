@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.costs import Predictions, account_of, with_prediction
-from sweeper.commands.overrides import CONFIG_NAME, parse, plain, with_own_classes
+from sweeper.commands.overrides import CONFIG_NAME, parse, plain_config, with_own_classes
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
@@ -30,7 +30,7 @@ from sweeper.commands.refusals import (
     refuse,
 )
 from sweeper.console.live import LiveTable, live_table
-from sweeper.console.printing import note, of_os_error
+from sweeper.console.printing import describe_os_error, note
 from sweeper.launch.fork_server import TRAINER_PREFIX
 from sweeper.planning.budget import Account
 from sweeper.planning.code_changes import describe_changes
@@ -78,13 +78,12 @@ def run_command_line() -> None:
 def _flags_first(words: Sequence[str]) -> list[str]:
     """The words with all flags first: Hydra takes no overrides after a flag between them."""
     alone = {"-m", "--multirun", "-r", "--run", "--resolve"}
-    before = ["", *words][:-1]
-    flags = [
-        word.startswith("-") or (last.startswith("-") and "=" not in last and last not in alone)
-        for last, word in zip(before, words, strict=True)
-    ]
-    by_flag = sorted(zip(flags, words, strict=True), key=lambda pair: not pair[0])
-    return [word for _, word in by_flag]
+    flags, others, last = list[str](), list[str](), ""
+    for word in words:
+        is_value = last.startswith("-") and "=" not in last and last not in alone
+        (flags if word.startswith("-") or is_value else others).append(word)
+        last = word
+    return [*flags, *others]
 
 
 def _run_hydra() -> None:
@@ -96,30 +95,29 @@ def _run_hydra() -> None:
         check_primary(dashed)
         check_dashes(dashed)
         parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
-        _run_one()
+        _run_point()
     except (*NOT_COMPOSED, OSError) as error:
-        sys.exit(_refused(error))
+        sys.exit(_refuse(error))
 
 
-def _refused(error: Exception) -> int:
-    if isinstance(error, NOT_COMPOSED):  # some of Hydra's errors are OSErrors too
-        return refuse(error)
-    assert isinstance(error, OSError)
-    return refuse(ValueError(of_os_error(error)), "The command ended early.")
+def _refuse(error: Exception) -> int:
+    if isinstance(error, OSError) and not isinstance(error, NOT_COMPOSED):
+        return refuse(ValueError(describe_os_error(error)), "The command ended early.")
+    return refuse(error)  # some of Hydra's errors are OSErrors too
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
-def _run_one(config: DictConfig) -> None:
+def _run_point(config: DictConfig) -> None:
     """Run one point: a command without `-m`, or a job of one of Hydra's own launchers."""
     if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; workers lack it
         multiprocessing.set_start_method("forkserver", force=True)
-    settings, is_job = plain(config), HydraConfig.get().mode == RunMode.MULTIRUN
+    settings, is_job = plain_config(config), HydraConfig.get().mode == RunMode.MULTIRUN
     try:
         code = run_sweep([settings], settings, _launcher())
     except (ValueError, OSError) as error:
         if is_job:
             raise
-        sys.exit(_refused(error))  # here, because Hydra would print more
+        sys.exit(_refuse(error))  # here, because Hydra would print more
     if not is_job:
         sys.exit(code)
     if code:  # exiting would stop the jobs after it
@@ -159,14 +157,12 @@ def run_sweep(
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
     predictions = Predictions(ledger)
-    tasks = [*_predicted(claim_tasks(planned, ledger, **options), predictions)]
+    tasks = [*_add_predictions(claim_tasks(planned, ledger, **options), predictions)]
     if settings.get("order") == "information" and len(tasks) > 1:
         tasks = order_by_information(tasks)
     with live_table(planned.specs, ledger) as table:
-        if said := describe_changes(planned.changes, settings.get("code")):
-            table.say(said)
-        _introduce(planned, tasks, table)
-        offered = LazyTasks(tasks, _predicted(tasks, predictions))
+        _introduce(planned, tasks, table, settings.get("code"))
+        offered = LazyTasks(tasks, _add_predictions(tasks, predictions))
         if account:
             offered = LazyTasks(tasks, filter(account.fits, tasks))
         return guard(lambda: _follow(offered, launch, ledger, table, account), table, ledger)
@@ -182,7 +178,7 @@ def set_aside_and_report(ledger: Ledger) -> None:
         note(f"Warning: {text} Its runs are trained again.")
 
 
-def _predicted(tasks: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
+def _add_predictions(tasks: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
     """The tasks, each with the prediction that is available when it is taken."""
     for task in tasks:
         speeds = predictions.known()
@@ -211,7 +207,7 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         return RUN_FAILED
 
 
-def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
+def handle_events(events: Generator[Event], handle: Callable[[Event], None]) -> None:
     """Handle all events of a launcher.
 
     Ctrl-C during the handling is passed on to the launcher, as if it had been waiting for its runs.
@@ -220,7 +216,7 @@ def take_in(events: Generator[Event], take: Callable[[Event], None]) -> None:
         step = partial(next, events)
         while True:
             try:
-                take(step())
+                handle(step())
                 step = partial(next, events)
             except StopIteration:
                 return
@@ -240,7 +236,7 @@ def _follow(
     small_files, is_detached = ledger.num_small_files(), False
     tasks = offered.known
 
-    def take(event: Event) -> None:
+    def handle(event: Event) -> None:
         nonlocal small_files, is_detached
         table.update(event)
         if account:
@@ -256,14 +252,17 @@ def _follow(
     attempts = [(task.spec, task.number) for task in tasks]
     with list_pending(attempts, ledger.results):
         if tasks:
-            take_in(launch(offered, ledger), take)
-    if account and (said := account.describe_left_out(tasks[0].spec.config.budget)):
-        table.say(said)
+            handle_events(launch(offered, ledger), handle)
+    if account and (left_out := account.describe_left_out(tasks[0].spec.config.budget)):
+        table.say(left_out)
     is_done = is_detached or table.all_have_results
     return DONE if is_done else RUN_FAILED
 
 
-def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable) -> None:
+def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable, code: str | None) -> None:
+    """Say what the sweep warns of, skips, retries and trains."""
+    if changes := describe_changes(planned.changes, code):
+        table.say(changes)
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
@@ -285,16 +284,13 @@ def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable) -> None:
         table.say(f"{several(len(tasks), 'run')} to train.")
 
 
-_TAKE_OVERRIDES = ("plan", "equivalence")
-
-
 def complete_line(line: str, commands: Sequence[str]) -> None:
     """Print the possible completions of the last word of a line."""
     _, *words = line.split(" ")
     last = words[-1] if words else ""
     if len(words) < 2:
         sys.stdout.writelines(f"{name}\n" for name in commands if name.startswith(last))
-    if words and words[0] in commands and words[0] not in _TAKE_OVERRIDES:
+    if words and words[0] in commands and words[0] not in {"plan", "equivalence"}:
         return  # the shell then completes file names
     if last.startswith("-"):
         return

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import check_no_question
-from sweeper.commands.sweep import Launch, guard, take_in
+from sweeper.commands.sweep import Launch, guard, handle_events
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import Event, plan
@@ -23,7 +23,7 @@ from sweeper.spec.sentences import several
 from sweeper.store.attempt import finish_abandoned
 from sweeper.store.ledger import Ledger
 from sweeper.tuning.point_study import PointStudy, summarize
-from sweeper.tuning.space import Space, ends
+from sweeper.tuning.space import Space, ends_override
 from sweeper.tuning.storage import cause_of, close_storage, open_storage, storage_errors
 from sweeper.tuning.study_settings import StudySettings
 from sweeper.tuning.tuner import ConfigsOf, Tuner
@@ -44,15 +44,20 @@ def run_tuning(
     """
     check_no_question(options.get("question"))
     ledger = Ledger.from_setting(options["results"])
-    configs_of = _add_facts(configs_of, ledger)
     _check_budget(options, settings)
-    warnings = _check_space(points, settings.space, configs_of, ledger)
+
+    def find_configs(overrides: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        return add_facts(configs_of(overrides), ledger.results)
+
+    warnings = _check_space(points, settings.space, find_configs, ledger)
+    compared = points[0] if len(points) > 1 else ()
+    keys = [*settings.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
     ledger.prepare()
     storage = open_storage(options["storage"], ledger.results)
     try:
-        studies = _open_studies(points, settings, options["study_name"], configs_of, storage)
+        studies = _open_studies(points, settings, options["study_name"], find_configs, storage)
         _check_code(studies, ledger, options["code"])
-        with live_table([], ledger, _shown_keys(points, settings)) as table:
+        with live_table([], ledger, keys) as table:
             for warning in warnings:
                 table.say(f"Warning: {warning}")
             for spec, outcome in _ended_runs(studies, ledger):
@@ -63,7 +68,7 @@ def run_tuning(
                 max_concurrent=options["max_concurrent"],
                 max_attempts=options["max_attempts"],
                 code=options["code"],
-                configs_of=configs_of,
+                configs_of=find_configs,
                 ledger=ledger,
                 expect=table.add,
                 say=table.say,
@@ -73,16 +78,6 @@ def run_tuning(
             )
     finally:
         close_storage(storage)
-
-
-def _shown_keys(points: Sequence[Sequence[str]], settings: StudySettings) -> list[str]:
-    """The tuned keys and, if there are several points, the compared keys."""
-    compared = points[0] if len(points) > 1 else ()
-    return [*settings.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
-
-
-def _add_facts(configs_of: ConfigsOf, ledger: Ledger) -> ConfigsOf:
-    return lambda overrides: add_facts(configs_of(overrides), ledger.results)
 
 
 def _open_studies(
@@ -139,16 +134,16 @@ def _run(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> i
             of = f"{begun} of {several(tuner.n_trials, 'trial')}"
             table.say(f"{study.name} resumes: {of} started before.")
 
-    def take(event: Event) -> None:
+    def handle(event: Event) -> None:
         table.update(event)
         if not event.is_stopping:  # a stopped trial will resume; it has not failed
             tuner.handle(event)
 
-    take_in(launch(tuner.claim_tasks(), tuner.ledger), take)
+    handle_events(launch(tuner.claim_tasks(), tuner.ledger), handle)
     for study in tuner.studies:
         table.say(summarize(study))
     all_have_results = not any(
-        study.failed() or study.trials(TrialState.RUNNING) for study in tuner.studies
+        study.failed_trials() or study.trials(TrialState.RUNNING) for study in tuner.studies
     )
     return DONE if all_have_results else RUN_FAILED
 
@@ -172,7 +167,7 @@ def _check_space(
     points: Sequence[Sequence[str]], space: Space, configs_of: ConfigsOf, ledger: Ledger
 ) -> Sequence[str]:
     """Check every corner of the space at every point, before anything starts."""
-    corners = [ends(key, distribution) for key, distribution in space.items()]
+    corners = [ends_override(key, distribution) for key, distribution in space.items()]
     configs = (config for point in points for config in configs_of([*point, *corners]))
     try:
         return plan(configs, ledger).distinct_warnings
@@ -215,10 +210,14 @@ def _name_study(
 
     A point keeps its study, whichever other points it is compared with.
     """
-    corners = [ends(key, space).partition(",")[0] for key, space in settings.space.items()]
+    corners = [ends_override(key, space).partition(",")[0] for key, space in settings.space.items()]
     config = scientific_part(next(configs_of([*point, *corners])))
     for key in settings.space:
-        _drop_key(config, key.split("."))
+        *groups, last = key.split(".")
+        node = config
+        for group in groups:
+            node[group] = node = dict(node.get(group, {}))
+        node.pop(last, None)
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
     name = " ".join(part for part in (study_name, *point, digest) if part)
     same = [other for other in known if _unspelled_parts(other) == _unspelled_parts(name)]
@@ -228,11 +227,3 @@ def _name_study(
 def _unspelled_parts(name: str) -> list[str]:
     """The parts of a name that do not depend on how its point is spelled."""
     return [part for part in name.split(" ") if "=" not in part]
-
-
-def _drop_key(config: dict[str, Any], path: Sequence[str]) -> None:
-    *groups, last = path
-    node = config
-    for group in groups:
-        node[group] = node = dict(node.get(group, {}))
-    node.pop(last, None)

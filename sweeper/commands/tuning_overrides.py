@@ -14,7 +14,7 @@ from optuna.distributions import (
 )
 
 from sweeper.commands.overrides import MOST_VALUES, parse, values_of
-from sweeper.tuning.space import Space, ends
+from sweeper.tuning.space import Space, ends_override
 from sweeper.upstream.hydras import ConfigLoader
 
 _TAGS = {"tune", "log"}
@@ -60,7 +60,7 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
             key = override.key_or_group
             space[key] = _distribution(override)
             if override.is_add():  # the key must exist for trials to set it
-                fixed.append(f"+{ends(key, space[key]).partition(',')[0]}")
+                fixed.append(f"+{ends_override(key, space[key]).partition(',')[0]}")
         else:
             compared.append([value.input_line or "" for value in values_of(override, loader)])
     if not space:
@@ -82,16 +82,16 @@ def _distribution(override: Override) -> BaseDistribution:
     if isinstance(sweep, ChoiceSweep):
         choices = tuple(override.sweep_string_iterator())
         is_choice = len(set(choices)) == len(choices) > 1
-        _require(is_choice, override, "a choice of two or more different values")
-        _require(not log, override, "an interval() or range() to be tagged log")
+        _check_rule(is_choice, override, "a choice of two or more different values")
+        _check_rule(not log, override, "an interval() or range() to be tagged log")
         return CategoricalDistribution(choices)
     low, high, step = _ends(override)
-    _require(not log or low > 0, override, "above 0 to be tagged log")
+    _check_rule(not log or low > 0, override, "above 0 to be tagged log")
     if isinstance(low, int) and isinstance(high, int) and isinstance(step, int | None):
-        _require(not log or step in (None, 1), override, "in steps of 1 to be tagged log")
+        _check_rule(not log or step in (None, 1), override, "in steps of 1 to be tagged log")
         return IntDistribution(low, high, log=log, step=step or 1)
     rule = "an interval() to be tagged log; a range() of fractions has fixed steps"
-    _require(not log or step is None, override, rule)
+    _check_rule(not log or step is None, override, rule)
     return FloatDistribution(low, high, log=log, step=step)
 
 
@@ -101,18 +101,18 @@ def _ends(override: Override) -> tuple[float, float, float | None]:
     if isinstance(sweep, RangeSweep):
         values = list(itertools.islice(sweep.range(), MOST_VALUES + 1))
         rule = f"a range of 2 to {MOST_VALUES:,} numbers"
-        _require(1 < len(values) <= MOST_VALUES, override, rule)
+        _check_rule(1 < len(values) <= MOST_VALUES, override, rule)
         return min(values), max(values), abs(values[1] - values[0])
     assert isinstance(sweep, IntervalSweep)
     low, high = sweep.start, sweep.end
     assert low is not None
     assert high is not None
     rule = "an interval from a lower to a higher number"
-    _require(math.isfinite(low) and math.isfinite(high) and low < high, override, rule)
+    _check_rule(math.isfinite(low) and math.isfinite(high) and low < high, override, rule)
     return low, high, None
 
 
-def _require(holds: bool, override: Override, rule: str) -> None:  # noqa: FBT001
+def _check_rule(holds: bool, override: Override, rule: str) -> None:  # noqa: FBT001
     if not holds:
         msg = f"{override.key_or_group} must be {rule}; got {override.input_line}."
         raise ValueError(msg)

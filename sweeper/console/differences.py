@@ -9,9 +9,9 @@ from sweeper.spec.identity import Words
 #: These keys and their settings come first, whatever the order in the config.
 _FIRST = ("batch", "warmup", "lr_rule", "seed", "module", "model", "data", "optimizer", "base_lr")
 #: These are stated for all runs together if the runs agree in them.
-_ALWAYS_SAID = (*_FIRST, "schedule", "epochs")
+_ALWAYS_SHOWN = (*_FIRST, "schedule", "epochs")
 #: These are stated too where they are in use.
-_SAID_IF_ON = (
+_SHOWN_IF_ON = (
     "perturbation", "perturbation.rho", "ema_decay", "gradient_clip", "trainer.gradient_clip_val",
     "label_smoothing", "loss_items",
 )  # fmt: skip
@@ -55,7 +55,8 @@ class Differences:
                 differing.add(key)
         lacked = {key for (key, of), num in having.items() if num < choosing[of]}
         found = dict.fromkeys(key for key, _ in first if key in differing or key in lacked)
-        return sorted(found, key=_place)
+        places = {key: place for place, key in enumerate(_FIRST)}
+        return sorted(found, key=lambda key: places.get(key.partition(".")[0], len(places)))
 
     @property
     def _first(self) -> dict[tuple[str, tuple[str, ...]], str]:
@@ -75,18 +76,13 @@ class Differences:
         A constant schedule of a module's own optimizer is left out, since it is a factor of 1 on
         the rates of the module's own schedulers.
         """
-        differing, shown = set(self.keys), (*_ALWAYS_SAID, *_SAID_IF_ON)
-        said = {
+        differing, shown = set(self.keys), (*_ALWAYS_SHOWN, *_SHOWN_IF_ON)
+        values = {
             key: value
             for (key, _), value in self._first.items()
             if key in shown and key not in differing and value != "null"
-            if key in _ALWAYS_SAID or value not in _OFF
+            if key in _ALWAYS_SHOWN or value not in _OFF
         }
-        if (said.get("optimizer"), said.get("schedule")) == ("module", "constant"):
-            del said["schedule"]
-        return " ".join(f"{key}={said[key]}" for key in shown if key in said)
-
-
-def _place(key: str) -> int:
-    group = key.partition(".")[0]
-    return _FIRST.index(group) if group in _FIRST else len(_FIRST)
+        if (values.get("optimizer"), values.get("schedule")) == ("module", "constant"):
+            del values["schedule"]
+        return " ".join(f"{key}={values[key]}" for key in shown if key in values)

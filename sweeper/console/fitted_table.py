@@ -73,15 +73,19 @@ _Sized = tuple[Column, int]
 def _fit(columns: Sequence[Column], room: int, gap: int) -> list[_Sized]:
     """The columns to draw, with their widths; empty if they cannot fit."""
     room += gap  # each column is counted with a gap
+
+    def total(sized: Sequence[_Sized]) -> int:
+        return sum(width + gap for _, width in sized)
+
     plain = [(column, max(cell_len(column.head), column.width)) for column in columns]
-    if _total(plain, gap) <= room:
+    if total(plain) <= room:
         return plain
     wrapped = [(column, max(_head_width(column), column.width)) for column in columns]
     for spared in sorted({column.spared for column in columns if column.spared}):
-        if _total(wrapped, gap) <= room:
+        if total(wrapped) <= room:
             break
         wrapped = [sized for sized in wrapped if sized[0].spared != spared]
-    while (excess := _total(wrapped, gap) - room) > 0:
+    while (excess := total(wrapped) - room) > 0:
         widths = [0 if column.holds_numbers else width for column, width in wrapped]
         at = widths.index(max(widths))
         least = max(_NARROWEST, _head_width(wrapped[at][0]))
@@ -91,42 +95,39 @@ def _fit(columns: Sequence[Column], room: int, gap: int) -> list[_Sized]:
     return wrapped
 
 
-def _total(sized: Sequence[_Sized], gap: int) -> int:
-    return sum(width + gap for _, width in sized)
-
-
 def _head_width(column: Column) -> int:
-    return max(map(cell_len, _pieces(column.head)))
+    return max(map(cell_len, _head_pieces(column.head)))
 
 
-def _pieces(head: str) -> list[str]:
+def _head_pieces(head: str) -> list[str]:
     """Where a head may be wrapped: after a dot, an underscore, a slash or a space."""
     return re.findall(r"[^ ._/]+[ ._/]*|[ ._/]+", head)
 
 
 def _lines(sized: Sequence[_Sized], gap: int) -> Iterator[Text | Segment]:
-    heads = [_wrapped(column.head, width) for column, width in sized]
+    heads = [_wrap_head(column.head, width) for column, width in sized]
     deepest = max(map(len, heads))
     heads = [[""] * (deepest - len(head)) + head for head in heads]
     for texts in zip(*heads, strict=True):
         yield _line(sized, gap, texts, ["bold"] * len(sized))
     for i in range(len(sized[0][0].cells)):
-        cells = [_folded(column.cells[i], width) for column, width in sized]
+        cells = [
+            [column.cells[i]]
+            if cell_len(column.cells[i]) <= width
+            else chop_cells(column.cells[i], width)
+            for column, width in sized
+        ]
         styles = [column.styles[i] if column.styles else "" for column, _ in sized]
         for texts in zip_longest(*cells, fillvalue=""):
             yield _line(sized, gap, texts, styles)
 
 
-def _folded(cell: str, width: int) -> list[str]:
-    return [cell] if cell_len(cell) <= width else chop_cells(cell, width)
-
-
-def _wrapped(head: str, width: int) -> list[str]:
+def _wrap_head(head: str, width: int) -> list[str]:
     """A head, wrapped into lines of at most this width."""
     if cell_len(head) <= width:
         return [head]
     lines = [""]
-    for piece in _pieces(head):
+    for piece in _head_pieces(head):
         if cell_len(lines[-1] + piece) > width:
             lines.append("")
         lines[-1] += piece

@@ -13,7 +13,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sweeper.console.differences import Differences
 from sweeper.console.printing import text_console
-from sweeper.console.runs import LAYOUT_COLUMNS, RunLine, counted, duration, rate_text, runs_table
+from sweeper.console.runs import (
+    LAYOUT_COLUMNS,
+    RunLine,
+    describe_counts,
+    duration,
+    rate_text,
+    runs_table,
+)
 from sweeper.launch.local.interrupts import defer_signals
 from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
@@ -79,7 +86,7 @@ class RunState:
     @property
     def line(self) -> RunLine:
         """The run as a line of the table."""
-        now = self._now()
+        now = self.progress if self.status in {"running", "elsewhere"} else None
         return RunLine(
             words=self.spec.words,
             layout=self.layout or self.spec.split.layout,
@@ -93,10 +100,6 @@ class RunState:
             left=duration(now.left_s) if now and now.left_s is not None else "",
         )
 
-    def _now(self) -> StepProgress | None:
-        """Its progress while it trains, else None."""
-        return self.progress if self.status in {"running", "elsewhere"} else None
-
 
 class LiveTable:
     """The table of a sweep's runs, updated as they change."""
@@ -106,7 +109,7 @@ class LiveTable:
     ) -> None:
         self._states = {spec.run_id: RunState(spec) for spec in specs}
         self._differences = Differences((spec.words for spec in specs), always=keys)
-        self._ledger, self._console, self._said = ledger, console, ""
+        self._ledger, self._console, self._last_line = ledger, console, ""
         self._started = self._line_at = time.monotonic()
         self._running: dict[str, RunState] = {}
         self._latest: list[RunState] = []
@@ -114,7 +117,7 @@ class LiveTable:
             if run_id in self._states:
                 self._states[run_id].status = row.outcome
         states = self._states.values()
-        self._to_do = sum(one.spec.most_epochs for one in states if one.status == "waiting")
+        self._to_do = sum(state.spec.most_epochs for state in states if state.status == "waiting")
         self._done = self._made = self._shown_at = 0.0
         self.live: Live | None = None
 
@@ -144,9 +147,9 @@ class LiveTable:
             self._count_if_again(self._states[run_id])
             self._states[run_id].status = "queued"
         for attempt in event.began:
-            self._note_start(attempt, "running", "start")
+            self._start(attempt, "running", "start")
         for attempt in event.elsewhere:
-            self._note_start(attempt, "elsewhere", "elsewhere")
+            self._start(attempt, "elsewhere", "elsewhere")
         for run_id, end in event.ended.items():
             state = self._running.pop(run_id, self._states[run_id])
             state.read_progress()
@@ -167,7 +170,9 @@ class LiveTable:
             state.status = at_end.get(state.status, state.status)
         if 0 < len(states) <= _ROWS_IN_SUMMARY:
             self._fill_in_from_ledger()
-            self._console.print(self._runs(states, title="Runs"), soft_wrap=False)
+            lines = [state.line for state in states]
+            table = runs_table(lines, self._differences, title="Runs")
+            self._console.print(table, soft_wrap=False)
         for state in states:
             if state.attempt and state.status == Outcome.FAILED:
                 reason = f": {state.reason}" if self._console.is_terminal else ""  # was said then
@@ -176,7 +181,7 @@ class LiveTable:
         seconds = duration(time.monotonic() - self._started)
         self.say(f"{self._counts() or 'no new runs'} in {seconds}. Results: {self._ledger.results}")
 
-    def _note_start(self, attempt: Attempt, status: str, label: str) -> None:
+    def _start(self, attempt: Attempt, status: str, label: str) -> None:
         state = self._states[attempt.spec.run_id]
         self._count_if_again(state)
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
@@ -211,8 +216,8 @@ class LiveTable:
         all_of_it = f"progress {int(self._epochs())}/{self._to_do} epochs; {self._counts()}"
         shown = list(self._running.values())[:_RUNS_IN_LINES]
         news = " ".join([all_of_it, *(f"{state.epochs_done}" for state in shown)])
-        if news != self._said:
-            self._said = news
+        if news != self._last_line:
+            self._last_line = news
             self.say("; ".join(filter(None, [all_of_it, self._time_left()])))
             for state in shown:
                 if words := state.line.progress_words:
@@ -223,7 +228,7 @@ class LiveTable:
             self.say(text)
 
     def _counts(self) -> str:
-        return counted(Counter(str(state.status) for state in self._states.values()))
+        return describe_counts(Counter(str(state.status) for state in self._states.values()))
 
     def _table(self) -> RenderableType:
         states = list(self._states.values())
@@ -237,10 +242,8 @@ class LiveTable:
         )
         task = bar.add_task("epochs", total=self._to_do, left=self._time_left())
         bar.update(task, completed=self._epochs())
-        return Group(self._runs(states, title=self._counts()), bar)
-
-    def _runs(self, states: Sequence[RunState], *, title: str) -> Group:
-        return runs_table([state.line for state in states], self._differences, title=title)
+        lines = [state.line for state in states]
+        return Group(runs_table(lines, self._differences, title=self._counts()), bar)
 
     def _name(self, spec: RunSpec) -> str:
         """A name for a run that distinguishes it from the others of the sweep."""

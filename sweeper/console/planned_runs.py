@@ -9,7 +9,7 @@ from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import several
 
 
-def compared(spec: RunSpec) -> str:
+def describe_metric(spec: RunSpec) -> str:
     """The metric that runs are compared by; empty if it is the default accuracy."""
     name, mode = spec.config.metric, spec.config.metric_mode
     if mode is None:
@@ -18,7 +18,7 @@ def compared(spec: RunSpec) -> str:
     return f"Runs are compared by {name} ({better} is better)."
 
 
-def rates(spec: RunSpec) -> str:
+def describe_rates(spec: RunSpec) -> str:
     """What the peak rates of the table are; empty if they are learning rates."""
     if not spec.config.keeps_own_optimizer:
         return ""
@@ -28,7 +28,7 @@ def rates(spec: RunSpec) -> str:
     )
 
 
-def course(spec: RunSpec) -> str:
+def describe_course(spec: RunSpec) -> str:
     """How the batch or the length changes during a run; empty for most runs."""
     config, batch = spec.config, f"batch {spec.split.global_batch:,}"
     if config.lr_rule.name == "adascale":
@@ -51,7 +51,7 @@ def course(spec: RunSpec) -> str:
     return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
 
 
-def guarantees(spec: RunSpec) -> str:
+def describe_guarantees(spec: RunSpec) -> str:
     """The guarantees found to hold for the user's module; empty for our own module."""
     if not spec.config.has_own_module:
         return ""

@@ -60,7 +60,7 @@ def positive_number(text: str) -> float:
     return number
 
 
-def of_os_error(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """A sentence on a file or an address that cannot be used."""
     name = error.filename or "a file or an address of the command"
     return f"{name} must be readable and writable; got: {error.strerror or error}. Name another."

@@ -114,7 +114,7 @@ def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str
         Column(head="examples/s", cells=[line.rate for line in lines], spared=2),
         Column(head="left", cells=[line.left for line in lines], spared=3),
     ]
-    text = f"{title}\n{common(differences, layouts)}"
+    text = f"{title}\n{describe_common(differences, layouts)}"
     heading = Text(text, style="italic", no_wrap=False, overflow="fold")  # a live table cuts lines
     return Group(heading, FittedTable(columns))
 
@@ -144,7 +144,7 @@ def layout_column(layouts: Sequence[str]) -> list[Column]:
     return [Column(head="layout", cells=layouts, spared=2)] if is_shown else []
 
 
-def common(differences: Differences, layouts: Collection[str]) -> str:
+def describe_common(differences: Differences, layouts: Collection[str]) -> str:
     """A line with what all runs have in common, which also explains layouts."""
     (layout,) = layouts if len(layouts) == 1 else ("",)
     words = f"{differences.common()} layout={layout}".removesuffix(" layout=").strip()
@@ -157,7 +157,7 @@ def rate_text(examples_per_s: float) -> str:
     return f"{examples_per_s:,.0f}" if examples_per_s >= 100 else f"{examples_per_s:.3g}"
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def describe_counts(counts: Mapping[str, int]) -> str:
     """Counts as text: `3 finished, 1 running`."""
     return ", ".join(f"{number} {status}" for status, number in counts.items())
 

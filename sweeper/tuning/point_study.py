@@ -13,7 +13,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeper.tuning.space import edge, override, short_override, to_json
+from sweeper.tuning.space import edge_advice, format_override, format_short
 from sweeper.tuning.study_settings import StudySettings
 from sweeper.upstream.others import resume_trial
 
@@ -68,13 +68,13 @@ class PointStudy:
 
     def retry_failed(self) -> int:
         """Queue the failed trials again, as new trials; how many."""
-        failed = self.failed()
+        failed = self.failed_trials()
         for trial in failed:
             with _ignore_warnings():
                 self.optuna.enqueue_trial(trial.params, skip_if_exists=False)
         return len(failed)
 
-    def failed(self) -> list[FrozenTrial]:
+    def failed_trials(self) -> list[FrozenTrial]:
         """The failed trials that no later trial has repeated."""
         others = [t.params for t in self.trials() if t.state != TrialState.FAIL]
         return [t for t in self.trials(TrialState.FAIL) if t.params not in others]
@@ -120,33 +120,25 @@ class PointStudy:
         objective = self.settings.objective
         value = row[objective.column]
         if row["outcome"] == "diverged":
-            self._tell(trial, TrialState.COMPLETE, "diverged", row["reason"], objective.worst)
+            self.record_end(trial, TrialState.COMPLETE, "diverged", row["reason"], objective.worst)
         elif value is None or value != value:
             reason = f"{objective.column} was not measured; choose another"
-            self.tell_failed(trial, "failed", reason)
+            self.record_end(trial, TrialState.FAIL, "failed", reason)
             return objective.column
         else:
-            self._tell(trial, TrialState.COMPLETE, "finished", "", value)
+            self.record_end(trial, TrialState.COMPLETE, "finished", "", value)
         return None
-
-    def tell_failed(self, trial: optuna.Trial, outcome: str, reason: str) -> None:
-        """Record that a trial failed."""
-        self._tell(trial, TrialState.FAIL, outcome, reason)
-
-    def tell_pruned(self, trial: optuna.Trial, reason: str) -> None:
-        """Record that a trial was stopped for being worse than others."""
-        self._tell(trial, TrialState.PRUNED, "pruned", reason)
 
     def describe(self, number: int) -> str:
         """A trial and its result, in a line."""
         trial = self.trials()[number]
-        tuned = " ".join(short_override(key, value) for key, value in trial.params.items())
+        tuned = " ".join(format_short(key, value) for key, value in trial.params.items())
         value = f"{self.settings.objective.column}={trial.value:.5g}" if trial.values else ""
         outcome, reason = (trial.user_attrs.get(key, "") for key in (OUTCOME_KEY, REASON_KEY))
         line = f"{outcome:<8} trial {number} of {self.name}: {tuned}"
         return "  ".join(part for part in (line, value, reason) if part)
 
-    def _tell(
+    def record_end(
         self,
         trial: optuna.Trial,
         state: TrialState,
@@ -154,6 +146,7 @@ class PointStudy:
         reason: str,
         value: float | None = None,
     ) -> None:
+        """Record how a trial ended: why it failed or was pruned, or its value."""
         trial.set_user_attr(OUTCOME_KEY, outcome)
         if reason:
             trial.set_user_attr(REASON_KEY, reason)
@@ -176,35 +169,30 @@ class PointStudy:
         if before is None:
             versions = {name: importlib.metadata.version(name) for name in _CHOOSING}
             self.optuna.set_user_attr(POINT_KEY, list(self.point))
-            self.optuna.set_user_attr(SPACE_KEY, to_json(self.settings.space))
+            self.optuna.set_user_attr(SPACE_KEY, self.settings.stored_space)
             self.optuna.set_user_attr(VERSIONS_KEY, versions)
             with _ignore_warnings():
                 self.optuna.set_metric_names([self.settings.objective.column])
             self.optuna.set_user_attr(SETTINGS_KEY, now)  # last: if interrupted, made again
         elif changed := [name for name in now if before.get(name) != now[name]]:
-            lines = (
-                _describe_change(self.name, name, str(before.get(name)), now[name])
-                for name in changed
-            )
-            raise ValueError("\n".join(lines))
+            pairs = ((name, str(before.get(name)), now[name]) for name in changed)
+            raise ValueError("\n".join(_describe_change(self.name, *pair) for pair in pairs))
 
 
 def _describe_change(study: str, name: str, before: str, now: str) -> str:
     if name == "the search space":
-        before, now = _describe_space(before), _describe_space(now)
+        before, now = (
+            "; ".join(
+                f"{key} {json.loads(text)['attributes']}".replace("'", "")
+                for key, text in json.loads(space).items()
+            )
+            for space in (before, now)
+        )
     return (
         f"{name} must be the same as when study {study!r} was created; it was {before}, and is now "
         f"{now}. Restore it, or create another study with hydra.sweeper.study_name=NAME: it reuses "
         "the results of existing runs."
     )
-
-
-def _describe_space(space: str) -> str:
-    parts: list[str] = []
-    for key, text in json.loads(space).items():
-        attributes = json.loads(text)["attributes"]
-        parts.append(f"{key} {attributes}".replace("'", ""))
-    return "; ".join(parts)
 
 
 @contextlib.contextmanager
@@ -218,27 +206,19 @@ def _ignore_warnings() -> Generator[None]:
 
 def summarize(study: PointStudy) -> str:
     """The best trial of a study, how its trials ended, and whether a range should be wider."""
-    counts = _count_outcomes(study)
-    finished = [t for t in study.trials(TrialState.COMPLETE) if _outcome_of(t) == "finished"]
+    outcomes = [str(t.user_attrs.get(OUTCOME_KEY, "running")) for t in study.trials()]
+    counts = ", ".join(f"{outcomes.count(name)} {name}" for name in sorted(set(outcomes)))
+    finished = [t for t in study.trials() if t.user_attrs.get(OUTCOME_KEY) == "finished"]
     if not finished:
         return f"{study.name}: no trial finished ({counts})."
     objective = study.settings.objective
     sign = -1 if objective.direction == "maximize" else 1
     best = min(finished, key=lambda trial: sign * (trial.value or 0.0))
-    tuned = " ".join(override(key, value) for key, value in best.params.items())
+    tuned = " ".join(format_override(key, value) for key, value in best.params.items())
     line = (
         f"{study.name}: best {objective.column}={best.value:.5g} at {tuned} "
         f"(trial {best.number}; {counts})."
     )
     space = study.settings.space
-    advice = [edge(key, value, space[key]) for key, value in best.params.items()]
+    advice = [edge_advice(key, value, space[key]) for key, value in best.params.items()]
     return "\n".join([line, *(f"    {text}." for text in advice if text)])
-
-
-def _outcome_of(trial: FrozenTrial) -> str:
-    return str(trial.user_attrs.get(OUTCOME_KEY, "running"))
-
-
-def _count_outcomes(study: PointStudy) -> str:
-    outcomes = [_outcome_of(trial) for trial in study.trials()]
-    return ", ".join(f"{outcomes.count(name)} {name}" for name in sorted(set(outcomes)))

@@ -9,7 +9,6 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
-    distribution_to_json,
     json_to_distribution,
 )
 
@@ -20,17 +19,17 @@ Space = dict[str, BaseDistribution]
 EDGE = 0.05
 
 
-def override(key: str, value: Any) -> str:
+def format_override(key: str, value: Any) -> str:
     """The override that gives a key this value."""
     return f"{key}={value if isinstance(value, str) else repr(value)}"
 
 
-def short_override(key: str, value: Any) -> str:
+def format_short(key: str, value: Any) -> str:
     """The same, rounded for people to read."""
-    return f"{key}={value:.4g}" if isinstance(value, float) else override(key, value)
+    return f"{key}={value:.4g}" if isinstance(value, float) else format_override(key, value)
 
 
-def ends(key: str, distribution: BaseDistribution) -> str:
+def ends_override(key: str, distribution: BaseDistribution) -> str:
     """An override that sweeps over the ends of a range, or over every choice."""
     if isinstance(distribution, FloatDistribution | IntDistribution):
         return f"{key}={distribution.low!r},{distribution.high!r}"
@@ -38,7 +37,7 @@ def ends(key: str, distribution: BaseDistribution) -> str:
     return f"{key}={','.join(str(value) for value in distribution.choices)}"
 
 
-def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
+def edge_advice(key: str, value: Any, distribution: BaseDistribution) -> str | None:
     """Advice to widen a range if a value lies at its edge; None if the value is inside.
 
     A choice has no edge, and a range that begins at 0 cannot sensibly be widened below it.
@@ -63,11 +62,6 @@ def edge(key: str, value: Any, distribution: BaseDistribution) -> str | None:
     )
 
 
-def to_json(space: Mapping[str, BaseDistribution]) -> dict[str, str]:
-    """A space as text, for storage."""
-    return {key: distribution_to_json(distribution) for key, distribution in space.items()}
-
-
-def from_json(texts: Mapping[str, str]) -> Space:
-    """A space from storage."""
+def read_space(texts: Mapping[str, str]) -> Space:
+    """A space from its stored texts, each a distribution as JSON."""
     return {key: json_to_distribution(text) for key, text in texts.items()}

@@ -107,15 +107,15 @@ def _database(url: str, *, skip_table_creation: bool = False) -> BaseStorage:
         )
     except ImportError as error:
         msg = (
-            f"hydra.sweeper.storage needs a driver for its database; got {_shown(url)}: "
+            f"hydra.sweeper.storage needs a driver for its database; got {_without_password(url)}: "
             f"{cause_of(error)}. For PostgreSQL: pip install 'batch-sweeper[postgresql]'."
         )
         raise ValueError(msg) from error
     except (SQLAlchemyError, OSError, ValueError, RuntimeError) as error:
         msg = (
-            f"hydra.sweeper.storage must be a database that can be reached; got {_shown(url)}: "
-            f"{cause_of(error)}. Start it, correct the URL, or remove the setting to use a journal "
-            "file."
+            f"hydra.sweeper.storage must be a database that can be reached; got "
+            f"{_without_password(url)}: {cause_of(error)}. Start it, correct the URL, "
+            "or remove the setting to use a journal file."
         )
         raise ValueError(msg) from error
 
@@ -140,7 +140,7 @@ def cause_of(error: BaseException) -> str:
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
 
 
-def _shown(url: str) -> str:
+def _without_password(url: str) -> str:
     """A URL without its password."""
     before, at, after = url.rpartition("@")
     return f"{before.rpartition(':')[0]}:...@{after}" if at else url

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from optuna.distributions import distribution_to_json
 from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
 from sweeper.spec.import_path import call, import_callable
 from sweeper.tuning.samplers import FixedSampler, GridSampler
-from sweeper.tuning.space import Space, to_json
+from sweeper.tuning.space import Space
 
 Direction = Literal["maximize", "minimize"]
 
@@ -135,6 +136,11 @@ class StudySettings:
         return settings
 
     @property
+    def stored_space(self) -> dict[str, str]:
+        """The space as text, for storage."""
+        return {key: distribution_to_json(chosen) for key, chosen in self.space.items()}
+
+    @property
     def is_pruned(self) -> bool:
         """Whether trials may be stopped before their end."""
         return not isinstance(self.new_pruner(), NopPruner)
@@ -163,7 +169,7 @@ class StudySettings:
     def record(self) -> dict[str, str]:
         """Each setting as JSON, under the name that users know."""
         parts = {
-            "the search space": to_json(self.space),
+            "the search space": self.stored_space,
             "hydra.sweeper.objectives": [self.objective.spelled],  # a list, as in older studies
             "hydra/sweeper/sampler": self.sampler,
             "hydra.sweeper.sampler_seed": self.sampler_seed,

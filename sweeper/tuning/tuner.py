@@ -15,7 +15,7 @@ from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import epoch_value
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
-from sweeper.tuning.space import override, short_override
+from sweeper.tuning.space import format_override, format_short
 
 #: Gives the configs of the runs that these overrides select, in addition to the command's own.
 ConfigsOf = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]
@@ -108,12 +108,12 @@ class Tuner:
 
     def _begin(self, study: PointStudy, trial: optuna.Trial) -> None:
         """Plan the run of a trial; if it has a result already, the trial ends at once."""
-        tuned = [override(key, value) for key, value in trial.params.items()]
+        tuned = [format_override(key, value) for key, value in trial.params.items()]
         try:
             planned = plan(self.configs_of([*study.point, *tuned]), self.ledger)
             found = claim_tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
         except ValueError as error:
-            study.tell_failed(trial, "failed", str(error))
+            study.record_end(trial, TrialState.FAIL, "failed", str(error))
             self.say(f"failed   {_describe_trial(study, trial)}: {error}")
             return
         (spec,) = planned.specs
@@ -137,19 +137,15 @@ class Tuner:
         for running in [r for r in self._running if r.spec.run_id == run_id]:
             if end.outcome.is_result or running.pruned:
                 self._finish(running)
-            else:
-                self._retry(running, end)
-
-    def _retry(self, running: _RunningTrial, end: End) -> None:
-        run_id = running.spec.run_id
-        if self._ends_without_result[run_id] >= self.max_attempts:
-            self._close(running)
-            running.study.tell_failed(running.trial, end.outcome, end.reason)
-            trial = _describe_trial(running.study, running.trial)
-            self.say(f"{end.outcome:<8} {trial}: {end.reason}")
-        elif run_id not in self._pending:
-            number = self.ledger.last_attempt(run_id) + 1
-            self._add_ready(Task(spec=running.spec, number=number))
+            elif self._ends_without_result[run_id] >= self.max_attempts:
+                self._close(running)
+                fail = running.study.record_end
+                fail(running.trial, TrialState.FAIL, end.outcome, end.reason)
+                trial = _describe_trial(running.study, running.trial)
+                self.say(f"{end.outcome:<8} {trial}: {end.reason}")
+            elif run_id not in self._pending:
+                number = self.ledger.last_attempt(run_id) + 1
+                self._add_ready(Task(spec=running.spec, number=number))
 
     def _finish(self, running: _RunningTrial) -> None:
         """Give a trial its result, if its run has ended."""
@@ -165,7 +161,8 @@ class Tuner:
             if missing and not study.trials(TrialState.COMPLETE):
                 self._has_stopped = True
         else:
-            study.tell_pruned(trial, running.pruned or "stopped before its end")
+            reason = running.pruned or "stopped before its end"
+            study.record_end(trial, TrialState.PRUNED, "pruned", reason)
         self.say(study.describe(trial.number))
         if self._has_stopped:
             self.say("No further trials are started: the others would not be measured either.")
@@ -186,7 +183,7 @@ class Tuner:
                 return
 
     def _report(self, running: _RunningTrial) -> Iterator[int]:
-        """Report to the pruner, one by one, the epochs that a trial's run has completed."""
+        """Report to the pruner, in order, the epochs that a trial's run has completed."""
         column, run_id = running.study.settings.objective.curve, running.spec.run_id
         assert column is not None, "a pruned objective has a curve"
         attempt = self._attempts.get(run_id)
@@ -214,5 +211,5 @@ class Tuner:
 
 
 def _describe_trial(study: PointStudy, trial: optuna.Trial) -> str:
-    tuned = " ".join(short_override(key, value) for key, value in trial.params.items())
+    tuned = " ".join(format_short(key, value) for key, value in trial.params.items())
     return f"trial {trial.number} of {study.name}: {tuned}"

@@ -5,8 +5,13 @@ import os
 
 import pytest
 
-from sweeper.commands.compare_layouts import compare, differences_between, main, reasons
-from sweeper.console.layouts import Trained
+from sweeper.commands.compare_layouts import (
+    Trained,
+    compare,
+    differences_between,
+    find_reasons,
+    main,
+)
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import run_config
 from sweeper.spec.guarantee_names import OF_LAYOUTS
@@ -41,7 +46,7 @@ def layouts_of(config):
         data = {**config()["data"], "num_train_examples": batch * steps}
         short = {"schedule": {"name": "constant"}, "warmup": 0, "epochs": 1, "bn_span": 80}
         point = config(batch=batch, data=data, **short | changes)
-        return list(compare(run_config(point), layouts, precision))
+        return list(compare(run_config(point | {"precision": precision}), layouts))
 
     return run
 
@@ -157,7 +162,7 @@ def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict)
     row = Trained(**same | changes)
 
     assert row.verdict == verdict
-    assert row.only_value_differs == (verdict == "value DIFFERS")
+    assert (row.same_training and not row.holds) == (verdict == "value DIFFERS")
 
 
 def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_hold(grid):
@@ -166,15 +171,15 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     (own,) = grid(*words, *more)
     held = ["keyed items", "separate items", "fixed batchnorm"]
 
-    assert reasons(run_spec({**own, "guarantees": held})) == [
+    assert find_reasons(run_spec({**own, "guarantees": held})) == [
         "Not confirmed for B: additive loss. Unless the loss is a mean over examples, each "
         "layout has a different gradient.",
         "Not confirmed for B: keyed draws. Random draws of a step outside dropout layers depend "
         "on the micro-batch.",
         "`sweeper doctor` with the same overrides says more.",
     ]
-    assert reasons(run_spec({**own, "guarantees": list(OF_LAYOUTS)})) == []
-    assert reasons(run_spec(grid("bn_span=80")[0])) == []
+    assert find_reasons(run_spec({**own, "guarantees": list(OF_LAYOUTS)})) == []
+    assert find_reasons(run_spec(grid("bn_span=80")[0])) == []
 
 
 @pytest.mark.parametrize("layout", ["2by4", "2x4x1", "0x4", "x"])

@@ -12,7 +12,7 @@ from sweeper.commands.checks.project import project_checks
 from sweeper.commands.doctor import main
 from sweeper.commands.overrides import with_own_classes
 from sweeper.commands.project_facts import add_facts
-from sweeper.console.planned_runs import guarantees, rates
+from sweeper.console.planned_runs import describe_guarantees, describe_rates
 from sweeper.launch.ask_process import _answer
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
@@ -153,15 +153,16 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
 
     assert config["guarantees"] == held
     assert planned_columns(spec)["guarantees"] == ", ".join(held)
-    assert guarantees(spec).startswith(f"Confirmed for Module: {', '.join(held)}; not confirmed: ")
-    assert "peak lr is a factor on the rates that the optimizers and sched" in rates(spec)
+    confirmed = f"Confirmed for Module: {', '.join(held)}; not confirmed: "
+    assert describe_guarantees(spec).startswith(confirmed)
+    assert "peak lr is a factor on the rates that the optimizers and sched" in describe_rates(spec)
 
 
 def test_of_our_module_nothing_is_to_be_found_out(fill):
     spec = run_spec(fill()[0])
 
     assert planned_columns(spec)["guarantees"] is None
-    assert guarantees(spec) == ""
+    assert describe_guarantees(spec) == ""
 
 
 def test_nothing_found_to_hold_is_not_nothing_looked_at(fill):

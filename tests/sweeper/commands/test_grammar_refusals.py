@@ -6,7 +6,7 @@ import pytest
 from hydra.types import RunMode
 
 from sweeper.commands.overrides import parse
-from sweeper.commands.refusals import check_config_dir, check_dashes, refuse, sentence
+from sweeper.commands.refusals import check_config_dir, check_dashes, explain_error, refuse
 from sweeper.commands.show_plan import main
 from sweeper.spec.run_spec import run_spec
 
@@ -76,7 +76,7 @@ def test_what_hydra_says_of_a_key_is_said_in_our_words(loader, words, said):
     with pytest.raises(Exception, match=r".") as refused:  # of Hydra's, and of OmegaConf's
         loader.load_configuration("config", words, run_mode=RunMode.RUN)
 
-    assert sentence(refused.value, words) == said
+    assert explain_error(refused.value, words) == said
 
 
 @pytest.mark.parametrize(

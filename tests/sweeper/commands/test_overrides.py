@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
-from sweeper.commands.overrides import CONFIG_NAME, parse, plain, preset_overrides, values_of
+from sweeper.commands.overrides import CONFIG_NAME, parse, plain_config, preset_overrides, values_of
 from sweeper.commands.show_plan import configs_of
 
 
@@ -42,7 +42,7 @@ def test_presets_are_looked_for_with_classes_of_ones_own(loader):
 )
 def test_a_point_is_what_hydra_itself_would_compose(grid, words):
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
-        hydras = plain(compose(CONFIG_NAME, words))
+        hydras = plain_config(compose(CONFIG_NAME, words))
 
     assert grid(*words) == [hydras]
 
@@ -88,7 +88,7 @@ def test_points_are_composed_once_for_all_values_that_nothing_refers_to(
     for config, point in zip(configs, itertools.product(*axes), strict=True):
         if (config["seed"], config["warmup"]) == (2, 5):
             with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
-                assert config == plain(compose(CONFIG_NAME, list(point)))
+                assert config == plain_config(compose(CONFIG_NAME, list(point)))
 
 
 PROJECT = ["module=own", "module._target_=a.Module", "data=own", "data._target_=a.Data"]
@@ -202,7 +202,7 @@ def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
     with pytest.raises(ValueError, match=sentence):
         grid(*PROJECT, word)
     hydras = Exception(f"Could not override '{word.partition('=')[0]}'.")
-    assert re.search(sentence, refusals.sentence(hydras, [*PROJECT, word]))
+    assert re.search(sentence, refusals.explain_error(hydras, [*PROJECT, word]))
 
 
 @pytest.mark.parametrize("word", ["+guarantees=[keyed items]", "+predicted_memory_gib=1"])

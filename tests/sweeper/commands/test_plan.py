@@ -70,7 +70,7 @@ def traced(monkeypatch):
         cache.record_trace(spec, MemoryTrace(classes=sizes, held_gib=0.25))
         return ""
 
-    monkeypatch.setattr("sweeper.commands.memory_report.trace_memory", trace)
+    monkeypatch.setattr("sweeper.commands.show_plan.trace_memory", trace)
     return found
 
 
@@ -88,7 +88,7 @@ def test_what_is_not_known_of_memory_is_traced_and_then_nothing_is_started(
     lines = json.loads(said.out.splitlines()[-1])["runs"]
     assert all(line["predicted_memory_gib"] > 5 * 0.75 for line in lines)
 
-    monkeypatch.setattr("sweeper.commands.memory_report.open_fork_server", None)
+    monkeypatch.setattr("sweeper.commands.show_plan.open_fork_server", None)
     assert main([*words[:-1], "--memory"]) == 0
     said = capsys.readouterr()
     assert (said.err, len(traced)) == ("", 2)
@@ -96,7 +96,7 @@ def test_what_is_not_known_of_memory_is_traced_and_then_nothing_is_started(
 
 
 def test_traces_that_nobody_asked_for_end_after_a_while(traced, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sweeper.commands.memory_report._UNASKED_S", -1)
+    monkeypatch.setattr("sweeper.commands.show_plan._UNASKED_S", -1)
     words = [*WORDS, KINDS, "memory_limit_gib=2", f"results={tmp_path}"]
 
     assert main(words) == 0

@@ -12,7 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, resolved
+from sweeper.commands.overrides import expand, to_plain_values
 from sweeper.commands.sequential import run_sequential
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
@@ -27,7 +27,7 @@ WARMUPS = ["warmup=0,1,2", "epochs=4", "seed=range(0,8)", "question='best warmup
 def settings_of_sweeper(*words):
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         found = compose("config", ["hydra/sweeper=sequential", *words], return_hydra_config=True)
-    return resolved({str(k): v for k, v in found.hydra.sweeper.items()})
+    return to_plain_values({str(k): v for k, v in found.hydra.sweeper.items()})
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_damaged_report_leaves_what_was_known(specs, ledger, begin, capsys, co
     (attempt.folder / "step-progress.json").write_text(content)
     (attempt.folder / "progress.jsonl").write_text('{"epoch": 1, "val_acc')
     capsys.readouterr()
-    table._said = ""
+    table._last_line = ""
     table.update(Event())
 
     assert "step=4/16" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, plain, resolved, with_own_classes
+from sweeper.commands.overrides import expand, plain_config, to_plain_values, with_own_classes
 from sweeper.commands.refusals import refuse
 from sweeper.commands.tune import run_tuning
 from sweeper.commands.tuning_overrides import sort_overrides
@@ -40,14 +40,14 @@ def tune(loader, results) -> Callable[..., int]:
                 ["hydra/sweeper=optuna", f"results={results}", *found.fixed, *named],
                 return_hydra_config=True,
             )
-        settings = resolved({str(k): v for k, v in composed.hydra.sweeper.items()})
+        settings = to_plain_values({str(k): v for k, v in composed.hydra.sweeper.items()})
         named = {key: composed[key] for key in ("metric", "metric_mode")}
         fixed = [word for word in found.fixed if not word.startswith(("n_trials", "retry"))]
         try:
             return run_tuning(
                 list(found.points()),
                 StudySettings.from_config(settings, found.space, **named),
-                {**plain(composed), **settings},
+                {**plain_config(composed), **settings},
                 lambda more: expand(loader, [*fixed, *more]),
                 lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
             )

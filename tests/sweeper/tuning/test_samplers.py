@@ -7,6 +7,7 @@ import optuna
 import pytest
 from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
 
 from sweeper import CONFIG_FOLDER
 from sweeper.tuning.point_study import PointStudy
@@ -133,7 +134,7 @@ def test_every_pruner_stops_some_of_ten_trials_each_worse_than_the_one_before(tm
             study.report(trial, badness + 1 / epoch, epoch)
             if study.should_prune(trial):
                 stopped.append(badness)
-                study.tell_pruned(trial, "worse than others")
+                study.record_end(trial, TrialState.PRUNED, "pruned", "worse than others")
                 break
         else:
             tell(study, trial)
