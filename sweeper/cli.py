@@ -92,7 +92,7 @@ def _gone() -> str | None:
 
 
 def _hidden() -> str | None:
-    """An error if Python finds another package under the name of one of ours."""
+    """An error if Python finds another package under a name of ours."""
     for name in ("hydra_plugins", "lightning_modules"):
         spec = importlib.util.find_spec(name)
         found = (spec and spec.submodule_search_locations) or ()

@@ -1,4 +1,4 @@
-"""`sweeper compact`: merge many small parquet files into one, while others read and write."""
+"""`sweeper compact`: merge many small parquet files, while others read and write."""
 
 import argparse
 import sys

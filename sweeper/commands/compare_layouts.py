@@ -1,8 +1,8 @@
-"""`sweeper equivalence`: train one run on several layouts and compare the weights.
+"""`sweeper equivalence`: train a run on several layouts and compare the weights.
 
-The overrides are those of a sweep, for one point. One epoch is trained on each layout, in float64
-and in float32, in a temporary results folder. With `reproducible=true` the layouts are numbers of
-ranks that share one micro-batch, and they must agree to the last bit.
+The overrides are those of a sweep, for a single point. An epoch is trained on each layout, in
+float64 and in float32, in a temporary results folder. With `reproducible=true` the layouts are
+numbers of ranks that share a micro-batch, and they must agree to the last bit.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Trained:
 
     @property
     def holds(self) -> bool:
-        """Whether the layout gives the same result as the first one."""
+        """Whether the layout gives the same result as the first."""
         if not self.same_training or self.allowed is None:
             return self.same_training
         tolerance = max(_SAME_VALUE, 100 * self.allowed)
@@ -162,7 +162,7 @@ def find_reasons(spec: RunSpec) -> list[str]:
 
 
 def compare(config: RunConfig, layouts: Sequence[dict[str, int]]) -> Iterator[Trained]:
-    """Train an epoch on each layout and compare with the first; ValueError if one fails."""
+    """Train an epoch on each layout and compare with the first; ValueError if any fails."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
         configs = [config.with_changes(**layout, keep_checkpoint=True) for layout in layouts]
         trained = [
@@ -216,7 +216,7 @@ def _train_epoch(
 def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
     """The relative difference of each from the first, and whether the model has BatchNorm.
 
-    Computed in another process, so that this one never imports torch. ValueError if that one dies.
+    Computed in another process, so that the command never imports torch. ValueError if it dies.
     """
     with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
         try:

@@ -192,7 +192,7 @@ def _grid_of_preset(loader: ConfigLoader, chosen: Sequence[str]) -> Mapping[str,
 
 
 class _Single:
-    """One override with one value, parsed once for all points that share it."""
+    """An override with a single value, parsed once for all points that share it."""
 
     def __init__(self, override: Override, *, is_value: bool) -> None:
         self.override, self.is_value = override, is_value
@@ -216,7 +216,7 @@ def _names_in(text: str) -> frozenset[str]:
 
 
 class _Template:
-    """The composed config of one choice of groups; plain values are set on copies of it."""
+    """The composed config of a choice of groups; plain values are set on copies of it."""
 
     def __init__(self, loader: ConfigLoader, chosen: Sequence[str]) -> None:
         self._loader, self._chosen = loader, chosen
@@ -277,7 +277,7 @@ def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
-    """The overrides, read in Hydra's grammar; ValueError if one cannot be parsed."""
+    """The overrides, read in Hydra's grammar; ValueError if any cannot be parsed."""
     parser = override_parser(loader)
     return [_parse_word(word, parser) for word in overrides]
 
@@ -297,7 +297,7 @@ def _parse_word(word: str, parser: OverridesParser) -> Override:
 
 
 def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
-    """The single-value overrides of one override; ValueError if its values cannot be listed."""
+    """The single-value overrides of an override; ValueError if its values cannot be listed."""
     if not override.is_sweep_override():
         return [override]
     if not override.is_discrete_sweep():

@@ -57,8 +57,7 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
 def check_config(config: Mapping[str, Any]) -> None:
     """Check all values of a config, even if its examples are not counted yet.
 
-    Raises:
-        ValueError: with a line for each wrong value.
+    ValueError with a line for each wrong value.
     """
     read_model(_Project, config)
     run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
@@ -85,8 +84,7 @@ def _needs_facts(module: Config, data: Config) -> bool:
 def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     """A config with what is known of its module and data, in place.
 
-    Raises:
-        ValueError: if they cannot be trained as the config says.
+    ValueError if they cannot be trained as the config says.
     """
     data = config["data"]
     if "num_train_examples" not in data:
@@ -115,8 +113,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
 def _check_manual(config: Config) -> None:
     """Make the micro-batch a rank's whole share, for a module that steps at every micro-batch.
 
-    Raises:
-        ValueError: if that is not possible, or if a method needs Lightning to take the steps.
+    ValueError if that is not possible, or if a method needs Lightning to take the steps.
     """
     methods = {
         "perturbation": config["perturbation"]["name"] != "none",
@@ -152,8 +149,7 @@ def _check_manual(config: Config) -> None:
 def find_facts(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]:
     """Determine the facts of each config's module and data in a separate process, and store them.
 
-    Raises:
-        ValueError: if a module or its data cannot be created.
+    ValueError if a module or its data cannot be created.
     """
     found = _ask_for_facts(configs) if configs else []
     for config, facts in zip(configs, found, strict=True):
@@ -195,7 +191,7 @@ def _key(config: Config) -> str:
 
 
 def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Facts from a process of its own, as this one imports no torch."""
+    """Facts from a process of its own, as the command imports no torch."""
     groups = [configs[0].get(group) for group in ("module", "data", "model")]
     try:
         open_fork_server(list(targets(groups)))

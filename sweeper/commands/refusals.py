@@ -101,7 +101,7 @@ def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
 
 
 def _explain_repeats(text: str, given: Sequence[str]) -> str:
-    """A sentence on a key with several values where one is allowed; empty for another error."""
+    """A sentence on a key with several values but room for one; empty for another error."""
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=]*)=", text):
         key = found[1].lstrip("+")
         return (
@@ -167,8 +167,7 @@ def explain_unreadable(word: str, reason: str) -> str:
 def check_config_dir(folder: str, words: Iterable[str]) -> None:
     """Refuse a config folder that is missing, or that has a chosen config of the same name as ours.
 
-    Raises:
-        ValueError: in both cases. Hydra would only warn of the first, and take ours in the second.
+    ValueError in both cases. Hydra would only warn of the first, and take ours in the second.
     """
     if not Path(folder).is_dir():
         msg = f"--config-dir must be a folder; got {folder}, which is not one. Correct it."
@@ -330,7 +329,7 @@ def suggest_meant_key(key: str) -> str:
 
 
 def _suggest_options(key: str) -> str:
-    """The options of a group that have a key which the chosen one lacks; empty if none has it."""
+    """The options of a group that have a key which the chosen option lacks; empty if none."""
     group, having = key.partition(".")[0], _settings().get(key)
     if not having:
         return ""

@@ -100,8 +100,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
 def _check_apart(question: questions.Question) -> None:
     """Refuse two arms that are the same training, so that there is nothing to compare.
 
-    Raises:
-        ValueError: names them.
+    ValueError names them.
     """
     owners: dict[str, str] = {}
     for arm in question.arms:
@@ -176,8 +175,7 @@ class Study:
     def check_times_known(self) -> None:
         """Refuse a budget if the time of a run of the first look is not known.
 
-        Raises:
-            ValueError: names it.
+        ValueError names it.
         """
         runs = self._missing_runs(self._take_looks()[1])
         if not runs or runs[0].config.budget is None:

@@ -132,7 +132,7 @@ def _say_refusals(planned: Plan, ledger: Ledger, question: str | None) -> None:
 
 
 def _say_missing(planned: Plan, machine: Machine) -> None:
-    """Say why new runs could not start on this machine; they may be meant for another one."""
+    """Say why new runs could not start on this machine; they may be meant for another."""
     new = {s.kind: s.config for s in planned.specs if s.run_id not in planned.ended}.values()
     try:
         check_ready(new, machine)
@@ -304,7 +304,7 @@ _UNASKED_S, _UNASKED_TRACE_S = 30.0, 60.0
 
 
 def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) -> bool:
-    """Trace one run of each kind whose memory is not known; return whether there were any.
+    """Trace a run of each kind whose memory is not known; return whether there were any.
 
     Args:
         planned: the runs; those with a result or without local data are included only if asked for.

@@ -39,7 +39,7 @@ _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the state of a results folder, or of one run; return the exit code."""
+    """Print the state of a results folder, or of a run; return the exit code."""
     options = _parser().parse_intermixed_args(arguments)
     what, console = Path(options.what), text_console()
     ledger = Ledger(what if what.is_dir() else Path(options.results))

@@ -108,7 +108,7 @@ def _refuse(error: Exception) -> int:
 
 @hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
 def _run_point(config: DictConfig) -> None:
-    """Run one point: a command without `-m`, or a job of one of Hydra's own launchers."""
+    """Run a single point: a command without `-m`, or a job of one of Hydra's own launchers."""
     if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; workers lack it
         multiprocessing.set_start_method("forkserver", force=True)
     settings, is_job = plain_config(config), HydraConfig.get().mode == RunMode.MULTIRUN
@@ -171,8 +171,7 @@ def run_sweep(
 def set_aside_and_report(ledger: Ledger) -> None:
     """Set damaged files aside and say so at once: the command may still be refused.
 
-    Raises:
-        ValueError: as for `set_aside_damaged`.
+    ValueError as for `set_aside_damaged`.
     """
     for text in set_aside_damaged(ledger):
         note(f"Warning: {text} Its runs are trained again.")

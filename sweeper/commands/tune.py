@@ -1,4 +1,4 @@
-"""A tuned sweep: one study for each compared point, with equal budgets."""
+"""A tuned sweep: a study for each compared point, with equal budgets."""
 
 import hashlib
 import json
@@ -179,8 +179,7 @@ def _check_space(
 def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None) -> None:
     """Make the user decide about trials that were run with other sources; a study keeps them all.
 
-    Raises:
-        ValueError: if there are any, unless `code` is keep.
+    ValueError if there are any, unless `code` is keep.
     """
     finish_abandoned(ledger)
     made = {run_id: study for study in studies for run_id in study.run_ids}

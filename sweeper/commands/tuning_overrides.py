@@ -24,7 +24,7 @@ _TAGS = {"tune", "log"}
 class TuningOverrides:
     """The overrides of a tuned sweep, by their use.
 
-    `fixed` have one value; `compared` has, for each key, an override per value.
+    `fixed` have a single value; `compared` has, for each key, an override per value.
     """
 
     fixed: Sequence[str]
@@ -96,7 +96,7 @@ def _distribution(override: Override) -> BaseDistribution:
 
 
 def _ends(override: Override) -> tuple[float, float, float | None]:
-    """The lowest and highest number of a tuned override, and its step if it has one."""
+    """The lowest and highest number of a tuned override, and its step if it has any."""
     sweep = override.value()
     if isinstance(sweep, RangeSweep):
         values = list(itertools.islice(sweep.range(), MOST_VALUES + 1))
@@ -119,7 +119,7 @@ def _check_rule(holds: bool, override: Override, rule: str) -> None:  # noqa: FB
 
 
 def _tags(override: Override) -> set[str]:
-    """The tags of an override; ValueError if one is unknown or they contradict each other."""
+    """The tags of an override; ValueError if any is unknown or they contradict each other."""
     sweep = override.value()
     tags = set(sweep.tags) if isinstance(sweep, IntervalSweep | RangeSweep | ChoiceSweep) else set()
     if unknown := sorted(tags - _TAGS):

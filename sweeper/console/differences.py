@@ -24,8 +24,8 @@ _Setting = tuple[str, tuple[str, tuple[str, ...]]]
 class Differences:
     """The keys in which runs differ, updated as runs are added.
 
-    The choice of a group is one key, such as model=resnet8; a setting of a group is a key only if
-    runs with the same choice differ in it.
+    The choice of a group is a single key, such as model=resnet8; a setting of a group
+    is a key only if runs with the same choice differ in it.
     """
 
     def __init__(self, runs: Iterable[Words] = (), *, always: Iterable[str] = ()) -> None:
@@ -37,14 +37,14 @@ class Differences:
             self.add(run)
 
     def add(self, run: Words) -> None:
-        """Add one run."""
+        """Add a run."""
         self._num_runs += 1
         self._settings.update(run.items())
         vars(self).pop("keys", None)
 
     @cached_property
     def keys(self) -> list[str]:
-        """The keys in which the runs differ, the usual ones first."""
+        """The keys in which the runs differ, the usual keys first."""
         differing, first = {*self._always}, self._first
         choosing = Counter[tuple[str, ...]]({(): self._num_runs})
         having = Counter[tuple[str, tuple[str, ...]]]()

@@ -40,7 +40,7 @@ _ROWS_SHOWN, _ROWS_IN_SUMMARY = 24, 60
 
 @dataclass(slots=True)
 class RunState:
-    """What is known about one run.
+    """What is known about a run.
 
     `status` is waiting, queued, running, elsewhere, or an outcome; `metric` is its value after the
     latest epoch; `seconds` is the time of training and validation so far; `attempt` is the latest
@@ -68,7 +68,7 @@ class RunState:
 
     @property
     def epochs_done(self) -> float:
-        """Epochs trained, including the finished fraction of the current one [epochs]."""
+        """Epochs trained, including the finished fraction of the current epoch [epochs]."""
         return max(self.epoch, self.progress.epochs_done if self.progress else 0)
 
     @property

@@ -92,7 +92,7 @@ def _words_of_row(row: Mapping[str, Any]) -> Words:
     try:
         config = json.loads(row["config_json"])
         return words(with_spans(config, row["micro_batch"], row["world_size"]))
-    except (ValueError, TypeError, KeyError, AttributeError):  # not one of our configs
+    except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
         return {}
 
 

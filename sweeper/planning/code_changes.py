@@ -92,9 +92,7 @@ def changed_files(changes: Changes) -> str:
 def check_code(changes: Changes, code: str | None, *, num_runs: int) -> None:
     """Make the user decide about runs that were trained with other sources.
 
-    Raises:
-        ValueError: if `code` does not say what to do, or says rerun while such a run is being
-            trained.
+    ValueError if `code` does not say what to do, or says rerun while such a run is being trained.
     """
     if not changes or code == "keep":
         return

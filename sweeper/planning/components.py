@@ -41,7 +41,7 @@ _OPTIONAL = {"lightning_modules.data.small_images.SmallImages": ["drawn_from"]} 
 class _OurSettings(Settings, extra="allow"):
     """The settings of our data sets and models; a name means the same in each that has it.
 
-    The defaults here only mark a setting as one that not every class has.
+    The defaults here only mark a setting that not every class has.
     """
 
     blocks: Count = 1

@@ -83,14 +83,14 @@ class Task:
     from_scratch: bool = False
 
 
-#: What a launcher receives: tasks in order, taken one by one as capacity appears. None means that
+#: What a launcher receives: tasks in order, taken singly as capacity appears. None means that
 #: no task is available now: the launcher first reports what has ended, then asks again.
 Tasks = Iterable[Task | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LazyTasks:
-    """Tasks that are chosen one at a time, when the launcher asks for the next.
+    """Tasks that are chosen singly, when the launcher asks for the next.
 
     `known` can be inspected in advance; `taken` are executed.
     """
@@ -148,7 +148,7 @@ def plan(
 
 
 def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
-    """The runs of a grid by id, as their first points specify, and how many points repeat one."""
+    """Runs by id, as their first points specify, and how many points repeat another."""
     specs, mistakes = dict[str, RunSpec](), Counter[str]()
     repeats, noise_scales = 0, dict[str, float]()
     for config in configs:
@@ -175,8 +175,7 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
 def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     """Refuse two resolved configs with the same run id whose data folders or models differ.
 
-    Raises:
-        ValueError: for two data folders, or for two models with a module that reads neither.
+    ValueError for two data folders, or for two models with a module that reads neither.
     """
     roots = [config["data"].get("root") for config in (first, other)]
     if roots[0] != roots[1]:
@@ -206,7 +205,7 @@ def claim_tasks(
     """The attempts to make now, after writing rows for abandoned attempts.
 
     Finished and diverged runs are settled. Runs that failed after an optimizer step are tried again
-    only on request; those that failed before one, were preempted, timed out or ran out of memory
+    only on request; those that failed before it, were preempted, timed out or ran out of memory
     are always tried again.
 
     Raises:

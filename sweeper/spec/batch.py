@@ -16,7 +16,7 @@ _ABSURD_FRACTION, _ABSURD_STEPS = 8, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSplit:
-    """How one optimizer step's examples are laid out over ranks and micro-steps.
+    """How an optimizer step's examples are laid out over ranks and micro-steps.
 
     Attributes:
         micro_batch: examples per rank per forward/backward [examples].
@@ -101,7 +101,7 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         bn_span: examples normalised together [examples].
 
     Raises:
-        ValueError: if there is none, or only absurdly small ones; the text names a remedy.
+        ValueError: if there is none, or all are absurdly small; the text names a remedy.
     """
     if limit < bn_span:
         msg = (
@@ -189,8 +189,7 @@ def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
 def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     """Whole global batches in an epoch: ``num_train_examples // global_batch`` [steps].
 
-    Raises:
-        ValueError: if the global batch is larger than the epoch.
+    ValueError if the global batch is larger than the epoch.
     """
     steps = num_train_examples // global_batch
     if steps == 0:
@@ -209,7 +208,7 @@ def _divisors(number: int) -> set[int]:
 
 
 def _spannable_micro_batches(near: int, *, bn_span: int, world_size: int) -> set[int]:
-    """Micro-batches near this one that hold whole spans, or that form one across ranks."""
+    """Micro-batches near this size that hold whole spans, or that form a span across ranks."""
     below = max(1, near // bn_span) * bn_span
     parts = {bn_span // ranks for ranks in _divisors(math.gcd(bn_span, world_size))}
     return {below, below + bn_span} | parts
@@ -265,7 +264,7 @@ class BatchPlan:
         )
 
     def _lengths(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """First epoch and number of epochs at each batch, counting only epochs before this one."""
+        """First epoch and number of epochs at each batch, counting only epochs before it."""
         ends = [0, *(first for first in self.grown if first < epoch), epoch]
         return ((start, end - start) for start, end in pairwise(ends))
 

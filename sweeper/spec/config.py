@@ -1,4 +1,4 @@
-"""The typed config of one run: every key as users write it, validated once on entry."""
+"""The typed config of a run: every key as users write it, validated once on entry."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -92,7 +92,7 @@ class Component(Settings, extra="allow"):
 
     Attributes:
         target: its dotted path.
-        choice: the name of this choice, if one class serves several.
+        choice: the name of this choice, if a class serves several.
     """
 
     target: Text = Field(alias="_target_")
@@ -100,7 +100,7 @@ class Component(Settings, extra="allow"):
 
     @property
     def name(self) -> str:
-        """Its name in tables: its `name` if it has one, otherwise its class."""
+        """Its name in tables: its `name` if given, otherwise its class."""
         return self.choice or self.target.rpartition(".")[2]
 
     @property
@@ -188,7 +188,7 @@ Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
 
 
 class Predicted(Settings):
-    """The predicted duration of a run in one attempt; 9 runs of 10 should lie within the bounds.
+    """The predicted duration of a run in a single attempt; 9 runs of 10 lie within the bounds.
 
     Attributes:
         s: the middle estimate [seconds].
@@ -288,7 +288,7 @@ class Incidental(Settings):
 
 
 class RunConfig(Incidental, Scientific):
-    """The config of one run; conf/config.yaml says what each key means."""
+    """The config of a run; conf/config.yaml says what each key means."""
 
     @property
     def has_own_module(self) -> bool:
@@ -311,11 +311,7 @@ class RunConfig(Incidental, Scientific):
         return self.model_dump(by_alias=True, exclude_unset=True)
 
     def with_changes(self, **changes: Any) -> "RunConfig":
-        """The same config with some keys changed.
-
-        Raises:
-            ValueError: as in `run_config`.
-        """
+        """The same config with some keys changed; ValueError as in `run_config`."""
         return run_config({**self.resolved, **changes})
 
 

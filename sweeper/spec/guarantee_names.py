@@ -23,12 +23,12 @@ GUARANTEES = {
 }
 #: Guarantees without which layouts give different results.
 OF_LAYOUTS = (ADDITIVE, KEYED_ITEMS, SEPARATE_ITEMS, KEYED_DRAWS, FIXED_BATCHNORM)
-#: Where one of these does not hold, the micro-batch is part of what is trained.
+#: Where any of these does not hold, the micro-batch is part of what is trained.
 OF_MICRO_BATCHES = (ADDITIVE, SEPARATE_ITEMS)
 
 
 def held(facts: Mapping[str, Any], *, bn_span: int | str | None) -> list[str]:
-    """The guarantees that were found to hold; one that could not be determined is left out.
+    """The guarantees that were found to hold; any that could not be determined is left out.
 
     Args:
         facts: about the user's project: `found` and `has_batchnorm`.

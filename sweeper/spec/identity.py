@@ -21,7 +21,7 @@ INCIDENTAL: Mapping[str, frozenset[str]] = {
     "trainer": INCIDENTAL_OF_TRAINER,
 }
 
-#: Integral floats below this are written as integers, larger ones in the form 1e+20.
+#: Integral floats below this are written as integers, larger floats in the form 1e+20.
 _LARGEST_EXACT = 1e15
 #: Keys whose value `micro` means that a micro-batch is processed together, so its size matters.
 MICRO = ("bn_span", "loss_span")
@@ -99,7 +99,7 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     A key that is null, false or empty counts as absent, so that a switch added later, off by
     default, does not change the identity of earlier runs.
     """
-    # The classifier's keys do not count with a user's module, and `module` not without one.
+    # The classifier's keys do not count with a user's module, and `module` not without it.
     is_classifier = "module" not in config or is_ours(config["module"]["_target_"])
     unread = {"module"} if is_classifier else {"model", "label_smoothing", "zero_init_last_norm"}
     kept = {

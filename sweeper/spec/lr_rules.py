@@ -21,7 +21,7 @@ from sweeper.spec.values import (
     named_or_own,
 )
 
-RunID = Text | Index  # Hydra reads one that has only digits as a number
+RunID = Text | Index  # Hydra reads an id that has only digits as a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +162,7 @@ class LinearCapped(_Rule):
     max_lr: Positive
 
     def peak_lr(self, at: Scaling) -> float:
-        """``min(base_lr * batch_ratio, max_lr)``.
-
-        Raises:
-            ValueError: if the cap is below the base rate.
-        """
+        """``min(base_lr * batch_ratio, max_lr)``; ValueError if the cap is below the base rate."""
         if self.max_lr < at.base_lr:
             msg = (
                 f"lr_rule.max_lr must be at least base_lr; got lr_rule.max_lr={self.max_lr}, "
@@ -236,8 +232,7 @@ class AdaScaleRule(_Rule):
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr``.
 
-        Raises:
-            ValueError: if the batch is below the base batch, where no gain is defined.
+        ValueError if the batch is below the base batch, where no gain is defined.
         """
         if at.global_batch < at.base_batch:
             msg = (
@@ -256,8 +251,7 @@ class OwnRule(_Rule, Own):
     def peak_lr(self, at: Scaling) -> float:
         """The function's result.
 
-        Raises:
-            ValueError: if it cannot be imported, does not take these settings, or raises.
+        ValueError if it cannot be imported, does not take these settings, or raises.
         """
         key, settings = f"lr_rule.{OWN}", self.model_extra or {}
         what = f"{key}={self.target}"

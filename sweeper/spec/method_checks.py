@@ -42,11 +42,7 @@ def _spans(config: RunConfig) -> dict[str, int]:
 
 
 def check_methods(config: RunConfig) -> None:
-    """Refuse methods that cannot be combined.
-
-    Raises:
-        ValueError: with a rule, the value and a remedy.
-    """
+    """Refuse methods that cannot be combined; ValueError with a rule, the value and a remedy."""
     check_trainer(config.trainer)
     check_precision(config, has_gpu=config.accelerator != "cpu")
     checks = (_optimizer_faults, _module_faults, _span_faults, _hook_faults, _reproducible_faults)
@@ -58,8 +54,7 @@ def check_methods(config: RunConfig) -> None:
 def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
     """Refuse a precision that the device does not support.
 
-    Raises:
-        ValueError: with a rule, the value and a remedy.
+    ValueError with a rule, the value and a remedy.
     """
     if config.precision == "16-mixed" and not has_gpu:
         msg = (
@@ -72,8 +67,7 @@ def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
 def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     """Refuse a growing batch that cannot be trained with a warmup of this length [epochs].
 
-    Raises:
-        ValueError: with a rule, the value and a remedy.
+    ValueError with a rule, the value and a remedy.
     """
     if isinstance(config.schedule, GrowingBatch):
         for sentence in _growth_faults(config, config.schedule, warmup_epochs):

@@ -27,11 +27,11 @@ def needs_noise(config: RunConfig) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """Unbiased estimates from one batch. Either may be negative, so average before dividing.
+    """Unbiased estimates from a batch. Either may be negative, so average before dividing.
 
     Attributes:
         signal: squared norm of the true gradient, ``|G|**2``.
-        variance: ``tr(Sigma)``, the variance of one example's gradient, summed over the weights.
+        variance: ``tr(Sigma)``, the variance of an example's gradient, summed over the weights.
     """
 
     signal: float
@@ -39,7 +39,7 @@ class Noise:
 
 
 def noise_of_batch(mean_square: float, square_of_mean: float, *, span: int, parts: int) -> Noise:
-    """Noise statistics from the gradients of equal parts of one batch.
+    """Noise statistics from the gradients of equal parts of a batch.
 
     With ``n`` parts of ``b`` examples::
 
@@ -79,7 +79,7 @@ class NoiseAverage:
     weight: float = 0.0
 
     def add(self, noise: Noise) -> None:
-        """Add the estimates of one step."""
+        """Add the estimates of a step."""
         share = 1.0 if self.smoothing == 1 else 1 - self.smoothing
         self.signal = self.smoothing * self.signal + share * noise.signal
         self.variance = self.smoothing * self.variance + share * noise.variance
@@ -108,7 +108,7 @@ def noise_scale(noise: Noise) -> float:
 
 
 def gain(noise: Noise, *, base_batch: float, global_batch: float) -> float:
-    """How many steps of the base batch one step is worth, from 1 to ``global_batch / base_batch``.
+    """How many steps of the base batch a step is worth, from 1 to ``global_batch / base_batch``.
 
     ``(variance / base_batch + signal) / (variance / global_batch + signal)``
 

@@ -44,7 +44,7 @@ LAYOUT = ("devices", "num_nodes", "threads")
 _SIZED = frozenset({"data", "model"})
 
 _GIB = 2**30
-#: The C library returns larger blocks to the system when they are freed. Smaller ones it keeps,
+#: The C library returns larger blocks to the system when they are freed. Smaller blocks it keeps,
 #: and most of them do not fit later requests. Measured on Linux.
 _KEPT_BELOW, _KEPT_PART, _STAYING_PART = 2**25, 0.65, 0.5
 #: Library code that only training pages in; measured with torch 2.15 [GiB].
@@ -105,7 +105,7 @@ def _sizes(key: str, value: Any) -> Any:
 
 
 class MemoryTrace(BaseModel):
-    """What is known of the memory of one kind of run without training it.
+    """What is known of the memory of a kind of run without training it.
 
     Attributes:
         classes: by micro-batch, the size of each class at the peak of a step [bytes].
@@ -122,9 +122,9 @@ class MemoryTrace(BaseModel):
     why_not: str = ""
 
     def classes_at(self, micro_batch: int) -> dict[str, float] | None:
-        """The memory of each class at a micro-batch, on the line through the two traced ones [GiB].
+        """Memory of each class at a micro-batch, on the line through the two traced sizes [GiB].
 
-        If only one was traced, activations and temporaries are proportional to the micro-batch.
+        If only the smaller was traced, activations and temporaries are proportional to the micro-batch.
         """
         if not self.classes:
             return None

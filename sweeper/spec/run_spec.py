@@ -210,8 +210,7 @@ def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
 def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     """The same run with another micro-batch; its config keeps what the user wrote, such as `auto`.
 
-    Raises:
-        ValueError: if micro-batches of this size do not split the batch exactly.
+    ValueError if micro-batches of this size do not split the batch exactly.
     """
     changed = run_spec(spec.config.with_changes(micro_batch=micro_batch), spec.facts)
     return replace(changed, config=spec.config)

@@ -210,8 +210,7 @@ class OwnSchedule(Own):
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training.
 
-        Raises:
-            ValueError: if the function cannot be imported, does not take these settings, or raises.
+        ValueError if the function cannot be imported, does not take these settings, or raises.
         """
         settings = (self.model_extra or {}).items()
         frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in settings}
@@ -232,8 +231,7 @@ Schedule = Annotated[
 def build_decay(schedule: Schedule, training: Training) -> Decay:
     """The decay of a schedule, after checking its factor at a few positions.
 
-    Raises:
-        ValueError: if a rate would be negative, infinite or not a number.
+    ValueError if a rate would be negative, infinite or not a number.
     """
     decay = schedule.decay(training)
     for part in range(_CHECKED_PARTS + 1):

@@ -18,8 +18,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def read_model(model: type[_Model], given: Mapping[str, Any], prefix: str = "") -> _Model:
     """Read plain values into a model; `prefix` is put before the key in error messages.
 
-    Raises:
-        ValueError: with a line for each value that is wrong, unknown or missing.
+    ValueError with a line for each value that is wrong, unknown or missing.
     """
     try:
         return model.model_validate(given)
@@ -31,8 +30,7 @@ def read_model(model: type[_Model], given: Mapping[str, Any], prefix: str = "") 
 def check_complete(config: Any) -> None:
     """Refuse a composed config in which a value is still missing: `???`.
 
-    Raises:
-        ValueError: naming all of them.
+    ValueError naming all of them.
     """
     if missing := list(missing_keys(config)):
         words = " ".join(f"{key}=VALUE" for key in missing)
@@ -70,7 +68,9 @@ def _sentences(
     found: dict[str, str] = {}
     errors = refused.errors(include_url=False, include_context=False)
     of_places = {tuple(p for p in e["loc"] if isinstance(p, str)): e for e in reversed(errors)}
-    for error in reversed(of_places.values()):  # one error per key: a long list has one per item
+    for error in reversed(
+        of_places.values()
+    ):  # an error per key: a long list has an error per item
         key, holder, annotation = _place(error["loc"], given, model)
         if error["type"] == "extra_forbidden":
             sentence = _unknown(key, given, holder)
@@ -140,7 +140,7 @@ def _place(
 
 
 def models_of(annotation: Any) -> dict[str, type[BaseModel]]:
-    """The models that a group may be, by name; one without a fixed name is for users' functions."""
+    """The models that a group may be, by name; a model without a name is for users' functions."""
     models = [part for part in _leaves(annotation) if isinstance(part, type)]
     return {
         next(iter(_choices(model.__annotations__.get("name"))), OWN): model
@@ -181,7 +181,7 @@ def _leaves(annotation: Any) -> list[Any]:
 
 
 def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
-    """A question naming a known word that starts with this one or resembles it; empty if none."""
+    """A question naming a known word that starts with this word or resembles it; empty if none."""
     words, low = {other.lower(): other for other in known}, word.lower()
     begin_so = [other for other in words if low and other.startswith(low)]
     meant = begin_so or difflib.get_close_matches(low, words, n=1)
@@ -189,7 +189,7 @@ def did_you_mean(word: str, known: Sequence[str], before: str = "") -> str:
 
 
 def grid_values(value: Any) -> str:
-    """The numbers of a list, or of a text meant as one, in the syntax of a grid; else empty."""
+    """The numbers of a list, or of a text meant as a list, in the syntax of a grid; else empty."""
     parts = value if isinstance(value, list) else re.split(r"[\s,;|]+", str(value).strip("()[]{}"))
     texts = [str(part) for part in parts]
     are_numbers = all(re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) for text in texts)

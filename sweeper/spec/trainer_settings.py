@@ -97,8 +97,7 @@ class TrainerSettings(Settings, extra="allow"):
 def check_trainer(given: TrainerSettings) -> None:
     """Refuse settings that the run decides, and names that are not passed through.
 
-    Raises:
-        ValueError: with a line for each setting.
+    ValueError with a line for each setting.
     """
     lines = [
         f"trainer.{key} must be left to the run; got trainer.{key}={as_typed(value)}. "

@@ -22,7 +22,7 @@ UNWRITABLE_EXIT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArgs:
-    """The arguments of one rank of one run.
+    """The arguments of a rank of a run.
 
     `folder` is the attempt's folder with config.json; the run's checkpoint is next to it.
     `local_rank` counts within a node, `environment` holds variables to set before training, and

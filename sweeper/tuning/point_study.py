@@ -1,4 +1,4 @@
-"""The Optuna study of one compared point, and its result in a few lines."""
+"""The Optuna study of a compared point, and its result in a few lines."""
 
 import contextlib
 import importlib.metadata
@@ -27,7 +27,7 @@ _CHOOSING = ("optuna", "numpy", "scipy", "cmaes", "torch")
 
 
 class PointStudy:
-    """The study of one compared point.
+    """The study of a compared point.
 
     The name is the same whenever the same point is tuned; the point is its overrides, as typed.
     ValueError if the storage has a study of this name with other settings.
@@ -54,7 +54,7 @@ class PointStudy:
 
     @property
     def num_begun(self) -> int:
-        """Trials begun so far, by this command and earlier ones [count]."""
+        """Trials begun so far, by this command and earlier commands [count]."""
         return len(self.trials()) - len(self.trials(TrialState.WAITING))
 
     @property

@@ -52,7 +52,7 @@ def read_storage(storage: str | None, results: Path) -> BaseStorage:
 
 
 class _ReadJournal(BaseJournalBackend):
-    """The complete lines of a journal; an incomplete last one is still being written."""
+    """The complete lines of a journal; an incomplete last line is still being written."""
 
     def __init__(self, path: Path) -> None:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -134,7 +134,7 @@ def storage_errors() -> tuple[type[Exception], ...]:
 
 
 def cause_of(error: BaseException) -> str:
-    """The message of the database or its driver, as one line."""
+    """The message of the database or its driver, as a single line."""
     while not getattr(error, "orig", None) and error.__cause__:
         error = error.__cause__
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0]

@@ -115,8 +115,7 @@ class StudySettings:
     ) -> "StudySettings":
         """The settings of `hydra.sweeper`.
 
-        Raises:
-            ValueError: if a setting is wrong or does not fit another.
+        ValueError if a setting is wrong or does not fit another.
         """
         settings = cls(
             space=space,

@@ -44,9 +44,9 @@ class _RunningTrial:
 
 @dataclass(kw_only=True)
 class Tuner:
-    """The studies of one command.
+    """The studies of a command.
 
-    `n_trials` and `max_concurrent` (trials at a time) are per study; one command makes up to
+    `n_trials` and `max_concurrent` (trials at a time) are per study; a command makes up to
     `max_attempts` at a run without a result; `code` says what to do with runs trained with other
     sources. `configs_of` gives the configs that overrides select; `expect` is called with the run
     of a trial and its status so far, `say` with a line about each trial that ends.

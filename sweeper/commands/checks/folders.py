@@ -91,7 +91,7 @@ def _clock_check(folder: Path) -> Check:
 
 
 def _nodes_check(folder: Path) -> Iterator[Check]:
-    """In a multi-node job, whether every node sees what this one writes."""
+    """In a multi-node job, whether every node sees what this node writes."""
     nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if nodes == 1 or not shutil.which("srun"):
         return

@@ -16,8 +16,7 @@ from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
     """Examine the module and the data of a config, without relying on stored facts.
 
-    Raises:
-        ValueError: if a value is wrong, or the module is our own, for which all guarantees hold.
+    ValueError if a value is wrong, or the module is our own, for which all guarantees hold.
     """
     check_config(config)
     target = config["module"]["_target_"]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from sweeper.commands.sweep import take_in
+from sweeper.commands.sweep import handle_events
 from sweeper.launch.local import interrupts
 from sweeper.launch.local.interrupts import catch_signals
 from sweeper.launch.local.launcher import run_here
@@ -157,7 +157,7 @@ def test_ctrl_c_that_comes_while_an_event_is_taken_in_reaches_the_runs(running, 
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        take_in(running, take)
+        handle_events(running, take)
 
     assert "Stopping" in taken[1].said[0]
     assert {id for event in taken for id in event.ended} == {
