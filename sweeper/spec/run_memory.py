@@ -124,7 +124,7 @@ class MemoryTrace(BaseModel):
     def classes_at(self, micro_batch: int) -> dict[str, float] | None:
         """Memory of each class at a micro-batch, on the line through the two traced sizes [GiB].
 
-        If only the smaller was traced, activations and temporaries are proportional to the micro-batch.
+        If only the smaller was traced, activations and temporaries grow with the micro-batch.
         """
         if not self.classes:
             return None
