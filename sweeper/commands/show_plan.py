@@ -320,14 +320,15 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
         return False
     without = "" if is_asked else " (--no-memory skips this)"
     note(f"Tracing the memory of {several(len(unknown), 'kind')} of run{without}...")
-    context, began = open_fork_server(), time.monotonic()
+    open_fork_server()
+    began = time.monotonic()
     for number, spec in enumerate(unknown):
         if not is_asked and time.monotonic() - began > _UNASKED_S:
             left = several(len(unknown) - number, "kind")
             note(f"Not traced within half a minute: {left} of run. --memory traces them all.")
             break
         longest_s = LONGEST_S if is_asked else _UNASKED_TRACE_S
-        if why_not := trace_memory(spec, memory, context, longest_s=longest_s):
+        if why_not := trace_memory(spec, memory, longest_s=longest_s):
             note(why_not)
     return True
 

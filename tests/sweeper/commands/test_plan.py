@@ -64,7 +64,7 @@ def traced(monkeypatch):
     """Micro-batch and optimizer of the runs that were traced: to 128 and 256 examples at once."""
     found = []
 
-    def trace(spec, cache, _, **__):
+    def trace(spec, cache, **__):
         found.append((spec.split.micro_batch, spec.config.optimizer.name))
         sizes = {size: dict.fromkeys(CLASSES, size * 2**20) for size in (128, 256)}
         cache.record_trace(spec, MemoryTrace(classes=sizes, held_gib=0.25))
