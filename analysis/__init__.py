@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         lost_per_doubling,
     )
     from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
-    from analysis.figures.points import by_rule, points
+    from analysis.figures.points import points, split_by_rule
     from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
     from analysis.report.table import PaperTable, paper_table
@@ -41,7 +41,6 @@ __all__ = [
     "best_reached",
     "best_warmups",
     "breaking_batch",
-    "by_rule",
     "columns",
     "compare",
     "compare_rules",
@@ -66,6 +65,7 @@ __all__ = [
     "points",
     "save",
     "seeds_to_see",
+    "split_by_rule",
     "to_target",
     "with_metric",
 ]
@@ -76,7 +76,7 @@ _LATER = {
     "analysis.figures.final": "draw_against_batch draw_against_warmup draw_heat_map "
     "draw_lost_per_doubling lost_per_doubling",
     "analysis.figures.parabolas": "draw_best_rates draw_best_warmups",
-    "analysis.figures.points": "by_rule points",
+    "analysis.figures.points": "split_by_rule points",
     "analysis.figures.sheet": "Drawing save",
     "analysis.figures.target": "best_reached draw_steps_to_target",
     "analysis.report.table": "PaperTable paper_table",

@@ -35,7 +35,7 @@ def read_asked_runs(
     return runs
 
 
-def with_asked_metric(
+def read_measured(
     options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Measured:
     """Runs, curves with these columns, and the metric that is asked for."""
@@ -202,7 +202,7 @@ def _figures(options: argparse.Namespace) -> int:
 
     runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory_by_class.COLUMNS, *OF_DOUBTS}])
     others = () if options.target is None else ("step", "examples_seen")
-    measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options), *others))
+    measured = read_measured(options, runs, curve_columns(runs, asked_metric(options), *others))
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
     of_memory = memory_by_class.draw_all_memory(options.results, runs, options.out, options.width)
@@ -216,7 +216,7 @@ def _paper(options: argparse.Namespace) -> int:
     from analysis.papers.paper_figures import draw_paper
 
     runs = read_asked_runs(options)
-    measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
+    measured = read_measured(options, runs, curve_columns(runs, asked_metric(options)))
     for path in draw_paper(options.name, measured, options.out, options.width):
         say(f"wrote {path}")
     for text in describe_missing(options.name, measured.runs, options.results[0]):
@@ -230,7 +230,7 @@ def _claims(options: argparse.Namespace) -> int:
 
     runs = read_asked_runs(options)
     columns = curve_columns(runs, asked_metric(options), "step", "lr", "distance_from_start")
-    measured = with_asked_metric(options, runs, columns)
+    measured = read_measured(options, runs, columns)
     runs, curves, name = measured.runs, measured.curves, options.paper
     judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
     for paper in judged:
@@ -248,7 +248,7 @@ def _claims(options: argparse.Namespace) -> int:
 def _estimates(options: argparse.Namespace) -> int:
     from analysis.report.estimates import estimate_all
 
-    measured = with_asked_metric(options, read_asked_runs(options))
+    measured = read_measured(options, read_asked_runs(options))
     check_target(options.target, measured.metric.unit)
     for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
         say(f"question={asked.text!r}, seed by seed\n  {asked.said}")
@@ -264,7 +264,7 @@ def _next(options: argparse.Namespace) -> int:
     from analysis.decide.proposals import propose
     from analysis.papers.judge import judge_all
 
-    measured = with_asked_metric(options, read_asked_runs(options))
+    measured = read_measured(options, read_asked_runs(options))
     judged = judge_all(measured.runs, measured.curves)
     found = propose(measured, judged, price=options.price, most_seeds=options.most_seeds)
     texts = [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
@@ -277,7 +277,7 @@ def _table(options: argparse.Namespace) -> int:
     from analysis.report.table import tables
 
     runs = read_asked_runs(options)
-    measured = with_asked_metric(options, runs, curve_columns(runs, asked_metric(options)))
+    measured = read_measured(options, runs, curve_columns(runs, asked_metric(options)))
     if others := len(measured.runs) - len(measured.runs_with_metric):
         say(f"left out: {several(others, 'run')} with another metric than {measured.metric.name}")
     for table, paths in tables(measured, options.out):
@@ -289,7 +289,7 @@ def _table(options: argparse.Namespace) -> int:
 
 def _tuning(options: argparse.Namespace) -> int:
     from analysis.tuning.figures import draw_tuned
-    from analysis.tuning.report import in_words
+    from analysis.tuning.report import describe_studies
     from analysis.tuning.studies import load_tuned
 
     largest, *others = load_tuned(options.results, options.storage)
@@ -303,8 +303,8 @@ def _tuning(options: argparse.Namespace) -> int:
         columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
         runs = read_asked_runs(options, columns)
         columns = curve_columns(runs, asked_metric(options), "step")
-        curves = with_asked_metric(options, runs, columns).curves
-    for paragraph in in_words(largest, curves, options.target):
+        curves = read_measured(options, runs, columns).curves
+    for paragraph in describe_studies(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target, options.width):
         say(f"wrote {path}")
@@ -317,7 +317,7 @@ def _frontier(options: argparse.Namespace) -> int:
     def read() -> Measured:
         runs = read_asked_runs(options)
         columns = curve_columns(runs, asked_metric(options), "step", "examples_seen")
-        return with_asked_metric(options, runs, columns)
+        return read_measured(options, runs, columns)
 
     for line in frontier(options, read):
         say(line)

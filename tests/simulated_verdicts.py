@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.papers.claim import Claim, Point, shares_outside
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, holm, weigh
-from analysis.stats.optimum import exponent_draws, optima_of
+from analysis.stats.optimum import exponent_draws, fit_optima
 from analysis.stats.replicates import Array, Replicates, validation_size
 
 #: Standard deviation over seeds [accuracy]; examples of the validation set that is small.
@@ -77,7 +77,7 @@ def judged(claims: Sequence[Claim], values: dict[Point, Array], draws: int = 100
             np.array([v.shape[1] for v in here]),
         )
         size = validation_size(np.concatenate(here).ravel()[:200])
-        evidence = weigh(claim.contrasts, arms.floored(size) if size else arms)
+        evidence = weigh(claim.contrasts, arms.floor_variances(size) if size else arms)
         found[claim.text] = evidence.p_for, evidence.p_against
     return found
 
@@ -95,7 +95,7 @@ def _exponents(
     )
     rows: list[tuple[float, float]] = []
     for study in zip(*here, strict=True):
-        optima = optima_of(Replicates(points, tuple(study)), "warmup_epochs", rng, draws)
+        optima = fit_optima(Replicates(points, tuple(study)), "warmup_epochs", rng, draws)
         at_edge = any(
             np.argmax([v.mean() for v in study[start : start + 4]]) == 3 for start in (0, 4)
         )

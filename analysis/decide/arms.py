@@ -13,7 +13,7 @@ from analysis.decide.command import Config, complete_config
 from analysis.papers.claim import Point, runs_at
 from analysis.papers.paper import Paper, own_point
 from analysis.tables.validity import ALIKE, confounds
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 from sweeper.spec.identity import MICRO
 from sweeper.spec.run_spec import stored_run_spec
 from sweeper.store.row import planned_columns
@@ -36,7 +36,7 @@ class Arm:
     @cached_property
     def ended(self) -> pd.DataFrame:
         """The runs that finished or diverged."""
-        return ended(self.runs)
+        return ended_runs(self.runs)
 
     @cached_property
     def seeds(self) -> list[int]:

@@ -25,7 +25,7 @@ from analysis.stats.optimum import best_warmups
 from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.validity import ARM, same_arms
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 
 #: Seeds with which a point is first judged: with two, an interval says next to nothing.
 FEWEST_SEEDS = 3
@@ -65,7 +65,7 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
     placed = place_runs(runs, paper)
     for claim, verdict in zip(paper.claims, judged.verdicts, strict=True):
         if verdict.verdict == UNDECIDED:
-            about = ended(runs_about(claim, placed))
+            about = ended_runs(runs_about(claim, placed))
             seen = about[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False)
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
             yield OpenClaim(
@@ -133,8 +133,8 @@ def _propose_for_contrasts(
         [arm.ended for arm in claim.arms], [arm.name for arm in claim.arms], claim.metric
     )
     with np.errstate(invalid="ignore"):  # of points without runs
-        arms = Arms.of(values.finished)
-    arms = arms.floored(values.num_validation) if values.num_validation else arms
+        arms = Arms.from_seeds(values.finished)
+    arms = arms.floor_variances(values.num_validation) if values.num_validation else arms
     needed, counts = verdict.seeds_needed, arms.counts
     if is_new:
         needed, why = _first_seeds(claim)
@@ -167,7 +167,7 @@ def _propose_for_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) ->
     if at_edge := warmup_edges(rows, claim.metric):
         found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
-    optima = best_warmups(ended(rows), fixed_rng(), metric=claim.metric)
+    optima = best_warmups(ended_runs(rows), fixed_rng(), metric=claim.metric)
     if optima.is_rejected:
         return replace(blank, why=f"no number of seeds decides this: {optima.note}")
     needed = seeds_for_exponent(optima, claim.num_claims, most_seeds)

@@ -13,14 +13,14 @@ from analysis.stats.batch_limits import breaking_batch
 from analysis.stats.optimum import best_lrs, best_warmups
 from analysis.stats.replicates import fixed_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric
-from analysis.tables.validity import at_upper_edge
+from analysis.tables.validity import upper_edges
 from analysis.tables.which_runs import (
-    at_best_warmup,
-    ended,
+    comparable_rates,
+    ended_runs,
     finished_runs,
-    of_one_rule,
-    of_one_warmup,
-    rates_of,
+    most_frequent_rule,
+    most_frequent_warmup,
+    runs_at_best_warmup,
 )
 from sweeper.spec.run_spec import stored_run_spec
 
@@ -56,12 +56,12 @@ def find_edges(measured: Measured) -> list[Edge]:
     metric, runs = measured.metric, measured.runs_with_metric
     if not len(finished_runs(runs, metric)):
         return []
-    one_rule, rates = of_one_rule(runs), of_one_warmup(rates_of(runs))
+    one_rule, rates = most_frequent_rule(runs), most_frequent_warmup(comparable_rates(runs))
     found = [
         *_edges_of_optima(one_rule, "warmup", "warmup_epochs", metric),
         *_edges_of_optima(rates, "base_lr", "peak_lr", metric),
     ]
-    if (best := at_best_warmup(one_rule, metric)) is None:
+    if (best := runs_at_best_warmup(one_rule, metric)) is None:
         return found
     at_warmup, _, margin, _ = best
     if not isfinite(breaking_batch(at_warmup, fixed_rng(), margin, _FEW_DRAWS, metric).value):
@@ -85,7 +85,7 @@ def _edges_of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) 
     """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge."""
     find = best_warmups if key == "warmup" else best_lrs
     table = find(runs, fixed_rng(), draws=_FEW_DRAWS, metric=metric).table()
-    rising = {batch for batch, _, _ in at_upper_edge(runs, metric)} if key == "warmup" else set()
+    rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()
     for row in table.to_dict("records"):
         arms = _arms_by_value(runs[runs["global_batch"] == row["global_batch"]], key, column)
         grid = list(arms)
@@ -106,7 +106,7 @@ def _edges_of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) 
 
 def _arms_by_value(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:
     """Arms by the values of a column, in rising order; only values at which a run ended."""
-    groups = {float(str(v)): rows for v, rows in runs.groupby(column) if len(ended(rows))}
+    groups = {float(str(v)): rows for v, rows in runs.groupby(column) if len(ended_runs(rows))}
     return {
         value: Arm(f"{key}={value:g}", rows, config_of(rows.iloc[0]))
         for value, rows in sorted(groups.items())

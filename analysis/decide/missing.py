@@ -16,7 +16,7 @@ from analysis.papers.paper import (
     own_batch,
     place_runs,
 )
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 from sweeper.spec.run_spec import stored_run_spec
 
 
@@ -92,7 +92,7 @@ def _to_run(
         yield f"Not possible with the settings of these runs: {named}."
     if possible:
         yield f"To run {'the others' if refused else 'them'}, with the settings of these runs:"
-        with_result = ended(runs)["seed"]
+        with_result = ended_runs(runs)["seed"]
         seeds = sorted(map(int, (with_result if len(with_result) else runs["seed"]).unique()))
         configs = [{**wanted[name], "seed": seed} for name in possible for seed in seeds]
         again = ["retry=failed"] * any(name in failed for name in possible)

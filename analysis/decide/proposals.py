@@ -15,7 +15,7 @@ from analysis.papers import limit2020
 from analysis.papers.judge import Judged
 from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs
 from analysis.tables.metric import Measured
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
@@ -47,7 +47,7 @@ def propose(
         most_seeds: of a point.
     """
     runs = measured.runs
-    if not len(ended(runs)):
+    if not len(ended_runs(runs)):
         question = f"None of {several(len(runs), 'run')} has a result"
         return [Proposal(question=question, why="`sweeper status` says what became of them")]
     found = [propose_for_claim(claim, most_seeds) for claim in open_claims(judged)]

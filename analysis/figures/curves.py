@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.final import WARMUP
 from analysis.figures.lines import draw_curve
-from analysis.figures.points import POINT, points, reading_note_of_curves, with_intervals
+from analysis.figures.points import POINT, add_intervals, points, reading_note_of_curves
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
 from analysis.tables.comparable_runs import ComparableRuns
@@ -41,15 +41,15 @@ def curve_points(
         .rename(columns={"std": "sd", "count": "num_seeds"})
         .sort_values([*POINT, "outcome", "epoch"], ignore_index=True)
     )
-    return with_intervals(frame, frame["num_seeds"], measure)
+    return add_intervals(frame, frame["num_seeds"], measure)
 
 
-@style.look()
+@style.use_style()
 def draw_per_epoch(
     compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY, *,
     width: Width = "screen", ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after each epoch, of runs of one lr rule; `by_rule` splits runs by rule.
+    """The metric after each epoch, of runs of one lr rule; `split_by_rule` splits runs by rule.
 
     With `ax`, one axes per batch, it is drawn into a figure of your own.
 
@@ -58,7 +58,7 @@ def draw_per_epoch(
     """
     rules = sorted(compared.runs["lr_rule"].unique())
     if len(rules) > 1:
-        msg = f"runs must be of one lr rule; got {', '.join(rules)}. Take them apart with by_rule."
+        msg = f"runs must be of one lr rule; got {', '.join(rules)}. Use split_by_rule."
         raise ValueError(msg)
     frame = curve_points(compared.runs, curves, metric.name)
     batches = sorted(compared.runs["global_batch"].unique())

@@ -13,7 +13,7 @@ from analysis.figures.final import (
     draw_lost_per_doubling,
 )
 from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
-from analysis.figures.points import by_rule
+from analysis.figures.points import split_by_rule
 from analysis.figures.sheet import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
@@ -33,15 +33,15 @@ def draw_all(
     word = style.file_word(measured.metric)
     runs = measured.runs_with_metric
     for group in group_comparable(runs):
-        compared = with_doubts(group)
+        compared = add_doubts(group)
         for name, ending, drawing in _drawings(compared, measured, width, target):
             yield from save(drawing, folder, _joined(f"{word}_{name}", ending))
     for compared in group_comparable(runs, (*AXES, "base_lr")):
-        if drawing := draw_best_rates(with_doubts(compared), measured.metric, width=width):
+        if drawing := draw_best_rates(add_doubts(compared), measured.metric, width=width):
             yield from save(drawing, folder, _joined(f"{word}_best_rates", compared.name))
 
 
-def with_doubts(compared: ComparableRuns) -> ComparableRuns:
+def add_doubts(compared: ComparableRuns) -> ComparableRuns:
     """Comparable runs that say of themselves which of their points are not to be compared."""
     about = ". ".join(filter(None, [compared.about, doubts(compared.runs)]))
     return replace(compared, about=about)
@@ -53,7 +53,7 @@ def _drawings(
     metric, ending = measured.metric, compared.name
     yield "vs_batch", ending, draw_against_batch(compared, metric, width=width)
     yield "vs_warmup", ending, draw_against_warmup(compared, metric, width=width)
-    for one in by_rule(compared):
+    for one in split_by_rule(compared):
         yield "per_epoch", one.name, draw_per_epoch(one, measured.curves, metric, width=width)
     if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
         yield "by_batch_and_warmup", ending, draw_heat_map(compared, metric, width=width)

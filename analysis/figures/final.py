@@ -16,7 +16,7 @@ from analysis.figures.lines import Lane, draw_diverged, draw_points
 from analysis.figures.points import points, reading_note, sum_half_width
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import INCHES, SMALL, Scale, Width
-from analysis.stats.replicates import diverged_in_words
+from analysis.stats.replicates import describe_diverged
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -38,7 +38,7 @@ _BATCH = _Axis("global_batch", "batch", BATCH, style.BATCHES, style.batch_axis)
 _WARMUP = _Axis("warmup_epochs", "warmup", WARMUP, style.WARMUPS, style.warmup_axis)
 
 
-@style.look()
+@style.use_style()
 def draw_against_batch(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
@@ -50,7 +50,7 @@ def draw_against_batch(
     return _draw(compared, metric, _BATCH, _WARMUP, width, ax)
 
 
-@style.look()
+@style.use_style()
 def draw_against_warmup(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
@@ -109,7 +109,7 @@ _NOTE = "Cells: means over finished seeds; framed: the best warmup of each batch
 _NOTE_ON_DIVERGED = f"; {_SOME}: some runs diverged, {_ALL}: all did"
 
 
-@style.look()
+@style.use_style()
 def draw_heat_map(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
@@ -234,7 +234,7 @@ def _slope(line: pd.DataFrame, sign: float) -> dict[str, float]:
     }
 
 
-@style.look()
+@style.use_style()
 def draw_lost_per_doubling(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
@@ -269,7 +269,7 @@ def draw_lost_per_doubling(
         f"Least squares in log2 batch over {first['num_batches']} {spans}; bars: 95 % t intervals "
         "over seeds (Satterthwaite). Above 0, larger batches are worse."
     )
-    left_out = diverged_in_words(compared.runs)
+    left_out = describe_diverged(compared.runs)
     notes = [note, f"{left_out[:1].upper()}{left_out[1:]}." if left_out else ""]
     if frame["low"].isna().any():
         notes.append("No bar where a batch has one seed, or all its seeds measured the same.")

@@ -79,7 +79,7 @@ def draw_all_memory(
         yield from save(draw_memory(name, frame, width=width), folder, f"memory-{number}")
 
 
-@style.look()
+@style.use_style()
 def draw_memory(name: str, frame: pd.DataFrame, *, width: Width = "screen") -> Drawing:
     """Classes of memory as stacked bars; a dot is the median peak of runs."""
     figure = Figure(figsize=(INCHES[width], 3.4), layout="constrained")

@@ -35,7 +35,7 @@ _WARMUP = _Setting("warmup_epochs", "warmup", WARMUP, style.WARMUPS, best_warmup
 _RATE = _Setting("peak_lr", "learning rate", "peak learning rate", style.RATES, best_lrs)
 
 
-@style.look()
+@style.use_style()
 def draw_best_warmups(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
@@ -48,7 +48,7 @@ def draw_best_warmups(
     return _draw(compared, metric, _WARMUP, width, ax)
 
 
-@style.look()
+@style.use_style()
 def draw_best_rates(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,

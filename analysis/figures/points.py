@@ -33,7 +33,7 @@ def t_half_width(sd: Any, count: Any) -> Array:
     return np.where((n > 1) & (spread > 0), half, np.nan)
 
 
-def with_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame:
+def add_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame:
     """Means with `low` and `high`, 95 % t intervals; for accuracies clipped to 0 to 1.
 
     Args:
@@ -109,18 +109,18 @@ def points(
         )
         .sort_values(list(by), ignore_index=True)
     )
-    return _with_shares(with_intervals(frame, frame["values"].map(len), measure))
+    return _with_shares(add_intervals(frame, frame["values"].map(len), measure))
 
 
 def _with_shares(frame: pd.DataFrame) -> pd.DataFrame:
     lost = frame.index[frame["num_diverged"] > 0]
     frame[["diverged_low", "diverged_high"]] = np.nan
     if len(lost):
-        from analysis.stats.replicates import interval_of_share  # scipy.stats takes a second
+        from analysis.stats.replicates import wilson_interval  # scipy.stats takes a second
 
         diverged = frame.loc[lost, "num_diverged"]
         ended = diverged + frame.loc[lost, "num_finished"]
-        ends = [interval_of_share(*counts) for counts in zip(diverged, ended, strict=True)]
+        ends = [wilson_interval(*counts) for counts in zip(diverged, ended, strict=True)]
         frame.loc[lost, ["diverged_low", "diverged_high"]] = ends
     return frame
 
@@ -129,7 +129,7 @@ def _known(values: pd.Series) -> list[float]:
     return values.dropna().tolist()
 
 
-def by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
+def split_by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
     """The runs of each lr rule separately, with the rule in title and name."""
     rules = sorted(compared.runs["lr_rule"].unique())
     for rule in rules if len(rules) > 1 else ():

@@ -33,14 +33,14 @@ class Drawing:
     frame: pd.DataFrame
     caption: str
 
-    @style.look()
+    @style.use_style()
     def _repr_png_(self) -> bytes:
         buffer = BytesIO()
         self.figure.savefig(buffer, format="png", dpi=_DPI)
         return buffer.getvalue()
 
 
-@style.look()
+@style.use_style()
 def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     """Write a figure in every format, its frame as CSV and its caption as text.
 

@@ -55,7 +55,7 @@ _RC: dict[str, Any] = {
 }
 
 #: Decorator for functions that draw or save a figure.
-look = partial(mpl.rc_context, cast("Any", _RC))
+use_style = partial(mpl.rc_context, cast("Any", _RC))
 
 #: Dark to light, each with enough contrast with white; ten steps can be distinguished.
 _ORDERED = LinearSegmentedColormap.from_list(

@@ -18,11 +18,11 @@ _DRAWN = 100  # places of a curve
 
 def best_reached(reached: pd.DataFrame) -> pd.DataFrame:
     """The fewest steps of each batch and seed, from what `to_target` returns."""
-    whole = of_whole_seeds(reached)
+    whole = whole_seed_runs(reached)
     return whole.sort_values("steps_to_target").drop_duplicates(["global_batch", "seed"])
 
 
-def of_whole_seeds(runs: pd.DataFrame) -> pd.DataFrame:
+def whole_seed_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """At each batch, the runs of the seeds with the most settings; of two seeds or more.
 
     A seed that ran fewer settings has a worse best for that reason alone. It would count as noise,
@@ -38,7 +38,7 @@ def of_whole_seeds(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[kept]
 
 
-@style.look()
+@style.use_style()
 def draw_steps_to_target(
     reached: pd.DataFrame, goal: str, about: str = "", *, width: Width = "screen", ax: Given = None
 ) -> Drawing | None:

@@ -11,7 +11,7 @@ from analysis.frontier.tradeoff import Tradeoff
 _UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0}
 
 
-@style.look()
+@style.use_style()
 def draw_frontier(
     found: Tradeoff,
     about: str = "",

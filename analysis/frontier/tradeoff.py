@@ -45,7 +45,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
             "Choose a lower --target, or train longer."
         )
         raise ValueError(msg)
-    cells = Replicates.of(usable, ["global_batch"], "steps_to_target")
+    cells = Replicates.from_runs(usable, ["global_batch"], "steps_to_target")
     batches = [int(b) for b in cells.points["global_batch"]]
     rng = fixed_rng()
     draws = {} if cells.no_interval else {

@@ -17,9 +17,9 @@ from analysis.stats.contrasts import (
     weigh,
 )
 from analysis.stats.optimum import best_warmups, exponent_draws
-from analysis.stats.replicates import Array, percentile_interval, share_in_words, validation_size
+from analysis.stats.replicates import Array, format_share, percentile_interval, validation_size
 from analysis.tables.metric import ACCURACY, Metric
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 
 REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
 
@@ -143,7 +143,7 @@ class PointValues:
         """The share that diverged of each point that is used, in words; empty if none did."""
         counted = zip(self.names, self.finished, self.num_diverged, used, strict=True)
         shares = [
-            f"{n} {share_in_words(k, len(v) + k)}" for n, v, k, is_used in counted if k and is_used
+            f"{n} {format_share(k, len(v) + k)}" for n, v, k, is_used in counted if k and is_used
         ]
         return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
 
@@ -197,7 +197,7 @@ def judge_claim(
 
     `num_claims` is how many claims of the paper there are, for the seeds that would decide.
     """
-    everything, runs = runs, ended(runs)
+    everything, runs = runs, ended_runs(runs)
     arms = [runs[here] for here in runs_at(runs, claim.points)]
     names, metric = [str(point) for point in claim.points], claim.metric
     measured = values_of(arms, names, metric, runs[metric.name])
@@ -236,9 +236,9 @@ def judge_contrasts(
     """
     if blank.num_seeds < 2:
         return replace(blank, why="one seed per point: no test")
-    arms = Arms.of(measured.finished)
+    arms = Arms.from_seeds(measured.finished)
     if measured.num_validation:
-        arms = arms.floored(measured.num_validation)
+        arms = arms.floor_variances(measured.num_validation)
     by_rank = contrasts.using(np.array(measured.num_diverged) > 0)
     diverged = measured.describe_diverged(np.array(contrasts.uses.any(axis=0)))
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:

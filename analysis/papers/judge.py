@@ -21,8 +21,8 @@ from analysis.papers.claim import (
 )
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
-from analysis.tables.validity import ARM, at_upper_edge, confounds, same_arms
-from analysis.tables.which_runs import ended
+from analysis.tables.validity import ARM, confounds, same_arms, upper_edges
+from analysis.tables.which_runs import ended_runs
 from sweeper.spec.sentences import several
 
 _SEED = 20210801
@@ -86,7 +86,7 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
         else _judge_valid(claim, placed, rng, len(paper.claims), is_there=is_there)
         for claim in paper.claims
     ]
-    everywhere = ended(place_runs(runs, paper))
+    everywhere = ended_runs(place_runs(runs, paper))
     is_asked = any(
         all(here.any() for here in runs_at(everywhere, claim.points)) for claim in paper.claims
     )
@@ -152,9 +152,9 @@ def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
         differing = [i for i in range(len(ARM)) if len({arm[i] for arm in same}) > 1]
         arms = [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in same]
         return f"refused: identical learning rates at every step of {' and '.join(arms)}"
-    if found := confounds(ended(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
+    if found := confounds(ended_runs(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
         return f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
-    if claim.contrasts is None and (edges := at_upper_edge(ours)):
+    if claim.contrasts is None and (edges := upper_edges(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
         return f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
     return ""

@@ -26,7 +26,7 @@ from analysis.stats.contrasts import Contrasts
 from analysis.stats.laws import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.validity import confounds
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 
 NAME = EXPERIMENT = "limit2020"
 CITATION = "You et al. 2020"
@@ -62,7 +62,7 @@ def missing_points(runs: pd.DataFrame) -> list[tuple[int, str]]:
     Returns:
         Batch, as on ImageNet, and optimizer.
     """
-    runs = ended(runs)
+    runs = ended_runs(runs)
     placed = [nearest_batch(batch, BATCHES) for batch in batch_on_imagenet(runs)]
     there = set(zip(placed, runs["optimizer"], strict=True))
     return [(b, name) for name in OPTIMIZERS for b in BATCHES if (b, name) not in there]
@@ -76,7 +76,7 @@ def judge_claims(
     Returns:
         The runs that may be compared, and the verdicts.
     """
-    shown = ended(by_optimizer(runs))
+    shown = ended_runs(by_optimizer(runs))
     at_largest = at_largest_batch(shown)
     if not len(at_largest):
         why = "runs of two or more optimizers at one batch are needed"
@@ -132,7 +132,7 @@ def _judge_drift(runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Genera
     return replace(
         blank,
         verdict=verdicts.get(law, UNDECIDED),
-        p=max(fit.p_of(law) for fit in fits) if law in verdicts else np.nan,
+        p=max(fit.p_value(law) for fit in fits) if law in verdicts else np.nan,
         effect=power.value,
         low=power.low,
         high=power.high,

@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.papers.claim import Claim, Point, runs_at
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import ACCURACY, Metric
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 
 IMAGENET_EXAMPLES = 1_281_167
 #: How far beyond a figure's batches a published batch may lie, as a factor.
@@ -200,7 +200,7 @@ def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
 def missing_points(runs: pd.DataFrame, figure: PaperFigure) -> list[Point]:
     """Points of a figure at which no run finished or diverged."""
     points = figure.points()
-    there = runs_at(ended(runs), points)
+    there = runs_at(ended_runs(runs), points)
     return [point for point, here in zip(points, there, strict=True) if not here.any()]
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures import style
 from analysis.figures.curves import MOST_BANDS, curve_points, limit_to_end
-from analysis.figures.draw import with_doubts
+from analysis.figures.draw import add_doubts
 from analysis.figures.final import BATCH, CUT, DIVERGED, WARMUP
 from analysis.figures.lines import Lane, draw_curve, draw_diverged, draw_points
 from analysis.figures.points import points, reading_note, reading_note_of_curves
@@ -28,7 +28,7 @@ from analysis.papers.paper import (
 )
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Measured, Metric
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 
 _COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
 _LABEL = {"batch": BATCH, "warmup": WARMUP, "rule": "learning-rate rule"}
@@ -47,7 +47,7 @@ def draw_paper(
         yield from save(draw_optimizers(runs, metric, width), folder / name, stem)
         return
     paper = PAPERS[name]
-    compared = with_doubts(nearest_runs(runs, paper))
+    compared = add_doubts(nearest_runs(runs, paper))
     has_accuracy = runs[ACCURACY.name].notna().any()
     for figure in paper.figures:
         by = figure.metric if has_accuracy or figure.metric != ACCURACY else metric
@@ -55,7 +55,7 @@ def draw_paper(
         yield from save(drawn, folder / name, figure.name) if drawn else ()
 
 
-@style.look()
+@style.use_style()
 def draw_figure(
     paper: Paper, figure: PaperFigure, compared: ComparableRuns, curves: pd.DataFrame,
     width: Width = "screen",
@@ -63,7 +63,7 @@ def draw_figure(
     """Draw a figure of a paper; None if no point of it was run."""
     placed = place_runs(compared.runs, paper)
     runs = runs_of(placed, figure)
-    if not len(ended(runs)):
+    if not len(ended_runs(runs)):
         return None
     if figure.last_epochs > 1:
         runs = median_of_last_epochs(runs, curves, figure.metric.name, figure.last_epochs)
@@ -89,7 +89,7 @@ def draw_figure(
     return sheet.finish(frame, _title(paper, figure, compared, runs), notes, legend)
 
 
-@style.look()
+@style.use_style()
 def draw_optimizers(
     runs: pd.DataFrame, metric: Metric = ACCURACY, width: Width = "screen"
 ) -> Drawing:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.target import best_reached, of_whole_seeds
+from analysis.figures.target import best_reached, whole_seed_runs
 from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
@@ -17,13 +17,13 @@ from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds
 from analysis.tables.which_runs import (
     SAME,
-    at_best_warmup,
-    ended,
+    comparable_rates,
+    ended_runs,
     finished_runs,
-    margin_of,
-    of_one_rule,
-    of_one_warmup,
-    rates_of,
+    most_frequent_rule,
+    most_frequent_warmup,
+    negligible_margin,
+    runs_at_best_warmup,
 )
 from sweeper.spec.sentences import several
 
@@ -62,7 +62,7 @@ def estimate_all(
     check_target(target, metric.unit)
     largest, *others = group_comparable(runs)
     compared = largest.runs
-    one_rule, rates = of_one_rule(runs), rates_of(runs)
+    one_rule, rates = most_frequent_rule(runs), comparable_rates(runs)
     question = "How does the best warmup grow with the batch?"
     of_batches = [
         _optimum(question, best_warmups(one_rule, rng, draws, metric), "warmups"),
@@ -103,7 +103,7 @@ def _which(largest: ComparableRuns, count: int, one_rule: pd.DataFrame) -> Estim
 
 def _unless_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
     """An estimate, refused if the arms that it compares differ in more than the question."""
-    if found := confounds(ended(runs), ARM):
+    if found := confounds(ended_runs(runs), ARM):
         why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
         return Estimated(estimated.question, f"Not decidable: {why}.")
     return estimated
@@ -145,7 +145,7 @@ def _learning_rate(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
     question = "Which learning-rate rule explains the best rates?"
-    optima = best_lrs(of_one_warmup(runs), rng, draws, metric=metric)
+    optima = best_lrs(most_frequent_warmup(runs), rng, draws, metric=metric)
     found = _optimum(question, optima, "learning rates")
     if len(optima.batches) < 3 or optima.is_rejected:
         return found
@@ -162,7 +162,7 @@ def _breaking(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
     worse = "below" if metric.unit == "%" else "worse than at"
-    found = at_best_warmup(runs, metric)
+    found = runs_at_best_warmup(runs, metric)
     if found is None:
         question = f"At which batch does {metric.word} break?"
         words = "Not decidable: two or more batches with a run that finished are needed."
@@ -180,7 +180,7 @@ def _breaking(
 def _critical(
     measured: Measured, target: float | None, rng: np.random.Generator, draws: int
 ) -> Estimated:
-    runs, metric = of_whole_seeds(ended(measured.runs)), measured.metric
+    runs, metric = whole_seed_runs(ended_runs(measured.runs)), measured.metric
     question = "Beyond which batch do examples to target double (critical batch)?"
     if not runs[metric.name].notna().any():
         return Estimated(question, f"Not decidable: these runs have no {metric.word}.")
@@ -212,7 +212,7 @@ def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
 
 def _same(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
     finished = finished_runs(runs, metric)
-    margin, words = margin_of(metric, SAME, finished[metric.name], finished[metric.name])
+    margin, words = negligible_margin(metric, SAME, finished[metric.name], finished[metric.name])
     shown = f"margin {words}" if margin != 0 else f"no margin, as {words}"
     question = f"Does the learning-rate rule make a difference ({shown})?"
     known = [finished, curves[curves["run_id"].isin(runs["run_id"])]]

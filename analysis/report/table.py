@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.figures import style
 from analysis.figures.points import POINT, points
-from analysis.stats.replicates import share_in_words
+from analysis.stats.replicates import format_share
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable, with_known_spans
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.validity import doubts
@@ -121,7 +121,7 @@ def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
         "95 % interval": [
             "" if pd.isna(low) else f"{number(low)} to {number(high)}" for low, high in ends
         ],
-        "diverged": [share_in_words(gone, gone + left) if gone else "0" for gone, left in lost],
+        "diverged": [format_share(gone, gone + left) if gone else "0" for gone, left in lost],
         "no result": [f"{count}" for count in frame["num_missing"]],
     }
 

@@ -10,7 +10,7 @@ from analysis.sequential.question_text import (
     record_question,
 )
 from analysis.sequential.rule import Course, Rule, follow
-from analysis.tables.metric import metric_named
+from analysis.tables.metric import find_metric
 
 __all__ = [
     "LEAST_SEEDS",
@@ -20,10 +20,10 @@ __all__ = [
     "Rule",
     "describe_end",
     "describe_verdict",
+    "find_metric",
     "find_record",
     "follow",
     "has_no_spread",
-    "metric_named",
     "parse_question",
     "record_question",
 ]

@@ -64,7 +64,7 @@ class Interval:
     n: int
 
     @classmethod
-    def of(cls, values: Array, looks: Looks, level: float) -> "Interval":
+    def from_seeds(cls, values: Array, looks: Looks, level: float) -> "Interval":
         """From one value of each seed."""
         n, spread = len(values), float(values.std(ddof=1))
         half = looks.half_width(n, level) * spread / np.sqrt(n)

@@ -33,7 +33,7 @@ class Rule(Protocol):
         """Whether the whole question has an answer."""
         ...
 
-    def look(self, values: Array) -> None:
+    def update(self, values: Array) -> None:
         """Look at values of the first seeds, shape (arms, seeds); infinite for diverged runs."""
         ...
 
@@ -102,14 +102,16 @@ class Bounds:
         """Arms of the contrasts without an answer."""
         return np.asarray(self.contrasts.uses[self._open].any(axis=0))
 
-    def look(self, values: Array) -> None:
+    def update(self, values: Array) -> None:
         """Answer what can be answered."""
         self.lost |= np.isinf(values).any(axis=1)
         inside, outside = self._levels
         for k in self._open:
             arms = self.contrasts.uses[k]
             of_seeds = self.contrasts.weights[k, arms] @ values[arms] + self.contrasts.constant
-            near, far = (Interval.of(of_seeds, self.looks, level) for level in (inside, outside))
+            near, far = (
+                Interval.from_seeds(of_seeds, self.looks, level) for level in (inside, outside)
+            )
             self.intervals[k] = far if self.contrasts.is_any else near
             if self.contrasts.lower < near.low and near.high < self.contrasts.upper:
                 self.answers[k] = True
@@ -173,12 +175,12 @@ class Best:
         """Whether an arm is the answer."""
         return self.best is not None
 
-    def look(self, values: Array) -> None:
+    def update(self, values: Array) -> None:
         """Take out arms that others are above, and see whether one is the answer."""
         self.lost |= np.isinf(values).any(axis=1)
         left = [int(arm) for arm in np.flatnonzero(self.open_arms)]
         for i, j in combinations(left, 2):
-            apart = Interval.of(values[i] - values[j], self.looks, self._level)
+            apart = Interval.from_seeds(values[i] - values[j], self.looks, self._level)
             self.pairs[i, j], self.pairs[j, i] = apart, replace(apart, mean=-apart.mean)
         answers = [
             i for i in left if all(self.pairs[i, j].low > -self.margin for j in left if j != i)
@@ -244,7 +246,7 @@ def follow(rule: Rule, values: Array, give_up: float) -> Course:
             return Course(number, seen, needs, used)
         if np.isnan(values[needs, :n]).any():
             return Course(number, seen, needs, used, upto=n)
-        rule.look(values[:, :n])
+        rule.update(values[:, :n])
         seen, used[needs] = n, n
         if rule.open_arms.any() and n < last and rule.chance(last) < give_up:
             return Course(number + 1, n, np.zeros_like(needs), used, is_hopeless=True)

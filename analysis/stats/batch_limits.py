@@ -14,7 +14,7 @@ from analysis.stats.replicates import (
     Estimate,
     Replicates,
     are_equal,
-    diverged_in_words,
+    describe_diverged,
     percentile_interval,
 )
 from analysis.tables.metric import ACCURACY, Metric
@@ -123,7 +123,7 @@ def critical_batch(
         int(b) for b in reached.loc[~reached["reached_target"], "global_batch"].unique()
     )
     usable = reached[~reached["global_batch"].isin(censored)].assign(outcome="finished")
-    cells = Replicates.of(usable, ["global_batch"], "examples_to_target")
+    cells = Replicates.from_runs(usable, ["global_batch"], "examples_to_target")
     batches = cells.points["global_batch"].to_numpy(dtype=float)
     if len(batches) < 3:
         has_more = reached["global_batch"].nunique() >= 3
@@ -166,7 +166,7 @@ def critical_batch(
         cells.no_interval,
     ]
     method = "line through examples to target; 95 % percentile bootstrap over seeds"
-    estimate = Estimate.of(value, drawn, cells.num_seeds, method, *notes)
+    estimate = Estimate.from_draws(value, drawn, cells.num_seeds, method, *notes)
     return CriticalBatch(
         estimate, float(slope[0]), float(intercept[0]), scatter, p, tuple(censored)
     )
@@ -240,7 +240,7 @@ def breaking_batch(
     """
     lost = _first_lost(runs)
     held = runs[runs["global_batch"] < lost]
-    cells, left_out = Replicates.of(held, ["global_batch"], metric.name).replicated()
+    cells, left_out = Replicates.from_runs(held, ["global_batch"], metric.name).replicated()
     batches = cells.points["global_batch"].to_numpy(dtype=float)
     worse = f"{100 * margin:g} points below" if metric.unit == "%" else f"{margin:.3g} worse than"
     method = (
@@ -262,7 +262,7 @@ def breaking_batch(
     if holds and np.isfinite(lost):
         holds = f"{up_to}, half or more of the runs diverged at {lost:,.0f}"
     ends = cells.no_interval or ("" if holds else "the ends are batches that were run")
-    notes = "; ".join(filter(None, [holds, ends, left_out, diverged_in_words(runs)]))
+    notes = "; ".join(filter(None, [holds, ends, left_out, describe_diverged(runs)]))
     return Estimate(float(min(value[0], lost)), low, high, cells.num_seeds, method, notes)
 
 

@@ -84,13 +84,13 @@ class Arms:
     counts: NDArray[np.int64]
 
     @classmethod
-    def of(cls, values: Sequence[Array]) -> "Arms":
+    def from_seeds(cls, values: Sequence[Array]) -> "Arms":
         """From the values of each arm's seeds."""
         means = [v.mean() if len(v) else np.nan for v in values]
         variances = [_variance(v) if len(v) > 1 else np.nan for v in values]
         return cls(np.array(means), np.array(variances), np.array([len(v) for v in values]))
 
-    def floored(self, num_validation: float) -> "Arms":
+    def floor_variances(self, num_validation: float) -> "Arms":
         """Give arms whose accuracy is equal at every seed the validation set's binomial variance.
 
         Source:

@@ -128,7 +128,7 @@ def compare_rules(optima: Optima) -> RuleComparison:
 
 def _unfitted(optima: Optima) -> RuleComparison:
     note = "a best rate is beyond the grid; extend it"
-    bend = Estimate.of(np.nan, None, optima.num_seeds, "", note)
+    bend = Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
     table = pd.DataFrame(columns=[*_COLUMNS, "delta"])
     return RuleComparison(table=table, bends=dict.fromkeys(BENT, bend), note=note)
 
@@ -198,7 +198,7 @@ def _over_draws(
         seen = 0 < value < np.inf
         note = "" if seen else f"no bend within {_BEYOND} times the batches: known from one side"
         drawn_bends = again[rule][1] if again else None
-        bends[rule] = Estimate.of(value, drawn_bends, num_seeds, method, note)
+        bends[rule] = Estimate.from_draws(value, drawn_bends, num_seeds, method, note)
     scores = _scores(again, len(batches))
     names = list(scores)
     winners = np.argmin(np.stack([scores[name] for name in names]), axis=0) if names else []
@@ -232,7 +232,7 @@ class Diffusion:
     local_exponent: tuple[float, float]
     verdict: str
 
-    def p_of(self, verdict: str) -> float:
+    def p_value(self, verdict: str) -> float:
         """One-sided p value of a verdict: the share of draws in which the other law is better."""
         return 1.0 - float(self.table.set_index("law")["frequency"][_LAW_OF[verdict]])
 
@@ -296,7 +296,7 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     _, p = _fit(t, mean, LAWS["power"])
     p_drawn = None if note else _fit(t, resampled, LAWS["power"])[1]
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
-    power = Estimate.of(p[0], p_drawn, count, method, note)
+    power = Estimate.from_draws(p[0], p_drawn, count, method, note)
     verdict = _verdict(table, power)
     if verdict in _LAW_OF and _distance(t, mean, _LAW_OF[verdict]) > _FARTHEST:
         verdict = "neither fits"

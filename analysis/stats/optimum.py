@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.stats.batch_limits import REJECTED
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, diverged_in_words
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, describe_diverged
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Added to a warmup before taking logarithms, so that a warmup of 0 has one too [epochs].
@@ -72,7 +72,7 @@ class Optima:
             self.no_interval,
             _REJECTED if self.is_rejected else "",
         ]
-        e = Estimate.of(self.best[i], drawn, self.num_seeds, "", *notes)
+        e = Estimate.from_draws(self.best[i], drawn, self.num_seeds, "", *notes)
         return int(self.batches[i]), e.value, e.low, e.high, is_interior, e.num_seeds, e.note
 
 
@@ -95,9 +95,11 @@ def best_warmups(
     Source:
         The parabola is ours: smooth, one optimum, exact for a quadratic in log warmup.
     """
-    cells, note = Replicates.of(runs, ["global_batch", "warmup_epochs"], metric.name).replicated()
-    found = optima_of(cells, "warmup_epochs", rng, draws, metric)
-    return _noted(found, note, diverged_in_words(runs))
+    cells, note = Replicates.from_runs(
+        runs, ["global_batch", "warmup_epochs"], metric.name
+    ).replicated()
+    found = fit_optima(cells, "warmup_epochs", rng, draws, metric)
+    return _noted(found, note, describe_diverged(runs))
 
 
 def best_lrs(
@@ -117,16 +119,16 @@ def best_lrs(
     Returns:
         The best learning rates of batches with three or more rates.
     """
-    cells, note = Replicates.of(runs, ["global_batch", column], metric.name).replicated()
-    found = optima_of(cells, column, rng, draws, metric)
-    return _noted(found, note, diverged_in_words(runs))
+    cells, note = Replicates.from_runs(runs, ["global_batch", column], metric.name).replicated()
+    found = fit_optima(cells, column, rng, draws, metric)
+    return _noted(found, note, describe_diverged(runs))
 
 
 def _noted(optima: Optima, *notes: str) -> Optima:
     return replace(optima, note="; ".join(filter(None, [optima.note, *notes])))
 
 
-def optima_of(
+def fit_optima(
     cells: Replicates,
     column: str,
     rng: np.random.Generator,
@@ -254,9 +256,9 @@ def exponent(optima: Optima) -> Estimate:
     method = "slope of log best on log batch; 95 % percentile bootstrap over seeds"
     if len(optima.batches) < 2:
         note = "two or more batches, each with three or more settings, are needed"
-        return Estimate.of(np.nan, None, optima.num_seeds, method, note)
+        return Estimate.from_draws(np.nan, None, optima.num_seeds, method, note)
     if optima.is_rejected:
-        return Estimate.of(np.nan, None, optima.num_seeds, method, optima.note)
+        return Estimate.from_draws(np.nan, None, optima.num_seeds, method, optima.note)
     value = _slopes(optima.batches, optima.best[None, :])[0]
     notes = [optima.note]
     table = optima.table()
@@ -270,7 +272,7 @@ def exponent(optima: Optima) -> Estimate:
             notes.append(f"{words} at batch {names}")
     drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
     notes.append(optima.no_interval)
-    return Estimate.of(value, drawn, optima.num_seeds, method, *notes)
+    return Estimate.from_draws(value, drawn, optima.num_seeds, method, *notes)
 
 
 def exponent_draws(optima: Optima) -> tuple[float, Array | None, str]:

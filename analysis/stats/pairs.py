@@ -18,7 +18,7 @@ from analysis.stats.contrasts import (
     seeds_to_see,
     weigh,
 )
-from analysis.stats.replicates import Array, Estimate, fixed_rng, share_in_words, validation_size
+from analysis.stats.replicates import Array, Estimate, fixed_rng, format_share, validation_size
 from analysis.tables.metric import Metric
 from analysis.tables.validity import same_arms
 
@@ -83,9 +83,9 @@ def compare(
             f"got {counts[0]} and {counts[1]}. Run more seeds."
         )
         raise ValueError(msg)
-    arms = Arms.of([first, second])
+    arms = Arms.from_seeds([first, second])
     if num_validation:
-        arms = arms.floored(num_validation)
+        arms = arms.floor_variances(num_validation)
     ranked = [
         np.append(first, [worst] * num_diverged[0]),
         np.append(second, [worst] * num_diverged[1]),
@@ -98,7 +98,7 @@ def compare(
     verdict = "different" if p_different < level else "inconclusive"
     verdict = "equivalent" if p_equivalent < level else verdict
     method = f"Welch t, 95 %; equivalence margin {margin:g}"
-    lost = [share_in_words(k, n) for k, n in zip(num_diverged, counts, strict=True)]
+    lost = [format_share(k, n) for k, n in zip(num_diverged, counts, strict=True)]
     note = f"diverged: {' and '.join(lost)}; judged by rank" if of_ranks else ""
     no_spread = np.isnan(p_different) and not of_ranks
     if no_spread:

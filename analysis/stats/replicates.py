@@ -57,7 +57,7 @@ class Estimate:
     note: str = ""
 
     @classmethod
-    def of(
+    def from_draws(
         cls, value: float, draws: "Array | None", num_seeds: int, method: str, *notes: str
     ) -> "Estimate":
         """An estimate with the percentile interval of its bootstrap draws; with none without draws.
@@ -88,7 +88,7 @@ class Replicates:
     seeds: tuple[Array, ...] = ()
 
     @classmethod
-    def of(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
+    def from_runs(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
         """Collect the finished runs of each point.
 
         Runs of one seed count once, with their mean: rules that come to the same rate at a batch
@@ -272,7 +272,7 @@ def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, floa
 _FEWEST_EXAMPLES, _MOST_EXAMPLES = 10, 200_000
 
 
-def interval_of_share(count: int, total: int) -> tuple[float, float]:
+def wilson_interval(count: int, total: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share.
 
     Source:
@@ -282,20 +282,18 @@ def interval_of_share(count: int, total: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def share_in_words(count: int, total: int) -> str:
+def format_share(count: int, total: int) -> str:
     """A share of runs with its interval, such as "1 of 5 (4 to 62 %)"."""
-    low, high = interval_of_share(count, total)
+    low, high = wilson_interval(count, total)
     return f"{count} of {total} ({100 * low:.0f} to {100 * high:.0f} %)"
 
 
-def diverged_in_words(runs: pd.DataFrame) -> str:
+def describe_diverged(runs: pd.DataFrame) -> str:
     """How many of the runs that ended diverged, which an estimate leaves out; empty if none."""
     lost, finished = ((runs["outcome"] == name).sum() for name in ("diverged", "finished"))
     if not lost:
         return ""
-    return (
-        f"runs that diverged are not in the fit: {share_in_words(int(lost), int(lost + finished))}"
-    )
+    return f"runs that diverged are not in the fit: {format_share(int(lost), int(lost + finished))}"
 
 
 def validation_size(accuracies: Array) -> int | None:

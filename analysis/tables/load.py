@@ -52,7 +52,7 @@ class Unread:
         return f"{self.path}: {self.why}"
 
 
-def listing(folder: Path) -> list[Path]:
+def list_files(folder: Path) -> list[Path]:
     """The parquet files of a folder, without those being written (dot and underscore names)."""
     if not folder.is_dir():
         return []
@@ -73,11 +73,11 @@ def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unr
         The rows, and the files that were left out.
     """
     schema = _schema(folder.name, wanted)
-    table, unread = _read_files(listing(folder), schema)
+    table, unread = _read_files(list_files(folder), schema)
     for _ in range(_READINGS):
         if all(os.path.lexists(left_out.path) for left_out in unread):
             break
-        table, unread = _read_files(listing(folder), schema)
+        table, unread = _read_files(list_files(folder), schema)
     return table.select(list(wanted)), unread
 
 

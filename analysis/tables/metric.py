@@ -64,7 +64,7 @@ _OURS = {
 }
 
 
-def metric_named(name: str, mode: str | None) -> Metric:
+def find_metric(name: str, mode: str | None) -> Metric:
     """The metric of a command's config.
 
     Raises:

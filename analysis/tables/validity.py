@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.tables.comparable_runs import stored_configs
 from analysis.tables.metric import ACCURACY, Metric
-from analysis.tables.which_runs import ended
+from analysis.tables.which_runs import ended_runs
 from sweeper.spec.sentences import several
 
 #: Columns whose values make two runs different arms.
@@ -64,7 +64,7 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
     Returns:
         Findings, refusals first.
     """
-    runs = ended(runs)
+    runs = ended_runs(runs)
     edges = partial(_edge_optima, metric=metric)
     checks = (_same_arms, _confounded, edges, _one_seed, _dead_milestones, _updates)
     found = [finding for check in checks for finding in check(runs)]
@@ -73,7 +73,7 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
 
 def doubts(runs: pd.DataFrame) -> str:
     """Why points of comparable runs are not to be compared, for captions; empty if they are."""
-    runs = ended(runs)
+    runs = ended_runs(runs)
     found = [*_same_arms(runs), *_confounded(runs)]
     said = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_SAID]]
     if beyond := len(found) - len(said):
@@ -95,7 +95,7 @@ def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
     return [tuple(group) for group in unique if len(group) > 1]
 
 
-def at_upper_edge(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int, str, float]]:
+def upper_edges(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int, str, float]]:
     """Batches whose best warmup is the longest of three or more: a longer one may be better.
 
     A best of no warmup at all is an end of the scale, not of the grid.
@@ -116,7 +116,7 @@ def at_upper_edge(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[i
 
 
 def _edge_optima(runs: pd.DataFrame, metric: Metric) -> Iterator[Finding]:
-    for batch, rule, warmup in at_upper_edge(runs, metric):
+    for batch, rule, warmup in upper_edges(runs, metric):
         text = (
             f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
             "the optimum is unbounded. Try longer ones."

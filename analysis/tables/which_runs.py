@@ -10,23 +10,23 @@ from analysis.tables.metric import Metric
 BREAKING, SAME, _SHARE = 0.005, 0.003, 0.01
 
 
-def ended(runs: pd.DataFrame) -> pd.DataFrame:
+def ended_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that finished or diverged: the others have no result."""
     return runs[runs["outcome"].isin(["finished", "diverged"])]
 
 
-def of_one_rule(runs: pd.DataFrame) -> pd.DataFrame:
+def most_frequent_rule(runs: pd.DataFrame) -> pd.DataFrame:
     """From the largest group of comparable runs, those of its most frequent rule."""
     compared = group_comparable(runs)[0].runs
     return compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
 
 
-def rates_of(runs: pd.DataFrame) -> pd.DataFrame:
+def comparable_rates(runs: pd.DataFrame) -> pd.DataFrame:
     """The largest group of runs that are comparable but for their base rate."""
     return group_comparable(runs, (*AXES, "base_lr"))[0].runs
 
 
-def of_one_warmup(runs: pd.DataFrame) -> pd.DataFrame:
+def most_frequent_warmup(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs of the most frequent warmup."""
     return runs[runs["warmup_epochs"] == runs["warmup_epochs"].value_counts().index[0]]
 
@@ -36,7 +36,7 @@ def finished_runs(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     return runs[(runs["outcome"] == "finished") & runs[metric.name].notna()]
 
 
-def margin_of(
+def negligible_margin(
     metric: Metric, of_accuracy: float, values: pd.Series, among: pd.Series
 ) -> tuple[float, str]:
     """The difference that does not matter, as a number and in words.
@@ -56,7 +56,7 @@ def margin_of(
     return margin, "1 %" if np.isnan(margin) else f"{margin:.2g}, 1 %"
 
 
-def at_best_warmup(
+def runs_at_best_warmup(
     runs: pd.DataFrame, metric: Metric
 ) -> tuple[pd.DataFrame, float, float, str] | None:
     """The runs of the warmup that finished at the most batches; of several, the best one.
@@ -74,6 +74,8 @@ def at_best_warmup(
         return None
     spans["value"] *= metric.sign
     warmup = spans.sort_values(["batches", "value"]).index[-1]
-    margin, words = margin_of(metric, BREAKING, smallest[metric.name], finished[metric.name])
+    margin, words = negligible_margin(
+        metric, BREAKING, smallest[metric.name], finished[metric.name]
+    )
     compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
     return compared[compared["warmup_epochs"] == warmup], float(warmup), margin, words

@@ -46,7 +46,7 @@ def draw_tuned(
             yield from save(steps, folder, "tuned_steps")
 
 
-@style.look()
+@style.use_style()
 def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
     """Every trial's result against its peak learning rate, a colour per batch; best ones ringed."""
     frame = _with_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
@@ -90,7 +90,7 @@ def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
     return tuned.trials[columns].assign(is_best=is_best)
 
 
-@style.look()
+@style.use_style()
 def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
     """The tuned peak learning rate against the batch, with each rule's rates from the first.
 
@@ -138,7 +138,7 @@ def _bars(frame: pd.DataFrame, which: str) -> Array:
     return np.stack([np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)])
 
 
-@style.look()
+@style.use_style()
 def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
     """Where the trials of each batch lie in two tuned numbers, and which were best.
 

@@ -15,12 +15,12 @@ from analysis.stats.replicates import (
     DRAWS,
     LEVEL,
     Array,
-    diverged_in_words,
+    describe_diverged,
     percentile_interval,
     stretch,
     student_factor,
 )
-from analysis.tuning.studies import Tuned, best_trials, finished
+from analysis.tuning.studies import Tuned, best_trials, finished_trials
 
 Number = FloatDistribution | IntDistribution
 
@@ -254,7 +254,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     fits: list[tuple[float, ...]] = []
     draws_of: list[Array] = []
     fitted: list[list[Half]] = []
-    done = finished(tuned)
+    done = finished_trials(tuned)
     resampler = Resampler(rng, draws)
     for batch in sorted(done["global_batch"].dropna().unique()):
         trials = done[done["global_batch"] == batch]
@@ -271,7 +271,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     is_single = (counts < FEWEST_SEEDS).any()
     notes = ["intervals over trials, not over seeds"] if is_single else []
     rejected = misfit(fitted) if fitted else ""
-    notes += filter(None, [rejected, diverged_in_words(tuned.trials)])
+    notes += filter(None, [rejected, describe_diverged(tuned.trials)])
     if (done.groupby(["global_batch", "study"]).size() < 1.5 * fewest_trials(numbers)).any():
         notes.append(
             "few trials: the parabola goes through most of them, not through those near the best"
@@ -340,7 +340,7 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
     """
     optima = tuned_optima(tuned, "peak_lr", rng, draws)
     best, notes = _closed_rates(tuned, optima)
-    done = finished(tuned)
+    done = finished_trials(tuned)
     rows: list[tuple[object, ...]] = []
     for rule, factors in _rules(optima):
         for i, batch in enumerate(optima.batches):

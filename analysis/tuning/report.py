@@ -16,7 +16,7 @@ from analysis.tuning.studies import Tuned, best_trials, importance, steps_to_tar
 from sweeper.spec.sentences import several
 
 
-def in_words(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
+def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
     """Everything that the studies can answer."""
     rng = fixed_rng()
     best = best_trials(tuned)

@@ -170,7 +170,7 @@ def _trial_rows(name: str, study: Study) -> list[dict[str, object]]:
     ]
 
 
-def finished(tuned: Tuned) -> pd.DataFrame:
+def finished_trials(tuned: Tuned) -> pd.DataFrame:
     """The trials whose runs all finished."""
     return tuned.trials[tuned.trials["outcome"] == "finished"]
 

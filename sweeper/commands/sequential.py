@@ -49,7 +49,7 @@ def run_sequential(
     set_aside_and_report(ledger)
     planned = plan(add_facts(configs, ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
-    metric = questions.metric_named(options["metric"], options["metric_mode"])
+    metric = questions.find_metric(options["metric"], options["metric_mode"])
     question = questions.parse_question(options["question"], planned.specs, metric)
     looks = questions.Looks.every(
         options["seeds_per_look"], first=options["first_look"], last=len(question.seeds)

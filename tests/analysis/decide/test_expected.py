@@ -13,7 +13,7 @@ from analysis.decide.expected import (
     seeds_for_exponent,
 )
 from analysis.stats.contrasts import Arms, Contrasts, weigh
-from analysis.stats.optimum import optima_of
+from analysis.stats.optimum import fit_optima
 from analysis.stats.replicates import Replicates
 
 FOUR = Contrasts.pairs((1, 0), (1, 2), (1, 3), num_arms=4)
@@ -92,7 +92,7 @@ def test_the_exponent_becomes_as_narrow_as_expected_and_needs_seeds_if_it_is_nea
         made = cells(
             lambda b: 5 * (b / 7680) ** exponent, seeds, spread=spread, batches=(7680, 30720)
         )
-        return optima_of(made, "warmup_epochs", rng)
+        return fit_optima(made, "warmup_epochs", rng)
 
     few = study(3, 0.002, 0.5)
     slopes = np.log(study(20, 0.002, 0.5).draws[:, 1] / study(20, 0.002, 0.5).draws[:, 0])

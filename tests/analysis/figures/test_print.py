@@ -46,15 +46,15 @@ def big():
     return compared()
 
 
-def of_one_rule(big, width):
-    one = next(analysis.by_rule(big))
+def most_frequent_rule(big, width):
+    one = next(analysis.split_by_rule(big))
     return analysis.draw_per_epoch(one, simulated_curves(one.runs, 6), width=width)
 
 
 DRAWN = {
     "batch": lambda big, width: analysis.draw_against_batch(big, width=width),
     "warmup": lambda big, width: analysis.draw_against_warmup(big, width=width),
-    "epoch": of_one_rule,
+    "epoch": most_frequent_rule,
     "heat map": lambda big, width: analysis.draw_heat_map(big, width=width),
     "doubling": lambda big, width: analysis.draw_lost_per_doubling(big, width=width),
     "parabolas": lambda big, width: analysis.draw_best_warmups(big, width=width),

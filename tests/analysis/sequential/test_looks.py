@@ -42,14 +42,14 @@ def test_one_look_is_students_test():
 def test_an_interval_is_the_mean_with_so_many_standard_errors():
     looks, values = Looks((3, 5), level=0.05), np.array([1.0, 2.0, 4.0])
 
-    interval = Interval.of(values, looks, 0.05)
+    interval = Interval.from_seeds(values, looks, 0.05)
 
     half = critical_values((3, 5), 0.05)[0] * values.std(ddof=1) / np.sqrt(3)
     assert (interval.low, interval.high) == pytest.approx((7 / 3 - half, 7 / 3 + half))
 
 
 def test_values_that_are_all_the_same_decide_nothing():
-    interval = Interval.of(np.full(4, 0.1), Looks((4, 6)), 0.05)
+    interval = Interval.from_seeds(np.full(4, 0.1), Looks((4, 6)), 0.05)
 
     assert (interval.low, interval.high) == (-np.inf, np.inf)
 
@@ -57,7 +57,7 @@ def test_values_that_are_all_the_same_decide_nothing():
 def test_the_chance_of_an_answer_is_that_of_the_seeds_to_come():
     """The predicted distribution of the last mean, drawn."""
     values, looks = np.array([0.2, 1.1, 0.7, 0.4]), Looks((4, 9), level=0.05)
-    interval, width = Interval.of(values, looks, 0.05), looks.half_width(9, 0.05)
+    interval, width = Interval.from_seeds(values, looks, 0.05), looks.half_width(9, 0.05)
     rng, draws = np.random.default_rng(5), 200_000
     spread = values.std(ddof=1)
 

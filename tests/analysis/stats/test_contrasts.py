@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from analysis.stats.contrasts import Arms, Contrasts, assured_seeds, holm, rank_test, weigh
-from analysis.stats.replicates import interval_of_share, share_in_words, validation_size
+from analysis.stats.replicates import format_share, validation_size, wilson_interval
 
 
 def values(*means, spread=1.0, seeds=5):
@@ -18,7 +18,7 @@ def values(*means, spread=1.0, seeds=5):
 def test_a_pair_is_welchs_one_sided_test_with_its_interval():
     first, second = np.array([3.0, 4.0, 8.0]), np.array([1.0, 2.0, 2.5, 0.5])
 
-    found = weigh(Contrasts.pairs((0, 1)), Arms.of([first, second]))
+    found = weigh(Contrasts.pairs((0, 1)), Arms.from_seeds([first, second]))
 
     test = stats.ttest_ind(first, second, equal_var=False, alternative="greater")
     both = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
@@ -28,7 +28,7 @@ def test_a_pair_is_welchs_one_sided_test_with_its_interval():
 
 
 def test_all_need_the_largest_p_value_and_one_at_its_share_of_the_level_is_against():
-    arms = Arms.of(values(3.0, 0.0, 2.5, 9.0))
+    arms = Arms.from_seeds(values(3.0, 0.0, 2.5, 9.0))
     pairs = [(0, 1), (0, 2), (0, 3)]
     alone = [weigh(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
 
@@ -41,7 +41,7 @@ def test_all_need_the_largest_p_value_and_one_at_its_share_of_the_level_is_again
 
 
 def test_any_needs_one_at_its_share_of_the_level_and_all_are_against():
-    arms = Arms.of(values(0.0, 3.0, 2.5, -9.0))
+    arms = Arms.from_seeds(values(0.0, 3.0, 2.5, -9.0))
     pairs = [(1, 0), (2, 0), (3, 0)]
     alone = [weigh(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
 
@@ -57,7 +57,9 @@ def test_an_interval_excludes_zero_as_the_p_value_says():
     contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3)
 
     for _ in range(200):
-        found = weigh(contrasts, Arms.of([rng.normal(1.5 * (i == 0), 1, 4) for i in range(3)]))
+        found = weigh(
+            contrasts, Arms.from_seeds([rng.normal(1.5 * (i == 0), 1, 4) for i in range(3)])
+        )
         assert (found.low > 0) == (found.p_for < 0.025)
         assert (found.high < 0) == (found.p_against < 0.025)
 
@@ -66,8 +68,8 @@ def test_between_two_bounds_is_two_one_sided_tests():
     """Schuirmann's test; beyond either bound at half the level."""
     contrasts = Contrasts.pairs((0, 1), lower=-0.5, upper=0.5)
 
-    inside = weigh(contrasts, Arms.of(values(0.1, 0.0, spread=0.1)))
-    outside = weigh(contrasts, Arms.of(values(2.0, 0.0, spread=0.1)))
+    inside = weigh(contrasts, Arms.from_seeds(values(0.1, 0.0, spread=0.1)))
+    outside = weigh(contrasts, Arms.from_seeds(values(2.0, 0.0, spread=0.1)))
 
     first, second = values(0.1, 0.0, spread=0.1)
     upper = stats.ttest_ind(first - 0.5, second, equal_var=False, alternative="less").pvalue
@@ -76,11 +78,11 @@ def test_between_two_bounds_is_two_one_sided_tests():
 
 
 def test_a_contrast_is_not_touched_by_an_arm_that_it_does_not_use():
-    arms = Arms.of([*values(1.0, 0.0), np.array([])])
+    arms = Arms.from_seeds([*values(1.0, 0.0), np.array([])])
 
     found = weigh(Contrasts.pairs((0, 1), num_arms=3), arms)
 
-    assert found.p_for == weigh(Contrasts.pairs((0, 1)), Arms.of(values(1.0, 0.0))).p_for
+    assert found.p_for == weigh(Contrasts.pairs((0, 1)), Arms.from_seeds(values(1.0, 0.0))).p_for
 
 
 def test_studies_judged_at_once_are_as_judged_one_by_one():
@@ -90,16 +92,16 @@ def test_studies_judged_at_once_are_as_judged_one_by_one():
 
     found = weigh(contrasts, arms)
 
-    alone = [weigh(contrasts, Arms.of(list(study))) for study in drawn]
+    alone = [weigh(contrasts, Arms.from_seeds(list(study))) for study in drawn]
     assert found.p_for == pytest.approx([one.p_for for one in alone])
 
 
 def test_arms_that_are_equal_at_every_seed_have_the_binomial_error_of_the_validation_set():
-    arms = Arms.of([np.full(3, 0.9), np.array([0.8, 0.9, 1.0])]).floored(360)
+    arms = Arms.from_seeds([np.full(3, 0.9), np.array([0.8, 0.9, 1.0])]).floor_variances(360)
 
     assert arms.variances[0] == pytest.approx(0.9 * 0.1 / 360, rel=0.1)
     assert arms.variances[1] == pytest.approx(0.01)
-    assert Arms.of([np.ones(3)]).floored(360).variances[0] > 0
+    assert Arms.from_seeds([np.ones(3)]).floor_variances(360).variances[0] > 0
 
 
 def test_ranks_of_two_arms_are_wilcoxons_rank_sum():
@@ -145,9 +147,11 @@ def test_the_seeds_proposed_decide_in_most_repetitions():
     contrasts = Contrasts.pairs((0, 1))
     was_decided = []
     for _ in range(100):
-        pilot = Arms.of([rng.normal(2, 1, 3), rng.normal(0, 1, 3)])
+        pilot = Arms.from_seeds([rng.normal(2, 1, 3), rng.normal(0, 1, 3)])
         needed, _ = assured_seeds(contrasts, pilot, resolution=0.5, level=0.025)
-        again = weigh(contrasts, Arms.of([rng.normal(2, 1, needed), rng.normal(0, 1, needed)]))
+        again = weigh(
+            contrasts, Arms.from_seeds([rng.normal(2, 1, needed), rng.normal(0, 1, needed)])
+        )
         was_decided.append(again.p_for < 0.025)
 
     assert np.mean(was_decided) > 0.8
@@ -160,8 +164,8 @@ def test_the_validation_set_is_recognised_by_its_counts():
 
 
 def test_a_share_has_wilsons_interval():
-    assert interval_of_share(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-4)
-    assert share_in_words(5, 5) == "5 of 5 (57 to 100 %)"
+    assert wilson_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-4)
+    assert format_share(5, 5) == "5 of 5 (57 to 100 %)"
 
 
 @pytest.mark.parametrize("value", [0.1, 0.7, 0.8])
@@ -169,6 +173,6 @@ def test_seeds_that_all_measured_the_same_are_not_told_apart_by_rounding(value):
     """The mean of three times 0.1 is not 0.1: a variance of 1e-34 would show any difference."""
     alike, other = np.full(3, value), np.full(3, 0.25)
 
-    found = weigh(Contrasts.pairs((0, 1)), Arms.of([alike, other]))
+    found = weigh(Contrasts.pairs((0, 1)), Arms.from_seeds([alike, other]))
 
     assert np.isnan([found.p_for, found.p_against]).all()

@@ -18,7 +18,7 @@ from analysis.stats.optimum import best_warmups
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import ACCURACY, LOSS, AskedMetric, Metric, with_metric
-from analysis.tables.validity import at_upper_edge
+from analysis.tables.validity import upper_edges
 from sweeper.store.table_files import write_rows
 
 RMSE = Metric("val/rmse", "min")
@@ -164,8 +164,8 @@ def test_an_error_reaches_its_target_by_falling(both):
 def test_the_longest_warmup_is_best_where_the_error_is_lowest(both):
     falling = both.assign(**{RMSE.name: 1 / (1 + both["warmup_epochs"])})
 
-    assert [batch for batch, *_ in at_upper_edge(falling, RMSE)] == [256, 1024]
-    assert at_upper_edge(both, RMSE) == []
+    assert [batch for batch, *_ in upper_edges(falling, RMSE)] == [256, 1024]
+    assert upper_edges(both, RMSE) == []
 
 
 def test_margins_of_a_metric_of_ones_own_are_shares_of_it(tmp_path):

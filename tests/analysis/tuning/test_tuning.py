@@ -17,7 +17,7 @@ from analysis.figures.target import draw_steps_to_target
 from analysis.stats.laws import compare_rules
 from analysis.tuning.figures import draw_rates, draw_space, draw_trials
 from analysis.tuning.rates import regret, tuned_optima
-from analysis.tuning.report import in_words
+from analysis.tuning.report import describe_studies
 from analysis.tuning.studies import Tuned, best_trials, importance, load_tuned, steps_to_target
 from sweeper.store.table_files import write_rows
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
@@ -171,7 +171,7 @@ def test_batches_that_differ_in_more_than_the_question_have_no_rule(tuned, colum
     trials = tuned.trials.assign(**{column: tuned.trials["global_batch"].map("x{}".format)})
     other = replace(tuned, trials=trials.assign(run_id="a"))
 
-    said = [*in_words(other, pd.DataFrame(), None)]
+    said = [*describe_studies(other, pd.DataFrame(), None)]
 
     assert any(text.startswith("Refused: batches differ in more than") for text in said)
     assert not any(text.startswith("Rules fitted") for text in said)
@@ -182,7 +182,7 @@ def test_a_best_value_beyond_the_range_is_said_to_be_beyond_it():
     beyond = tuned.trials.assign(loss=tuned.trials["loss"] - tuned.trials["warmup"])
     beyond["value"] = beyond["loss"]
 
-    said = "\n".join(in_words(replace(tuned, trials=beyond), pd.DataFrame(), None))
+    said = "\n".join(describe_studies(replace(tuned, trials=beyond), pd.DataFrame(), None))
 
     assert "above 20" in said
     assert "inf " not in said
@@ -201,7 +201,7 @@ def test_parabolas_that_the_trials_reject_have_neither_interval_nor_rule(tuned, 
     assert optima.is_rejected
     assert optima.note.startswith("the parabola does not fit (cubic F = ")
     assert optima.table()["low"].isna().all()
-    said = [*in_words(flat, pd.DataFrame(), None)]
+    said = [*describe_studies(flat, pd.DataFrame(), None)]
     assert any(text.startswith("No rule can be fitted to the tuned rates: ") for text in said)
     assert not any(text.startswith("Rules fitted") for text in said)
 
