@@ -25,7 +25,7 @@ def read_asked_runs(
     options: argparse.Namespace, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """The runs of the results folders; ValueError if there are none."""
-    runs = _loaded(read_runs(options.results, columns))
+    runs = _report_unread(read_runs(options.results, columns))
     if not len(runs):
         msg = (
             f"results must hold runs; got {', '.join(options.results)}, which holds none. "
@@ -36,22 +36,28 @@ def read_asked_runs(
 
 
 def read_measured(
-    options: argparse.Namespace, runs: pd.DataFrame, columns: Sequence[str] | None = None
+    options: argparse.Namespace, *clocks: str, columns: Sequence[str] | None = None
 ) -> Measured:
-    """Runs, curves with these columns, and the metric that is asked for."""
-    curves = _loaded(read_curves(options.results, runs, columns))
-    measured = with_metric(options.results, runs, curves, asked_metric(options))
-    _loaded(Loaded(measured.runs, list(measured.unread)))
+    """Runs and curves with the metric that is asked for.
+
+    Args:
+        options: of the command line.
+        clocks: columns that the curves have besides the metric; `all` for all of theirs.
+        columns: of the runs; None for all.
+    """
+    runs, asked = (
+        read_asked_runs(options, columns),
+        AskedMetric(options.metric, options.metric_mode),
+    )
+    needed = None if clocks == ("all",) else curve_columns(runs, asked, *clocks)
+    curves = _report_unread(read_curves(options.results, runs, needed))
+    measured = with_metric(options.results, runs, curves, asked)
+    _report_unread(Loaded(measured.runs, list(measured.unread)))
     return measured
 
 
-def asked_metric(options: argparse.Namespace) -> AskedMetric:
-    """What `--metric` and `--metric-mode` say."""
-    return AskedMetric(options.metric, options.metric_mode)
-
-
 def check_folders(arguments: Sequence[str]) -> None:
-    """ValueError for a results folder that is named as on other command lines, with the right one.
+    """Refuse a results folder that is named as on other command lines; say how to name it.
 
     Sweeps take results=FOLDER, and `sweeper status` takes --results FOLDER for a run id.
     """
@@ -89,7 +95,7 @@ def check_out(out: Path, *, is_file: bool) -> None:
         raise ValueError(msg)
 
 
-def _loaded(loaded: Loaded) -> pd.DataFrame:
+def _report_unread(loaded: Loaded) -> pd.DataFrame:
     for unread in loaded.unread:
         say(f"skipped {unread}")
     return loaded.frame
@@ -200,12 +206,14 @@ def _figures(options: argparse.Namespace) -> int:
     from analysis.figures.draw import draw_all
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
-    runs = read_asked_runs(options, [*{*COLUMNS, "peak_lr", *memory_by_class.COLUMNS, *OF_DOUBTS}])
-    others = () if options.target is None else ("step", "examples_seen")
-    measured = read_measured(options, runs, curve_columns(runs, asked_metric(options), *others))
+    columns = [*{*COLUMNS, "peak_lr", *memory_by_class.COLUMNS, *OF_DOUBTS}]
+    clocks = () if options.target is None else ("step", "examples_seen")
+    measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
-    of_memory = memory_by_class.draw_all_memory(options.results, runs, options.out, options.width)
+    of_memory = memory_by_class.draw_all_memory(
+        options.results, measured.runs, options.out, options.width
+    )
     for path in chain(drawn, of_memory):
         say(f"wrote {path}")
     return 0
@@ -215,8 +223,7 @@ def _paper(options: argparse.Namespace) -> int:
     from analysis.decide.missing import describe_missing
     from analysis.papers.paper_figures import draw_paper
 
-    runs = read_asked_runs(options)
-    measured = read_measured(options, runs, curve_columns(runs, asked_metric(options)))
+    measured = read_measured(options)
     for path in draw_paper(options.name, measured, options.out, options.width):
         say(f"wrote {path}")
     for text in describe_missing(options.name, measured.runs, options.results[0]):
@@ -228,9 +235,7 @@ def _claims(options: argparse.Namespace) -> int:
     from analysis.papers.judge import judge_all, judge_paper, verdict_lines, verdict_table
     from analysis.tables.validity import check_validity
 
-    runs = read_asked_runs(options)
-    columns = curve_columns(runs, asked_metric(options), "step", "lr", "distance_from_start")
-    measured = read_measured(options, runs, columns)
+    measured = read_measured(options, "step", "lr", "distance_from_start")
     runs, curves, name = measured.runs, measured.curves, options.paper
     judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
     for paper in judged:
@@ -248,7 +253,7 @@ def _claims(options: argparse.Namespace) -> int:
 def _estimates(options: argparse.Namespace) -> int:
     from analysis.report.estimates import estimate_all
 
-    measured = read_measured(options, read_asked_runs(options))
+    measured = read_measured(options, "all")
     check_target(options.target, measured.metric.unit)
     for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
         say(f"question={asked.text!r}, seed by seed\n  {asked.said}")
@@ -264,7 +269,7 @@ def _next(options: argparse.Namespace) -> int:
     from analysis.decide.proposals import propose
     from analysis.papers.judge import judge_all
 
-    measured = read_measured(options, read_asked_runs(options))
+    measured = read_measured(options, "all")
     judged = judge_all(measured.runs, measured.curves)
     found = propose(measured, judged, price=options.price, most_seeds=options.most_seeds)
     texts = [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
@@ -276,8 +281,7 @@ def _next(options: argparse.Namespace) -> int:
 def _table(options: argparse.Namespace) -> int:
     from analysis.report.table import tables
 
-    runs = read_asked_runs(options)
-    measured = read_measured(options, runs, curve_columns(runs, asked_metric(options)))
+    measured = read_measured(options)
     if others := len(measured.runs) - len(measured.runs_with_metric):
         say(f"left out: {several(others, 'run')} with another metric than {measured.metric.name}")
     for table, paths in tables(measured, options.out):
@@ -301,9 +305,7 @@ def _tuning(options: argparse.Namespace) -> int:
         options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
-        runs = read_asked_runs(options, columns)
-        columns = curve_columns(runs, asked_metric(options), "step")
-        curves = read_measured(options, runs, columns).curves
+        curves = read_measured(options, "step", columns=columns).curves
     for paragraph in describe_studies(largest, curves, options.target):
         say(paragraph)
     for path in draw_tuned(largest, curves, options.out, options.target, options.width):
@@ -314,12 +316,7 @@ def _tuning(options: argparse.Namespace) -> int:
 def _frontier(options: argparse.Namespace) -> int:
     from analysis.frontier.command import frontier
 
-    def read() -> Measured:
-        runs = read_asked_runs(options)
-        columns = curve_columns(runs, asked_metric(options), "step", "examples_seen")
-        return read_measured(options, runs, columns)
-
-    for line in frontier(options, read):
+    for line in frontier(options, lambda: read_measured(options, "step", "examples_seen")):
         say(line)
     return 0
 
@@ -337,7 +334,7 @@ def _report(options: argparse.Namespace) -> int:
     from analysis.report.page import page, report_data
 
     command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
-    data = report_data(options.results, command, asked_metric(options))
+    data = report_data(options.results, command, AskedMetric(options.metric, options.metric_mode))
     for text in data["unread"]:
         say(f"skipped {text}")
     if not data["runs"]:

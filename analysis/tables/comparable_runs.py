@@ -129,19 +129,19 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         settings = [known if is_split else s for s, known, is_split in both]
         keys = _keys(settings, runs)
     by_key = dict(zip(keys, settings, strict=True))
-    differing = _differing(list(by_key.values()))
+    differing = _differing_keys(list(by_key.values()))
     groups = sorted(runs.groupby(keys, sort=False), key=lambda pair: -len(pair[1]))
     found = {
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
     }
     times = Counter(group.name for group in found.values())
-    return [
-        group
-        if len(group.name) <= _LONGEST and times[group.name] == 1
-        else replace(group, name=_hashed(group.name, key))
-        for key, group in found.items()
-    ]
+    for key, group in found.items():
+        if len(group.name) > _LONGEST or times[group.name] > 1:
+            digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH]
+            name = f"{group.name[: _LONGEST - _HASH - 1]}-{digest}".lstrip("-")
+            found[key] = replace(group, name=name)
+    return [*found.values()]
 
 
 def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
@@ -158,12 +158,7 @@ def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) ->
     return keys.isin(keys[several_sizes])
 
 
-def _hashed(name: str, key: str) -> str:
-    digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH]
-    return f"{name[: _LONGEST - _HASH - 1]}-{digest}".lstrip("-")
-
-
-def _differing(settings: list[dict[str, Any]]) -> list[str]:
+def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
     """Keys in which settings differ, but no class where a name already tells the groups apart."""
     names = dict.fromkeys(name for setting in settings for name in setting)
 
@@ -182,16 +177,12 @@ def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     title = f"{first['data']}, {first['model']}, {several(first['epochs'], 'epoch')}"
     shown = {name: value for name, value in differing.items() if value is not None}
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
-    parts = [about, *(f"{n}={v}" for n, v in shown.items()), _of_sources(runs)]
+    sources = pd.concat([runs["code_hash"], runs["resumed_code"]]).dropna()
+    versions = len({digest for hashes in sources for digest in str(hashes).split(",")})
+    changed = f"made with {versions} versions of the project's sources" if versions > 1 else ""
+    parts = [about, *(f"{n}={v}" for n, v in shown.items()), changed]
     about = "; ".join(filter(None, parts))
     keys = [name.removesuffix(".name").rpartition(".")[2] for name in shown]
     name = "-".join(f"{key}={v}" for key, v in zip(keys, shown.values(), strict=True))
     name = "".join(c if c.isalnum() or c in "=.-_" else "_" for c in name)
     return ComparableRuns(runs=runs, title=title, about=about, name=name)
-
-
-def _of_sources(runs: pd.DataFrame) -> str:
-    """That the user's own sources changed between these runs, or within one; empty if not."""
-    found = pd.concat([runs["code_hash"], runs["resumed_code"]]).dropna()
-    num = len({digest for hashes in found for digest in str(hashes).split(",")})
-    return f"made with {num} versions of the project's sources" if num > 1 else ""

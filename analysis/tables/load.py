@@ -38,12 +38,7 @@ FRACTIONS = ("val_accuracy", "best_val_accuracy", "train_accuracy")
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A file that was left out.
-
-    Attributes:
-        path: the file.
-        why: in words.
-    """
+    """A file that was left out, and why."""
 
     path: Path
     why: str
@@ -61,18 +56,14 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unread]]:
-    """Read the files of a folder, even while a sweep replaces and merges them.
+    """The rows of a folder named as its table, and the files that were left out.
 
     A file that is gone since the folder was listed has been superseded or merged into another,
     so the folder is read again: its rows would otherwise be missing.
-
-    The folder has the name of its table, runs or curves. The keys must be among the wanted
-    columns.
-
-    Returns:
-        The rows, and the files that were left out.
     """
-    schema = _schema(folder.name, wanted)
+    whole = arrow_schema(TABLES[folder.name])  # wanted columns in the order of the files
+    fields = [field for field in whole if field.name in wanted]
+    schema = pa.schema(fields).with_metadata(whole.metadata)
     table, unread = _read_files(list_files(folder), schema)
     for _ in range(_READINGS):
         if all(os.path.lexists(left_out.path) for left_out in unread):
@@ -90,35 +81,27 @@ def _read_files(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, lis
     return pa.concat_tables(tables).combine_chunks(), unread
 
 
-def _schema(kind: str, wanted: Sequence[str]) -> pa.Schema:
-    """The wanted columns in the order of the files, with the version in the metadata."""
-    whole = arrow_schema(TABLES[kind])
-    fields = [field for field in whole if field.name in wanted]
-    return pa.schema(fields).with_metadata(whole.metadata)
-
-
 def _read_slice(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
     """Files as one table: plain ones are checked together; if that fails, each by itself."""
     plain = [_read_plain(path, schema) for path in paths]
     tables: list[pa.Table] = [schema.empty_table()]
     unread: list[Unread] = []
-    is_sound = _is_sound([table for table in plain if table])
+    try:
+        _check_rows(pa.concat_tables([schema.empty_table(), *filter(None, plain)]).combine_chunks())
+        is_sound = True
+    except ValueError:
+        is_sound = False
     for path, table in zip(paths, plain, strict=True):
         if table and is_sound:
             tables.append(table)
             continue
         try:
-            tables.append(_read_one(path, schema))
+            tables.append(_read_checked(path, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
-            unread.append(Unread(path, _reason(error)))
+            text = printable((str(error).splitlines() or [type(error).__name__])[0])
+            is_foreign = isinstance(error, pa.ArrowException | OSError)
+            unread.append(Unread(path, f"it cannot be read ({text})" if is_foreign else text))
     return pa.concat_tables(tables).combine_chunks(), unread
-
-
-def _reason(error: Exception) -> str:
-    """Why a file was left out, in our words or in those of the library that could not read it."""
-    text = printable((str(error).splitlines() or [type(error).__name__])[0])
-    is_foreign = isinstance(error, pa.ArrowException | OSError)
-    return f"it cannot be read ({text})" if is_foreign else text
 
 
 def _read_plain(path: Path, schema: pa.Schema) -> pa.Table | None:
@@ -131,53 +114,37 @@ def _read_plain(path: Path, schema: pa.Schema) -> pa.Table | None:
     return table if table.schema.equals(schema, check_metadata=True) else None
 
 
-def _is_sound(tables: Sequence[pa.Table]) -> bool:
-    if not tables:
-        return True
-    try:
-        _check_rows(pa.concat_tables(tables).combine_chunks())
-    except ValueError:
-        return False
-    return True
-
-
 def _check_rows(table: pa.Table) -> None:
     there = [name for name in NEVER_NULL if name in table.column_names]
     if lacking := [name for name in there if table.column(name).null_count]:
         msg = f"it has rows without {', '.join(lacking)}"
         raise ValueError(msg)
     for name in FRACTIONS:
-        if name in table.column_names and _exceeds_fractions(table.column(name)):
+        if name not in table.column_names:
+            continue
+        values: Any = table.column(name)  # NaN and null are no fault
+        outside: Any = pc.or_(pc.less(values, pa.scalar(0.0)), pc.greater(values, pa.scalar(1.0)))
+        if pc.any(outside).as_py():
             msg = f"{name} must be a fraction from 0 to 1; the file has other values"
             raise ValueError(msg)
 
 
-def _exceeds_fractions(values: Any) -> bool:
-    """Whether any value is outside of 0 to 1; NaN and null are not."""
-    outside: Any = pc.or_(pc.less(values, pa.scalar(0.0)), pc.greater(values, pa.scalar(1.0)))
-    return bool(pc.any(outside).as_py())
-
-
-def _read_one(path: Path, schema: pa.Schema) -> pa.Table:
+def _read_checked(path: Path, schema: pa.Schema) -> pa.Table:
     if path.stat().st_size == 0:
         msg = "the file is empty (0 bytes)"
         raise ValueError(msg)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         written = file.schema_arrow
-        _check_columns(KEYS, written.names)
-        check_version(written.metadata)
-        later = LATER & {*schema.names}
-        _check_columns([name for name in schema.names if name not in later], written.names)
+        later = LATER & {*schema.names}  # a file without our keys is not ours: checked first
+        for needed in (KEYS, [name for name in schema.names if name not in later]):
+            if missing := [name for name in needed if name not in written.names]:
+                msg = f"not a table of this program: no column {', '.join(missing)}"
+                raise ValueError(msg)
+            check_version(written.metadata)
         table = add_missing_columns(file.read(columns=schema.names), later)
         table = table.select(schema.names).cast(schema)
     _check_rows(table)
     return table
-
-
-def _check_columns(needed: Sequence[str], names: Sequence[str]) -> None:
-    if missing := [name for name in needed if name not in names]:
-        msg = f"not a table of this program: no column {', '.join(missing)}"
-        raise ValueError(msg)
 
 
 Folders = str | Path | Sequence[str | Path]
@@ -192,12 +159,7 @@ class UnreadFile(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A table of one or more results folders.
-
-    Attributes:
-        frame: the rows.
-        unread: the files that were left out.
-    """
+    """The rows of a table of one or more results folders, and the files that were left out."""
 
     frame: pd.DataFrame
     unread: list[Unread]
@@ -220,7 +182,7 @@ def load_runs(results: Folders = "results", columns: Sequence[str] | None = None
     Raises:
         ValueError: if a folder does not exist, or a column is unknown.
     """
-    return _warned(read_runs(results, columns))
+    return _warn_unread(read_runs(results, columns))
 
 
 def load_curves(results: Folders = "results", columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -237,12 +199,12 @@ def load_curves(results: Folders = "results", columns: Sequence[str] | None = No
         ValueError: if a folder does not exist, or a column is unknown.
     """
     runs = read_runs(results, ["outcome"])
-    return _warned(read_curves(results, runs.frame, columns))
+    return _warn_unread(read_curves(results, runs.frame, columns))
 
 
 def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
     """Like `load_runs`, but returning the skipped files instead of warning."""
-    wanted = _wanted("runs", columns, ("outcome",))
+    wanted = _wanted_columns("runs", columns, ("outcome",))
     table, unread = _read_folders(results, "runs", wanted)
     frame = _frame(table)
     settled = frame["outcome"].isin(SETTLED)
@@ -261,21 +223,21 @@ def read_curves(
     results: Folders, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Loaded:
     """Like `load_curves`, for runs already read, also returning the skipped files."""
-    wanted = _wanted("curves", columns, ("epoch",))
+    wanted = _wanted_columns("curves", columns, ("epoch",))
     table, unread = _read_folders(results, "curves", wanted)
-    frame = _frame(_of_runs(table, runs))
+    frame = _frame(_select_runs(table, runs))
     frame = frame.drop_duplicates(["results", *KEYS, "epoch"])
     return Loaded(frame.sort_values(["results", "run_id", "epoch"], ignore_index=True), unread)
 
 
 def read_metrics(results: Folders, runs: pd.DataFrame) -> Loaded:
     """What the modules of runs already read have logged, one row per run, epoch and name."""
-    wanted = _wanted("metrics", None, ())
+    wanted = _wanted_columns("metrics", None, ())
     table, unread = _read_folders(results, "metrics", wanted)
-    return Loaded(_frame(_of_runs(table, runs)), unread)
+    return Loaded(_frame(_select_runs(table, runs)), unread)
 
 
-def _of_runs(table: pa.Table, runs: pd.DataFrame) -> pa.Table:
+def _select_runs(table: pa.Table, runs: pd.DataFrame) -> pa.Table:
     """The rows of these runs and attempts."""
     keys = ["results", *KEYS]
     right = pa.Table.from_pandas(runs[keys].astype({"results": "str"}), preserve_index=False)
@@ -284,11 +246,7 @@ def _of_runs(table: pa.Table, runs: pd.DataFrame) -> pa.Table:
 
 
 def folders(results: Folders) -> list[Path]:
-    """The results folders as paths.
-
-    Raises:
-        ValueError: if one does not exist.
-    """
+    """The results folders as paths; ValueError if any does not exist."""
     several = [results] if isinstance(results, str | Path) else results
     paths = [Path(folder) for folder in several]
     for path in paths:
@@ -312,7 +270,7 @@ def _read_folders(results: Folders, kind: str, wanted: list[str]) -> tuple[pa.Ta
     return pa.concat_tables(tables), unread
 
 
-def _wanted(kind: str, asked: Sequence[str] | None, needed: Sequence[str]) -> list[str]:
+def _wanted_columns(kind: str, asked: Sequence[str] | None, needed: Sequence[str]) -> list[str]:
     columns = TABLES[kind]
     names = list(columns) if asked is None else asked
     unknown = [name for name in names if name not in columns and name != "results"]
@@ -337,7 +295,7 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     return frame
 
 
-def _warned(loaded: Loaded) -> pd.DataFrame:
+def _warn_unread(loaded: Loaded) -> pd.DataFrame:
     for unread in loaded.unread:
         warnings.warn(f"skipped {unread}", UnreadFile, stacklevel=3)
     return loaded.frame

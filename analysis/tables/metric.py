@@ -117,7 +117,7 @@ class Measured:
 
 def curve_columns(runs: pd.DataFrame, asked: AskedMetric, *others: str) -> list[str]:
     """The columns of the curves that `with_metric` needs, and others."""
-    names = [_name(runs, asked), ACCURACY.name, LOSS.name]
+    names = [_choose_name(runs, asked), ACCURACY.name, LOSS.name]
     return list(dict.fromkeys([*others, *(name for name in names if name in _OURS)]))
 
 
@@ -143,7 +143,7 @@ def with_metric(
             is not known.
     """
     asked = asked or AskedMetric()
-    name = _name(runs, asked)
+    name = _choose_name(runs, asked)
     if name in _OURS and asked.mode not in (None, _OURS[name].mode):
         mode = _OURS[name].mode
         msg = (
@@ -152,25 +152,25 @@ def with_metric(
         )
         raise ValueError(msg)
     if name in _OURS and (not len(runs) or runs[name].notna().all()):
-        return _finite(Measured(runs, curves, _OURS[name]))
+        return _mark_diverged(Measured(runs, curves, _OURS[name]))
     loaded = read_metrics(results, runs)
     logged = loaded.frame[loaded.frame["name"] == name]
     logged = logged.assign(value=logged["value"].fillna(inf))  # NaN was logged
     if not len(logged):
-        metric = _unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
-        return _finite(Measured(runs, curves, metric, loaded.unread))
+        metric = _find_unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
+        return _mark_diverged(Measured(runs, curves, metric, loaded.unread))
     last = logged.sort_values("epoch").drop_duplicates(_RUN, keep="last")
-    return _finite(
+    return _mark_diverged(
         Measured(
-            _with_column(runs, last, _RUN, name),
-            _with_column(curves, logged, [*_RUN, "epoch"], name),
+            _add_column(runs, last, _RUN, name),
+            _add_column(curves, logged, [*_RUN, "epoch"], name),
             Metric(name, _mode(runs, asked, name)),
             loaded.unread,
         )
     )
 
 
-def _finite(measured: Measured) -> Measured:
+def _mark_diverged(measured: Measured) -> Measured:
     """Replace infinite values, which have no mean or interval, by null; such runs diverged."""
     name, runs, curves = measured.metric.name, measured.runs, measured.curves
     if name in curves:
@@ -186,7 +186,7 @@ def _finite(measured: Measured) -> Measured:
 _RUN = ["results", *KEYS]
 
 
-def _name(runs: pd.DataFrame, asked: AskedMetric) -> str:
+def _choose_name(runs: pd.DataFrame, asked: AskedMetric) -> str:
     if asked.name is not None:
         return asked.name
     names = sorted(set(runs["metric_name"].dropna())) if len(runs) else []
@@ -199,7 +199,9 @@ def _name(runs: pd.DataFrame, asked: AskedMetric) -> str:
     return names[0] if names else ACCURACY.name
 
 
-def _unlogged(runs: pd.DataFrame, asked: AskedMetric, name: str, logged: Sequence[str]) -> Metric:
+def _find_unlogged(
+    runs: pd.DataFrame, asked: AskedMetric, name: str, logged: Sequence[str]
+) -> Metric:
     """One of our own measures, or one that runs name but that none of them got to log."""
     ours = [known for known in _OURS if known in runs and runs[known].notna().any()]
     if name == ACCURACY.name and asked.name is None:
@@ -227,18 +229,19 @@ def _mode(runs: pd.DataFrame, asked: AskedMetric, name: str) -> Mode:
         case ["min"]:
             return "min"
         case found:
-            said = " and ".join(found) or "nothing about it"
+            modes_found = " and ".join(found) or "nothing about it"
             msg = (
-                f"--metric-mode must say whether a higher {name} is better; the runs say {said}. "
+                f"--metric-mode must say whether a higher {name} is better; the runs say "
+                f"{modes_found}. "
                 "Add --metric-mode max or min."
             )
             raise ValueError(msg)
 
 
-def _with_column(
+def _add_column(
     frame: pd.DataFrame, logged: pd.DataFrame, keys: list[str], name: str
 ) -> pd.DataFrame:
-    """A frame with what was logged under a name, where it has no value of ours."""
+    """Fill what was logged under a name into a frame, where it has no value of ours."""
     values = logged.astype({"results": "str"}).set_index(keys)["value"]
     values = values[~values.index.duplicated()]
     rows = pd.MultiIndex.from_frame(frame[keys].astype({"results": "str"}))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from numbers import Real
 from typing import cast
 
@@ -33,7 +32,7 @@ COLUMNS = (*ARM, *ALIKE, "optimizer", "outcome", "lr_series_hash")
 
 
 #: Reasons in a caption.
-_MOST_SAID = 3
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +64,21 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
         Findings, refusals first.
     """
     runs = ended_runs(runs)
-    edges = partial(_edge_optima, metric=metric)
-    checks = (_same_arms, _confounded, edges, _one_seed, _dead_milestones, _updates)
-    found = [finding for check in checks for finding in check(runs)]
+    found = [*_same_arms(runs), *_confounded(runs)]
+    for batch, rule, warmup in upper_edges(runs, metric):
+        text = (
+            f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
+            "the optimum is unbounded. Try longer ones."
+        )
+        found.append(Finding("edge_optimum", text))
+    seeds = runs.groupby(ARM)["seed"].nunique()
+    if single := int((seeds == 1).sum()):
+        text = (
+            f"One seed at {single} of {len(seeds)} points: nothing about them can be called "
+            "significant."
+        )
+        found.append(Finding("one_seed", text))
+    found += [*_dead_milestones(runs), *_count_updates(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
 
 
@@ -75,12 +86,12 @@ def doubts(runs: pd.DataFrame) -> str:
     """Why points of comparable runs are not to be compared, for captions; empty if they are."""
     runs = ended_runs(runs)
     found = [*_same_arms(runs), *_confounded(runs)]
-    said = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_SAID]]
-    if beyond := len(found) - len(said):
-        said.append(
+    texts = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_REASONS]]
+    if beyond := len(found) - len(texts):
+        texts.append(
             f"{several(beyond, 'more reason')} not to compare: see python -m analysis claims."
         )
-    return " ".join(said)
+    return " ".join(texts)
 
 
 def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
@@ -113,15 +124,6 @@ def upper_edges(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int
         if len(means) >= 3 and means.idxmax() == means.index.max():
             found.append((int(batch), rule, float(means.index.max())))
     return found
-
-
-def _edge_optima(runs: pd.DataFrame, metric: Metric) -> Iterator[Finding]:
-    for batch, rule, warmup in upper_edges(runs, metric):
-        text = (
-            f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
-            "the optimum is unbounded. Try longer ones."
-        )
-        yield Finding("edge_optimum", text)
 
 
 def _same_arms(runs: pd.DataFrame) -> Iterator[Finding]:
@@ -168,16 +170,6 @@ def _confounded(runs: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("confounded", f"Arms differ in more than the setting in question: {text}.")
 
 
-def _one_seed(runs: pd.DataFrame) -> Iterator[Finding]:
-    seeds = runs.groupby(ARM)["seed"].nunique()
-    if single := int((seeds == 1).sum()):
-        text = (
-            f"One seed at {single} of {len(seeds)} points: nothing about them can be called "
-            "significant."
-        )
-        yield Finding("one_seed", text)
-
-
 def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
     unique = runs.drop_duplicates(["config_json", "epochs"])
     dead = {
@@ -192,7 +184,7 @@ def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("dead_milestone", text, is_refusal=False)
 
 
-def _updates(runs: pd.DataFrame) -> Iterator[Finding]:
+def _count_updates(runs: pd.DataFrame) -> Iterator[Finding]:
     per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max().dropna()
     words = "; ".join(
         f"batch {b:,}: {int(row['steps_per_epoch']):,} "

@@ -17,7 +17,7 @@ def test_the_leader_is_compared_with_the_others_the_nearest_first():
     rule = Best(3, Looks((3, 20), level=0.03))
     before = describe_verdict(asked, rule)
 
-    rule.look(np.array([[0.1, 0.3, 0.2], [0.5, 0.51, 0.53], [0.5, 0.5, 0.51]]))
+    rule.update(np.array([[0.1, 0.3, 0.2], [0.5, 0.51, 0.53], [0.5, 0.5, 0.51]]))
 
     said = describe_verdict(asked, rule)
     assert before == "which is best is not decided."
