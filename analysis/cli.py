@@ -80,15 +80,13 @@ def check_folders(arguments: Sequence[str]) -> None:
 def check_out(out: Path, *, is_file: bool) -> None:
     """ValueError if `out` cannot be written, before the results are computed.
 
-    Args:
-        out: a file in an existing folder, or a folder, which is made if it does not exist.
-        is_file: which of the two.
+    A file must be in an existing folder; a folder is made if it does not exist.
     """
     if is_file:
         there, what = out if out.exists() else out.parent, "a file in a folder that is there"
     else:
         there = next(place for place in (out, *out.parents) if place.exists())
-        what = "a folder, or the place of a new one"
+        what = "a folder, or the place for a folder"
     is_right = not out.is_dir() if is_file else there.is_dir()
     if not (is_right and there.exists() and os.access(there, os.W_OK)):
         msg = f"--out must be {what}, and writable; got {out}. Name another."
@@ -105,7 +103,7 @@ _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command.
+    """Run a command.
 
     Returns:
         The exit code: 0, or 2 if the command could not be followed.
@@ -279,12 +277,12 @@ def _next(options: argparse.Namespace) -> int:
 
 
 def _table(options: argparse.Namespace) -> int:
-    from analysis.report.table import tables
+    from analysis.report.table import write_tables
 
     measured = read_measured(options)
     if others := len(measured.runs) - len(measured.runs_with_metric):
         say(f"left out: {several(others, 'run')} with another metric than {measured.metric.name}")
-    for table, paths in tables(measured, options.out):
+    for table, paths in write_tables(measured, options.out):
         say(table.markdown())
         for path in paths:
             say(f"wrote {path}")

@@ -23,8 +23,8 @@ def simulated_runs(
     seeds: int,
     *,
     accuracy: Law,
-    noise: float,
-    rng: np.random.Generator,
+    noise: float = 0.0,
+    rng: np.random.Generator | None = None,
     rules: Sequence[str] = ("linear",),
     epochs: int = 90,
 ) -> pd.DataFrame:
@@ -36,13 +36,14 @@ def simulated_runs(
         seeds: replicates of each point.
         accuracy: the law, from global batch and warmup to accuracy (0 to 1).
         noise: standard deviation over seeds, in accuracy (0 to 1).
-        rng: of the noise.
+        rng: of the noise; None for the same each time.
         rules: lr rules; the law does not depend on them.
         epochs: length of the runs.
 
     Returns:
         One row per run, with the columns of the runs table.
     """
+    rng = rng or np.random.default_rng(0)
     rows: list[dict[str, Any]] = []
     for batch, warmup, rule, seed in product(batches, warmups, rules, range(seeds)):
         value = accuracy(batch, warmup) + noise * rng.normal()

@@ -29,7 +29,7 @@ def curve_points(
     Uses `run_id`, `outcome` and the columns of `POINT` of the runs.
 
     Returns:
-        One row per point, outcome (finished or diverged) and epoch: `mean`, `sd`, `low` and `high`
+        a row per point, outcome (finished or diverged) and epoch: `mean`, `sd`, `low` and `high`
         (95 % t interval, as in `points`), `num_seeds`. Diverged and finished runs have separate
         rows.
     """
@@ -49,9 +49,9 @@ def draw_per_epoch(
     compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY, *,
     width: Width = "screen", ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after each epoch, of runs of one lr rule; `split_by_rule` splits runs by rule.
+    """The metric after each epoch, of runs of a single lr rule (`split_by_rule`).
 
-    With `ax`, one axes per batch, it is drawn into a figure of your own.
+    With `ax`, an axes per batch, it is drawn into a figure of your own.
 
     Raises:
         ValueError: if the runs are of several rules.

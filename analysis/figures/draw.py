@@ -35,10 +35,12 @@ def draw_all(
     for group in group_comparable(runs):
         compared = add_doubts(group)
         for name, ending, drawing in _drawings(compared, measured, width, target):
-            yield from save(drawing, folder, _joined(f"{word}_{name}", ending))
+            yield from save(drawing, folder, "-".join(filter(None, [f"{word}_{name}", ending])))
     for compared in group_comparable(runs, (*AXES, "base_lr")):
         if drawing := draw_best_rates(add_doubts(compared), measured.metric, width=width):
-            yield from save(drawing, folder, _joined(f"{word}_best_rates", compared.name))
+            yield from save(
+                drawing, folder, "-".join(filter(None, [f"{word}_best_rates", compared.name]))
+            )
 
 
 def add_doubts(compared: ComparableRuns) -> ComparableRuns:
@@ -53,8 +55,8 @@ def _drawings(
     metric, ending = measured.metric, compared.name
     yield "vs_batch", ending, draw_against_batch(compared, metric, width=width)
     yield "vs_warmup", ending, draw_against_warmup(compared, metric, width=width)
-    for one in split_by_rule(compared):
-        yield "per_epoch", one.name, draw_per_epoch(one, measured.curves, metric, width=width)
+    for group in split_by_rule(compared):
+        yield "per_epoch", group.name, draw_per_epoch(group, measured.curves, metric, width=width)
     if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
         yield "by_batch_and_warmup", ending, draw_heat_map(compared, metric, width=width)
     if drawing := draw_lost_per_doubling(compared, metric, width=width):
@@ -69,7 +71,3 @@ def _drawings(
     goal = f"{metric.word} {metric.shown(target)}"
     if drawing := draw_steps_to_target(reached, goal, about, width=width):
         yield "steps_to_target", ending, drawing
-
-
-def _joined(name: str, ending: str) -> str:
-    return f"{name}-{ending}" if ending else name

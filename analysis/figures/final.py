@@ -45,7 +45,7 @@ def draw_against_batch(
 ) -> Drawing:  # fmt: skip
     """The metric after the last epoch against the global batch, a line per warmup.
 
-    With `ax`, one axes per lr rule, it is drawn into a figure of your own.
+    With `ax`, an axes per lr rule, it is drawn into a figure of your own.
     """
     return _draw(compared, metric, _BATCH, _WARMUP, width, ax)
 
@@ -116,7 +116,7 @@ def draw_heat_map(
 ) -> Drawing:  # fmt: skip
     """The metric after the last epoch at every batch and warmup, as colours and numbers.
 
-    With `ax`, one axes per lr rule, it is drawn into a figure of your own.
+    With `ax`, an axes per lr rule, it is drawn into a figure of your own.
     """
     frame = points(compared.runs, metric.name)
     batches, warmups, rules = (
@@ -197,8 +197,8 @@ def lost_per_doubling(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataF
     Uses `outcome`, `global_batch`, `warmup_epochs`, `lr_rule` and the metric.
 
     Returns:
-        One row per warmup and rule: `lost` (accuracies: 0 to 1), `low` and `high` (95 % t
-        interval; null where a point has one seed), `smallest_batch`, `largest_batch`,
+        a row per warmup and rule: `lost` (accuracies: 0 to 1), `low` and `high` (95 % t
+        interval; null where a point has a single seed), `smallest_batch`, `largest_batch`,
         `num_batches`, `num_seeds` (fewest of a point). None if no two batches are shared.
     """
     frame = points(runs, metric.name).dropna(subset=["mean"])

@@ -24,7 +24,7 @@ _BAND = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Offsets one of several lines from the places that they share, so that none hides another.
+    """Offsets a line of several from the places that they share, so that none hides another.
 
     Attributes:
         places: all places along the axis, in order.
@@ -82,7 +82,7 @@ def draw_curve(
 ) -> None:
     """Means over epochs with 95 % bands; a thin line of diverged runs, a cross below its end.
 
-    The frame is one line of what `curve_points` returns.
+    The frame is a line of what `curve_points` returns.
     """
     line = frame[frame["outcome"] == "finished"]
     lost = frame[frame["outcome"] == "diverged"]

@@ -27,10 +27,6 @@ _MOST_BARS = 10
 def memory_frames(results: Sequence[str], runs: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """What each kind of run was predicted to take, and what runs took.
 
-    Args:
-        results: folders, whose traces are read.
-        runs: rows with `COLUMNS`.
-
     Returns:
         A name of each kind that was traced and trained, and a row for each micro-batch and for
         each global batch, as `against` says: the classes, and the runs' median and largest peak

@@ -42,7 +42,7 @@ def draw_best_warmups(
 ) -> Drawing | None:  # fmt: skip
     """The metric against the warmup with the fitted parabolas; a colour per batch.
 
-    With `ax`, one axes per lr rule with three warmups at a batch, it is drawn into a figure of
+    With `ax`, an axes per lr rule with three warmups at a batch, it is drawn into a figure of
     your own. None if there is no such rule.
     """
     return _draw(compared, metric, _WARMUP, width, ax)
@@ -66,7 +66,7 @@ def parabolas(optima: Optima, frame: pd.DataFrame, column: str, scale: Scale) ->
     ``metric = a + b * u + c * u**2``, u being the setting on its scale.
 
     Returns:
-        One row per batch: `a`, `b`, `c`, and what `Optima.table` says of it.
+        a row per batch: `a`, `b`, `c`, and what `Optima.table` says of it.
     """
     rows: list[dict[str, Any]] = []
     used = frame[frame["num_finished"] >= min(2, frame["num_finished"].max())]

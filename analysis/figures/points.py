@@ -1,4 +1,4 @@
-"""Runs into points: the replicates of a batch, warmup and lr rule as one row, with intervals."""
+"""Runs into points: the replicates of a batch, warmup and lr rule as a row, with intervals."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,10 +22,10 @@ _ROUNDING = 1e-9
 
 
 def t_half_width(sd: Any, count: Any) -> Array:
-    """Half the t interval of a mean, ``t(n - 1) * sd / sqrt(n)``; nan for one value.
+    """Half the t interval of a mean, ``t(n - 1) * sd / sqrt(n)``; nan for a single value.
 
     It is also nan for values that are all equal, such as saturated accuracies: they do not show how
-    far off another one would be.
+    far off another value would be.
     """
     n, spread = np.asarray(count, dtype=float), np.asarray(sd, dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -36,10 +36,7 @@ def t_half_width(sd: Any, count: Any) -> Array:
 def add_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame:
     """Means with `low` and `high`, 95 % t intervals; for accuracies clipped to 0 to 1.
 
-    Args:
-        frame: with `mean` and `sd`; an sd that is rounding alone becomes 0.
-        count: values of each mean.
-        measure: name of what is averaged.
+    An sd that is rounding alone becomes 0.
     """
     spread = frame["sd"].mask(frame["sd"] <= _ROUNDING * frame["mean"].abs(), 0.0)
     half = t_half_width(spread, count)
@@ -52,7 +49,7 @@ def add_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame
 def sum_half_width(weights: Array, sd: Array, count: Array) -> float:
     """Half the t interval of a weighted sum of independent means.
 
-    It is nan if any mean has only one value, or if no mean's values differ.
+    It is nan if any mean has a single value, or if no mean's values differ.
 
     Source:
         Welch 1947, The generalization of Student's problem; degrees of freedom by Satterthwaite.
@@ -83,8 +80,8 @@ def points(
     Uses `outcome`, the columns of `by` and the measure.
 
     Returns:
-        One row per point: `mean`, `sd`, `low` and `high` (95 % t interval of the mean, of
-        accuracies within 0 and 1; null with one seed, and where all measured the same),
+        a row per point: `mean`, `sd`, `low` and `high` (95 % t interval of the mean, of
+        accuracies within 0 and 1; null with a single seed, and where all measured the same),
         `num_finished`, `num_diverged`, `num_other`, `diverged_low` and `diverged_high`
         (95 % Wilson interval of the share of ended runs that diverged; null where none did), and
         `values` (of the finished replicates).
@@ -105,14 +102,11 @@ def points(
             num_finished=("finished", "sum"),
             num_diverged=("diverged", "sum"),
             num_other=("other", "sum"),
-            values=("value", _known),
+            values=("value", lambda values: values.dropna().tolist()),
         )
         .sort_values(list(by), ignore_index=True)
     )
-    return _with_shares(add_intervals(frame, frame["values"].map(len), measure))
-
-
-def _with_shares(frame: pd.DataFrame) -> pd.DataFrame:
+    frame = add_intervals(frame, frame["values"].map(len), measure)
     lost = frame.index[frame["num_diverged"] > 0]
     frame[["diverged_low", "diverged_high"]] = np.nan
     if len(lost):
@@ -123,10 +117,6 @@ def _with_shares(frame: pd.DataFrame) -> pd.DataFrame:
         ends = [wilson_interval(*counts) for counts in zip(diverged, ended, strict=True)]
         frame.loc[lost, ["diverged_low", "diverged_high"]] = ends
     return frame
-
-
-def _known(values: pd.Series) -> list[float]:
-    return values.dropna().tolist()
 
 
 def split_by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
@@ -141,7 +131,7 @@ def split_by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
 
 
 def has_dots(frame: pd.DataFrame) -> bool:
-    """Whether the seeds of points are few enough to be drawn one by one."""
+    """Whether the seeds of points are few enough to be drawn as dots."""
     return not len(frame) or frame["num_finished"].max() <= _MOST_DOTS
 
 
@@ -151,7 +141,7 @@ def reading_note(frame: pd.DataFrame) -> str:
     is_alike = ((frame["values"].map(len) > 1) & frame["low"].isna()).any()
     bare = ", none where all seeds measured the same" * bool(is_alike)
     bars = f"Marks: means over finished seeds ({{}} per point); bars: 95 % t intervals{bare}{dots}."
-    return " ".join([_of_seeds(frame, bars), *_of_others(frame)])
+    return " ".join([_describe_seeds(frame, bars), *_describe_others(frame)])
 
 
 def reading_note_of_curves(frame: pd.DataFrame, *, has_bands: bool) -> str:
@@ -160,10 +150,12 @@ def reading_note_of_curves(frame: pd.DataFrame, *, has_bands: bool) -> str:
     lines = f"Lines: means over finished seeds ({{}} per point){bands}."
     thin = "Thin lines: means of runs that diverged; crosses at the foot: where the last ended."
     has_thin = frame["num_diverged"].any()
-    return " ".join([_of_seeds(frame, lines), *([thin] if has_thin else []), *_of_others(frame)])
+    return " ".join(
+        [_describe_seeds(frame, lines), *([thin] if has_thin else []), *_describe_others(frame)]
+    )
 
 
-def _of_seeds(frame: pd.DataFrame, note: str) -> str:
+def _describe_seeds(frame: pd.DataFrame, note: str) -> str:
     seeds = frame["values"].map(len)
     seeds = seeds[seeds > 0]
     low, high = (int(seeds.min()), int(seeds.max())) if len(seeds) else (0, 0)
@@ -172,7 +164,7 @@ def _of_seeds(frame: pd.DataFrame, note: str) -> str:
     return note.format(f"{low}" if low == high else f"{low} to {high}")
 
 
-def _of_others(frame: pd.DataFrame) -> Iterator[str]:
+def _describe_others(frame: pd.DataFrame) -> Iterator[str]:
     lost = frame[frame["num_diverged"] > 0]
     if len(lost):
         named = [_diverged(row) for _, row in lost.head(_MOST_NAMED).iterrows()]

@@ -51,7 +51,7 @@ def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     engine = drawing.figure.get_layout_engine()
     for path in paths:
         drawing.figure.savefig(path, dpi=_DPI)
-        drawing.figure.set_layout_engine("none")  # other formats keep the first one's layout
+        drawing.figure.set_layout_engine("none")  # other formats keep the layout of the first
     drawing.figure.set_layout_engine(engine)
     table, caption = folder / f"{name}.csv", folder / f"{name}.txt"
     drawing.frame.to_csv(table, index=False)
@@ -59,13 +59,13 @@ def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     return [*paths, table, caption]
 
 
-#: Panels of a user's figure, one for each panel of ours.
+#: Panels of a user's figure, as many as ours.
 Given = Axes | Sequence[Axes] | None
 
 #: Characters in a line of the title and of the note, on a screen.
 _TITLE, _NOTE = 88, 128
 
-#: Lines of title and note that a figure has room for, and the height of another one [inches].
+#: Lines of title and note that a figure has room for, and the height of another line [inches].
 _FEW_LINES, _LINE = 5, 0.14
 
 #: Least gap between labels of an axis [pixels].
@@ -77,11 +77,11 @@ _STRIP = (0.0, -0.36, 1.0, 0.28)
 
 @dataclass(slots=True)
 class Sheet:
-    """Panels of one figure, row by row, with shared axes.
+    """Panels of a figure, row by row, with shared axes.
 
     Attributes:
         figure: holds the panels.
-        panels: one or more.
+        panels: row by row.
         width: what the figure is for.
         across: panels in a row.
         is_given: whether the panels are a user's own.
@@ -108,13 +108,8 @@ class Sheet:
     ) -> "Sheet":
         """Panels on a new figure, or those that are given.
 
-        Args:
-            width: what the figure is for.
-            ax: a user's panels; None for new ones.
-            count: how many panels.
-            across: most panels in a row; one fewer in a column of a paper.
-            height: of a panel [inches]; None for what suits the width.
-            strips: which panels need room for a strip below.
+        `ax` holds a user's panels; `across` is the most panels in a row, fewer by 1 in a column of
+        a paper; `height` is that of a panel [inches]; `strips` says which panels need room below.
 
         Raises:
             ValueError: if another number of panels is given.
@@ -143,7 +138,7 @@ class Sheet:
 
     @property
     def lowest(self) -> list[Axes]:
-        """The panels without one below."""
+        """The panels without a panel below."""
         return self.panels if self.is_given else self.panels[-self.across :]
 
     def add_strip(self, number: int, label: str) -> None:
@@ -169,20 +164,9 @@ class Sheet:
             self.figure.supylabel(y, fontsize=LETTERS, parse_math=False)
 
     def finish(
-        self,
-        frame: pd.DataFrame,
-        title: str,
-        words: Sequence[str],
-        legend: str = "",
+        self, frame: pd.DataFrame, title: str, words: Sequence[str], legend: str = ""
     ) -> Drawing:
-        """Add the legend of all panels, and on a screen title and words; keep ticks apart.
-
-        Args:
-            frame: every plotted number.
-            title: what is drawn.
-            words: on what, and how to read it; empty ones are left out.
-            legend: its title.
-        """
+        """Add the legend of all panels, and on a screen title and words; keep ticks apart."""
         caption = "\n".join([title, *filter(None, words)])
         if self.width == "screen" and not self.is_given:
             wrapped = textwrap.fill(title, _TITLE)
@@ -192,8 +176,8 @@ class Sheet:
             small = {"fontsize": SMALL, "color": style.GREY, "x": 0.01, "ha": "left"}
             self.figure.supxlabel(note, **small, parse_math=False)
             self._grow(wrapped.count("\n") + note.count("\n") + 2)
-        self._legend(legend)
-        self._part_ticks()
+        self._add_legend(legend)
+        self._separate_ticks()
         return Drawing(self.figure, frame, caption)
 
     def _grow(self, num_lines: int) -> None:
@@ -201,7 +185,7 @@ class Sheet:
         beyond = max(0, num_lines - _FEW_LINES) * _LINE
         self.figure.set_figheight(self.figure.get_figheight() + beyond)
 
-    def _legend(self, title: str) -> None:
+    def _add_legend(self, title: str) -> None:
         found = [axes.get_legend_handles_labels() for axes in self.panels]
         named = {
             label: handle
@@ -212,7 +196,7 @@ class Sheet:
             return
         shown = {"handles": list(named.values()), "labels": list(named), "title": title or None}
         if self.is_given:
-            plain(self.panels[-1].legend(**shown))
+            disable_math(self.panels[-1].legend(**shown))
             return
         at_side = self.width == "screen"
         loc = "outside right center" if at_side else "outside upper center"
@@ -221,13 +205,15 @@ class Sheet:
         for columns in counts:
             if legend:
                 legend.remove()
-            legend = plain(self.figure.legend(**shown, loc=loc, ncols=columns, columnspacing=1.2))
+            legend = disable_math(
+                self.figure.legend(**shown, loc=loc, ncols=columns, columnspacing=1.2)
+            )
             size = legend.get_window_extent().transformed(self.figure.dpi_scale_trans.inverted())
             wide, high = self.figure.get_size_inches()
             if size.height < 0.8 * high if at_side else size.width < 0.97 * wide:
                 return
 
-    def _part_ticks(self) -> None:
+    def _separate_ticks(self) -> None:
         """Rotate labels of horizontal axes that overlap, and hide those that still do."""
         engine = self.figure.get_layout_engine()
         if engine:
@@ -235,23 +221,23 @@ class Sheet:
         for axes in [*self.panels, *self.strips.values()]:
             labels = [t for t in axes.get_xticklabels() if t.get_visible() and t.get_text()]
             boxes = [label.get_window_extent() for label in labels]
-            if not _overlapping([(box.x0, box.x1) for box in boxes], _APART):
+            if not _find_overlaps([(box.x0, box.x1) for box in boxes], _APART):
                 continue
             axes.tick_params(axis="x", labelrotation=90)
             middles = [((box.x0 + box.x1) / 2, box.height / 2) for box in boxes]
-            for i in _overlapping([(x - half, x + half) for x, half in middles], 0):
+            for i in _find_overlaps([(x - half, x + half) for x, half in middles], 0):
                 labels[i].set_visible(False)
 
 
-def plain(legend: Legend) -> Legend:
+def disable_math(legend: Legend) -> Legend:
     """A legend whose names are not read as mathematics."""
     for text in legend.get_texts():
         text.set_parse_math(False)
     return legend
 
 
-def _overlapping(spans: Sequence[tuple[float, float]], apart: float) -> list[int]:
-    """Which spans, left to right, come too close to the last one before them that is kept."""
+def _find_overlaps(spans: Sequence[tuple[float, float]], apart: float) -> list[int]:
+    """Which spans, left to right, come too close to the last span before them that is kept."""
     end, found = -math.inf, list[int]()
     for i in sorted(range(len(spans)), key=lambda i: spans[i]):
         if spans[i][0] < end + apart:

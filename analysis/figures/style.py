@@ -98,14 +98,10 @@ def contrast(color: Any, paper: Any = "white") -> float:
     Source:
         Web Content Accessibility Guidelines 2.2, relative luminance and contrast ratio.
     """
-    light, dark = sorted((_luminance(color), _luminance(paper)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(color: Any) -> float:
-    channels = np.array(to_rgb(color))
+    channels = np.array([to_rgb(color), to_rgb(paper)])
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-    return float(linear @ (0.2126, 0.7152, 0.0722))
+    dark, light = np.sort(linear @ (0.2126, 0.7152, 0.0722))
+    return float((light + 0.05) / (dark + 0.05))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ PLACES = Scale(np.asarray, np.asarray)
 def batch_axis(axes: Axes, batches: Sequence[int], labels: Sequence[str] | None = None) -> None:
     """A logarithmic axis labelled at the batches that were run [examples]."""
     axes.set_xscale("log", base=2)
-    _ticks(axes, batches, labels or [f"{batch:,}" for batch in batches])
+    _set_ticks(axes, batches, labels or [f"{batch:,}" for batch in batches])
     if len(batches) == 1:
         axes.set_xlim(batches[0] / 2, batches[0] * 2)
 
@@ -133,21 +129,17 @@ def batch_axis(axes: Axes, batches: Sequence[int], labels: Sequence[str] | None 
 def warmup_axis(axes: Axes, warmups: Sequence[float], labels: Sequence[str] | None = None) -> None:
     """An axis of log(warmup + 1), labelled at the warmups that were run [epochs]."""
     axes.set_xscale("function", functions=(WARMUPS.to, WARMUPS.back))
-    _ticks(axes, warmups, labels or [f"{warmup:g}" for warmup in warmups])
+    _set_ticks(axes, warmups, labels or [f"{warmup:g}" for warmup in warmups])
     ends = WARMUPS.to(np.array([warmups[0], warmups[-1]]))
     edge = 0.06 * (ends[1] - ends[0]) or 0.5
     axes.set_xlim(*WARMUPS.back(ends + np.array([-edge, edge])))
 
 
-def _ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
+def _set_ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
     axes.xaxis.set_minor_locator(NullLocator())
     words = dict(zip((float(place) for place in places), labels, strict=True))
-
-    def word(value: float, _: int | None) -> str:
-        return words.get(float(value), "")
-
-    axes.xaxis.set_major_formatter(FuncFormatter(word))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.get(float(value), "")))
 
 
 def epoch_axis(axes: Axes) -> None:
@@ -159,7 +151,7 @@ def value_axis(axes: Axes, metric: Metric) -> None:
     """Ticks of a metric."""
     axes.grid(visible=True, axis="y")
     if metric.unit == "%":
-        axes.yaxis.set_major_formatter(FuncFormatter(_percent))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
 
 
 def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = ()) -> bool:
@@ -168,7 +160,7 @@ def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = 
     Returns:
         Whether the axis cuts bars off.
     """
-    values, ends = _finite(seen), _finite(bars)
+    values, ends = _finite_values(seen), _finite_values(bars)
     if not len(values):
         return False
     low, high = values.min(), values.max()
@@ -181,7 +173,7 @@ def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = 
     return bool(len(ends) and (ends.min() < bottom or ends.max() > top))
 
 
-def _finite(values: ArrayLike) -> Any:
+def _finite_values(values: ArrayLike) -> Any:
     found = np.asarray(values, dtype=float).ravel()
     return found[np.isfinite(found)]
 
@@ -204,7 +196,3 @@ def title_word(metric: Metric) -> str:
 def file_word(metric: Metric) -> str:
     """A metric at the start of a file's name."""
     return re.sub(r"\W+", "_", metric.word)
-
-
-def _percent(value: float, _: int | None) -> str:
-    return f"{100 * value:.4g}"

@@ -47,12 +47,7 @@ def draw_steps_to_target(
     ``steps = fewest_steps + fewest_examples / batch`` is drawn where `critical_batch` fits it.
     With `ax` it is drawn into a figure of your own.
 
-    Args:
-        reached: one row per replicate, as `best_reached` returns them.
-        goal: the target in words.
-        about: the runs, in words.
-        width: what the figure is for.
-        ax: axes of your own.
+    `reached` has a row per replicate, as `best_reached` returns it.
 
     Returns:
         None if the target was never reached.

@@ -1,1 +1,1 @@
-"""An interactive page about the runs of one or more results folders, and its estimates as text."""
+"""An interactive page about the runs of results folders, and its estimates as text."""

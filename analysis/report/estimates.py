@@ -33,13 +33,7 @@ TARGET_SHORT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Estimated:
-    """A question and what these runs say.
-
-    Attributes:
-        question: in words.
-        words: the estimate, with interval, seeds and limits.
-        table: numbers behind it; may have no rows.
-    """
+    """A question and what these runs say."""
 
     question: str
     words: str
@@ -62,46 +56,40 @@ def estimate_all(
     check_target(target, metric.unit)
     largest, *others = group_comparable(runs)
     compared = largest.runs
-    one_rule, rates = most_frequent_rule(runs), comparable_rates(runs)
+    same_rule, rates = most_frequent_rule(runs), comparable_rates(runs)
     question = "How does the best warmup grow with the batch?"
-    of_batches = [
-        _optimum(question, best_warmups(one_rule, rng, draws, metric), "warmups"),
-        _breaking(one_rule, rng, draws, metric),
-        _critical(Measured(one_rule, curves, metric), target, rng, draws),
-    ]
-    warmups, breaking, critical = (_unless_confounded(e, one_rule) for e in of_batches)
+    warmups = _estimate_growth(question, best_warmups(same_rule, rng, draws, metric), "warmups")
+    breaking = _estimate_breaking(same_rule, rng, draws, metric)
+    critical = _estimate_critical(Measured(same_rule, curves, metric), target, rng, draws)
+    has_others = others or len(same_rule) < len(compared)
     return [
-        *(
-            [_which(largest, len(runs), one_rule)]
-            if others or len(one_rule) < len(compared)
-            else []
-        ),
-        warmups,
-        _unless_confounded(_learning_rate(rates, rng, draws, metric), rates),
-        breaking,
-        critical,
-        _unless_confounded(_same(compared, curves, metric), compared),
-        _distance(one_rule, curves, rng, draws),
+        *([_describe_chosen(largest, len(runs), same_rule)] if has_others else []),
+        _refuse_confounded(warmups, same_rule),
+        _refuse_confounded(_estimate_rate(rates, rng, draws, metric), rates),
+        _refuse_confounded(breaking, same_rule),
+        _refuse_confounded(critical, same_rule),
+        _refuse_confounded(_compare_rules(compared, curves, metric), compared),
+        _estimate_distance(same_rule, curves, rng, draws),
     ]
 
 
-def _which(largest: ComparableRuns, count: int, one_rule: pd.DataFrame) -> Estimated:
+def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFrame) -> Estimated:
     about = f" ({largest.about})" if largest.about else ""
     num, parts = len(largest.runs), list[str]()
     if num < count:
         parts += [
             f"The largest comparable group, {num} of {count}: {largest.title}{about}.",
-            "Best rates use all runs that differ from one another only in base_lr.",
+            "Best rates use all runs that differ only in base_lr.",
         ]
-    if len(one_rule) < num:
+    if len(same_rule) < num:
         parts.append(
             "Warmups, breaking batch, critical batch and distances use one lr_rule, that with the "
-            f"most runs: {one_rule['lr_rule'].iloc[0]}, {len(one_rule)} of {num}."
+            f"most runs: {same_rule['lr_rule'].iloc[0]}, {len(same_rule)} of {num}."
         )
     return Estimated("Which runs do these estimates use?", " ".join(parts))
 
 
-def _unless_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
+def _refuse_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
     """An estimate, refused if the arms that it compares differ in more than the question."""
     if found := confounds(ended_runs(runs), ARM):
         why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
@@ -131,7 +119,7 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _optimum(question: str, optima: Optima, name: str) -> Estimated:
+def _estimate_growth(question: str, optima: Optima, name: str) -> Estimated:
     table = optima.table()
     if len(table) < 2:
         words = f"Not decidable: two or more batches with three or more {name} each are needed."
@@ -141,12 +129,12 @@ def _optimum(question: str, optima: Optima, name: str) -> Estimated:
     return Estimated(question, _capital(f"{start}{number(found)}."), table)
 
 
-def _learning_rate(
+def _estimate_rate(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
     question = "Which learning-rate rule explains the best rates?"
     optima = best_lrs(most_frequent_warmup(runs), rng, draws, metric=metric)
-    found = _optimum(question, optima, "learning rates")
+    found = _estimate_growth(question, optima, "learning rates")
     if len(optima.batches) < 3 or optima.is_rejected:
         return found
     comparison = compare_rules(optima)
@@ -158,7 +146,7 @@ def _learning_rate(
     return Estimated(question, words, comparison.table)
 
 
-def _breaking(
+def _estimate_breaking(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
     worse = "below" if metric.unit == "%" else "worse than at"
@@ -173,11 +161,11 @@ def _breaking(
         return Estimated(question, f"Not decidable: there is no margin, as {words}.")
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
-    said = number(estimate, " examples").replace("inf examples", "none of these batches", 1)
-    return Estimated(question, f"At {said} (warmup {warmup:g} epochs).")
+    found_text = number(estimate, " examples").replace("inf examples", "none of these batches", 1)
+    return Estimated(question, f"At {found_text} (warmup {warmup:g} epochs).")
 
 
-def _critical(
+def _estimate_critical(
     measured: Measured, target: float | None, rng: np.random.Generator, draws: int
 ) -> Estimated:
     runs, metric = whole_seed_runs(ended_runs(measured.runs)), measured.metric
@@ -210,7 +198,7 @@ def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
     return metric.sign * float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
 
 
-def _same(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
+def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
     finished = finished_runs(runs, metric)
     margin, words = negligible_margin(metric, SAME, finished[metric.name], finished[metric.name])
     shown = f"margin {words}" if margin != 0 else f"no margin, as {words}"
@@ -230,7 +218,7 @@ def _same(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated
     )
 
 
-def _distance(
+def _estimate_distance(
     runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator, draws: int
 ) -> Estimated:
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
@@ -257,12 +245,11 @@ def _distance(
             "rate are needed."
         )
         return Estimated(question, words)
-    parts = "; ".join(_of_distance(row) for row in rows)
-    return Estimated(question, _capital(f"{parts}."), pd.DataFrame(rows))
-
-
-def _of_distance(row: dict[str, Any]) -> str:
-    words = f"batch {row['global_batch']:,}: {row['verdict']}, exponent {row['exponent']:.3g}"
-    if np.isnan(row["low"]):
-        return f"{words} ({'one seed' if row['num_seeds'] < 2 else 'every seed moved equally far'})"
-    return f"{words} (95 %: {row['low']:.3g} to {row['high']:.3g})"
+    parts: list[str] = []
+    for row in rows:
+        ends = f"95 %: {row['low']:.3g} to {row['high']:.3g}"
+        if np.isnan(row["low"]):
+            ends = "one seed" if row["num_seeds"] < 2 else "every seed moved equally far"
+        words = f"{row['verdict']}, exponent {row['exponent']:.3g} ({ends})"
+        parts.append(f"batch {row['global_batch']:,}: {words}")
+    return Estimated(question, _capital(f"{'; '.join(parts)}."), pd.DataFrame(rows))

@@ -1,7 +1,7 @@
 "use strict";
 // Figures by Observable Plot. What is drawn comes in; nothing here knows the page's controls.
 
-// So many runs, or curves, are drawn one by one; of more, means until fewer are in view.
+// So many runs, or curves, are drawn as dots or lines; of more, means until fewer are in view.
 const MOST_DOTS = 1500, MOST_LINES = 200, MOST_KEYS = 12, LEFT = 62;
 
 // Dark to light as in print (analysis/figures/style.py), and for a dark page; names.
@@ -102,12 +102,12 @@ function means(view) {
     const seeds = dots.filter((run) => colors.of(run) === level);
     const shift = places(view) ? (k - (colors.levels.length - 1) / 2) * Math.min(7, 60 / colors.levels.length) : 0;
     const of = { dx: shift, clip: true, x: "x", ...panels.of((group) => group.facet) };
-    const one = { ...of, x: x.name, ...panels.of(facets.of) };
+    const shared = { ...of, x: x.name, ...panels.of(facets.of) };
     const means = view.kind === "runs" && dots.length ? [] : own;
     return [
-      Plot.dot(seeds.filter(finished), { ...one, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: (run) => (faint(run) ? 0.6 : 0.12) }),
-      Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...one, y: y.name, r: 3, stroke: color }),
-      Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...one, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
+      Plot.dot(seeds.filter(finished), { ...shared, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: (run) => (faint(run) ? 0.6 : 0.12) }),
+      Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...shared, y: y.name, r: 3, stroke: color }),
+      Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...shared, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
       Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: (group) => Math.max(group.low, foot), y2: "high", stroke: color, strokeWidth: 1.6 }),
       Plot.line(means, { ...of, y: "mean", stroke: color, strokeOpacity: 0.45, sort: "x" }),
       Plot.dot(means, { ...of, y: "mean", r: 4, fill: color, stroke: "var(--paper)" }),
@@ -168,7 +168,7 @@ function heatMap(view) {
   return { svg, groups, numDots: 0 };
 }
 
-// Curves one by one, or of many runs the mean of each colour with the middle 90 % as a band.
+// Curves by run, or of many runs the mean of each colour with the middle 90 % as a band.
 function curves(view) {
   const { runs, palette, colors, measure, picked, theme } = view;
   const k = view.measures.indexOf(measure.name) + 1;

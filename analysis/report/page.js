@@ -48,7 +48,7 @@ function theme() {
 function load(given) {
   data = given;
   runs = runsOf(data);
-  columns = new Map(data.columns.map((one) => [one.name, one]));
+  columns = new Map(data.columns.map((column) => [column.name, column]));
   const { made } = data;
   byId("made").textContent = `${made.results.join(", ")}; ${made.at}; made by: ${made.command}${runs.length ? "" : ". No runs yet."}`;
   fill("unread", data.unread.map((text) => element("li", `left out: ${text}`)));
@@ -187,21 +187,21 @@ function legend(id, { colors, palette }, hidden) {
     spot.style.background = palette.get(level);
     if (!hidden) return element("span", null, {}, [spot, words(level)]);
     const button = element("button", null, { id: `level-${i}`, "aria-pressed": String(!isOff) }, [spot, words(level)]);
-    button.onclick = () => set({ hidden: isOff ? hidden.filter((one) => one !== String(level)) : [...hidden, String(level)] });
+    button.onclick = () => set({ hidden: isOff ? hidden.filter((name) => name !== String(level)) : [...hidden, String(level)] });
     return button;
   });
   fill(id, [element("b", colors.name), ...entries]);
 }
 
 function about(run) {
-  const own = data.columns.filter((one) => one.about === "from the config").map((one) => one.name);
+  const own = data.columns.filter((column) => column.about === "from the config").map((column) => column.name);
   const named = [...new Set([...FIRST, data.metric.name, "val_loss", "epochs_completed", "wall_s", ...own])];
   const lines = named.filter((name) => run[name] !== null && columns.has(name)).map((name) => `${name}: ${words(run[name], columns.get(name).unit)}`);
   return [...lines, ...run[LOG].trim().split("\n").slice(-3)].map((line) => line.slice(0, 90)).join("\n").trim();
 }
 
 function pick(run_id) {
-  const others = state.picks.filter((one) => one !== run_id);
+  const others = state.picks.filter((id) => id !== run_id);
   set({ picks: others.length < state.picks.length ? others : [...others.slice(-1), run_id] });
 }
 
@@ -246,7 +246,7 @@ function drawTable() {
   byId("place").textContent = `${state.first + 1} to ${state.first + shown.length} of ${known.length}`;
 }
 
-// A rectangle of the explored figure in pixels of one panel, as the range of both columns.
+// A rectangle of the explored figure in pixels of a panel, as the range of both columns.
 function narrow([left, right, top, bottom]) {
   const { svg, view } = figures.explore, [x, y] = ["x", "y"].map((name) => svg.scale(name));
   const scaled = view.y.unit === "%" ? 100 : 1;

@@ -1,4 +1,4 @@
-"""The report page: one file that works offline and never executes text from configs."""
+"""The report page: a file that works offline and never executes text from configs."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ from analysis.decide.proposals import propose
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, verdict_lines
 from analysis.report.estimates import estimate_all
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable, stored_configs
+from analysis.tables.comparable_runs import group_comparable, stored_configs
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, Metric, with_metric
 from analysis.tables.validity import check_validity, doubts
@@ -53,11 +53,7 @@ _STUDENT = [round(float(t), 4) for t in stdtrit(np.arange(1, 201), 0.975)]
 
 
 def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Measured:
-    """Read results folders; unread are the files of all their tables that were left out.
-
-    Raises:
-        ValueError: if a folder does not exist, or the metric is not one that the runs have.
-    """
+    """Read results folders; unread are the files of all their tables that were left out."""
     loaded = read_runs(results)
     runs = loaded.frame.reset_index(drop=True)
     curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
@@ -71,7 +67,7 @@ def report_data(
     """Read results folders into what the page shows.
 
     Raises:
-        ValueError: if a folder does not exist, or the metric is not one that the runs have.
+        ValueError: if a folder does not exist, or the runs do not have the metric.
     """
     tables = read_tables(results, asked)
     return shown_data(tables, results, command) | conclusions(tables)
@@ -101,8 +97,18 @@ def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[s
     shown = pd.concat([runs.drop(columns=[*_APART]), own], axis=1)
     empty = [name for name in shown if shown[name].isna().all() and name != metric.name]
     shown = shown.drop(columns=empty)
-    data["columns"] = [_column(str(name), shown[name]) for name in shown]
-    data["groups"] = [_group(group, metric) for group in groups]
+    data["columns"] = [
+        {
+            "name": name,
+            "about": RUNS[name][1] if name in RUNS else _ABOUT.get(name, "from the config"),
+            "unit": "%" if name.endswith("accuracy") else "",
+            "number": _is_number(shown[name]),
+        }
+        for name in map(str, shown)
+    ]
+    for group in groups:
+        note = f"{reading_note(points(group.runs, metric.name))} {doubts(group.runs)}".strip()
+        data["groups"].append({"title": group.title, "about": group.about, "note": note})
     data["config"] = {name: str(value) for name, value in common.items()}
     data["summary"] = _summary(runs)
     data["measures"], curves = _curves(tables.curves, metric)
@@ -113,12 +119,6 @@ def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[s
         for run_id, row in zip(runs["run_id"], rows, strict=True)
     }
     return data
-
-
-def _group(group: ComparableRuns, metric: Metric) -> dict[str, str]:
-    """What tells comparable runs from others, and how the figure of them is to be read."""
-    note = f"{reading_note(points(group.runs, metric.name))} {doubts(group.runs)}".strip()
-    return {"title": group.title, "about": group.about, "note": note}
 
 
 def conclusions(tables: Measured) -> dict[str, Any]:
@@ -141,12 +141,12 @@ def conclusions(tables: Measured) -> dict[str, Any]:
 
 def _summary(runs: pd.DataFrame) -> list[list[str]]:
     outcomes = runs["outcome"].value_counts()
-    grid = [
-        f"{name}: {_listed(values)}"
-        for name in ("global_batch", "warmup_epochs", "lr_rule", "base_lr", "seed")
-        for values in [sorted(runs[name].dropna().unique().tolist())]
-        if values
-    ]
+    grid: list[str] = []
+    for name in ("global_batch", "warmup_epochs", "lr_rule", "base_lr", "seed"):
+        if values := sorted(runs[name].dropna().unique().tolist()):
+            shown = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:12])
+            more = f" and {len(values) - 12:,} more" if len(values) > 12 else ""
+            grid.append(f"{name}: {shown}{more}")
     data = " / ".join(sorted({str(d) for d in runs["data"].dropna()}))
     about = " / ".join(sorted({str(d) for d in runs["data_about"].dropna()}))
     return [
@@ -156,11 +156,6 @@ def _summary(runs: pd.DataFrame) -> list[list[str]]:
         ["Grid", "; ".join(grid)],
         ["Cost", _cost(runs)],
     ]
-
-
-def _listed(values: list[Any]) -> str:
-    shown = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:12])
-    return f"{shown} and {len(values) - 12:,} more" if len(values) > 12 else shown
 
 
 def _cost(runs: pd.DataFrame) -> str:
@@ -176,12 +171,6 @@ def _cost(runs: pd.DataFrame) -> str:
     )
 
 
-def _column(name: str, values: pd.Series) -> dict[str, Any]:
-    about = RUNS[name][1] if name in RUNS else _ABOUT.get(name, "from the config")
-    unit = "%" if name.endswith("accuracy") else ""
-    return {"name": name, "about": about, "unit": unit, "number": _is_number(values)}
-
-
 def _is_number(values: pd.Series) -> bool:
     kind = values.dtype
     return pd.api.types.is_numeric_dtype(kind) and not isinstance(kind, pd.CategoricalDtype)
@@ -191,15 +180,14 @@ def _values(values: pd.Series, digits: int = _DIGITS) -> list[Any]:
     """Values for JSON: numbers to `digits` significant digits, else text; null if not known."""
     if not _is_number(values):
         return [None if pd.isna(value) else str(value) for value in values]
-    return [_plain(value, digits) for value in values.astype(float).tolist()]
-
-
-def _plain(value: float, digits: int) -> float | int | None:
-    if not np.isfinite(value):
-        return None
-    if value == int(value) and abs(value) < 2**53:
-        return int(value)
-    return float(f"{value:.{digits}g}")
+    return [
+        None
+        if not np.isfinite(value)
+        else int(value)
+        if value == int(value) and abs(value) < 2**53
+        else float(f"{value:.{digits}g}")
+        for value in values.astype(float).tolist()
+    ]
 
 
 def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -207,7 +195,9 @@ def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     configs = stored_configs(runs)
     leaves = [config.settings for config in configs]
     names = list(dict.fromkeys(name for leaf in leaves for name in leaf))
-    common = {n: leaves[0].get(n) for n in names if _is_shared(leaves, n)}
+    common = {
+        n: leaves[0].get(n) for n in names if len({repr(leaf.get(n)) for leaf in leaves}) == 1
+    }
     known = {"batch", "warmup", "seed", "lr_rule.name", *RUNS}
     scientific = {name for config in configs for name in config.scientific}
     own = [n for n in names if n in scientific and n not in common and n not in known]
@@ -246,10 +236,6 @@ def _curves(curves: pd.DataFrame, metric: Metric) -> tuple[list[str], dict[str, 
     }
 
 
-def _is_shared(leaves: list[dict[str, Any]], name: str) -> bool:
-    return len({repr(leaf.get(name)) for leaf in leaves}) == 1
-
-
 #: In the order in which they run; those in vendor/ are third-party (vendor/LICENSES.txt).
 _SCRIPTS = ("vendor/d3.min.js", "vendor/plot.min.js", "runs.js", "figures.js", "page.js")
 
@@ -263,12 +249,15 @@ def page(data: dict[str, Any]) -> str:
     The data is as `report_data` returns it.
     """
     scripts = [_read(name) for name in _SCRIPTS]
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+        for script in scripts
+    )
     parts = {
         "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'",
         "style": _read("page.css"),
-        "data": _packed(as_json(data)),
+        "data": base64.b64encode(zlib.compress(as_json(data).encode())).decode(),
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
     return re.sub(r"{{(\w+)}}", lambda found: parts[found[1]], _read("page.html"))
@@ -279,13 +268,5 @@ def as_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def _packed(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode())).decode()
-
-
 def _read(name: str) -> str:
     return resources.files("analysis.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -14,11 +14,10 @@ COLUMNS = (
 def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
     """Errors of predictions, for each model and device and for all of them.
 
-    Args:
-        runs: rows with `COLUMNS`; those that finished in one attempt count.
+    Runs that finished in their first attempt count.
 
     Returns:
-        A row for each model and device, and one for all: the number of runs, the median of
+        A row for each model and device, and for all: the number of runs, the median of
         ``|wall_s / predicted_s - 1|`` and of the same with its sign, the error of the sum, the
         share of runs within bounds that should hold 9 of 10, and the median of
         ``|peak_memory_gib / predicted_memory_gib - 1|``; each over the runs with that prediction.

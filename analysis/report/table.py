@@ -30,7 +30,7 @@ class PaperTable:
     """A table with its numbers and words; a notebook shows it.
 
     Attributes:
-        frame: one row per point, as in `points`, in the units of the columns.
+        frame: a row per point, as in `points`, in the units of the columns.
         cells: the same as text: heads, then rows.
         caption: what is in it, what was held fixed, and how to read it.
     """
@@ -41,15 +41,15 @@ class PaperTable:
 
     def markdown(self) -> str:
         """A table of GitHub's Markdown; numbers stand on the right."""
-        heads, *rows = [[_in_markdown(cell) for cell in row] for row in self.cells]
+        heads, *rows = [[_escape_markdown(cell) for cell in row] for row in self.cells]
         lines = [heads, ["---:"] * len(heads), *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{_in_markdown(self.caption)}\n\n{table}\n"
+        return f"{_escape_markdown(self.caption)}\n\n{table}\n"
 
     def latex(self) -> str:
-        """A table for the package booktabs; a long one is broken over pages by longtable."""
-        heads, *rows = [" & ".join(map(_in_latex, row)) + r" \\" for row in self.cells]
-        caption = rf"\caption{{{_in_latex(self.caption)}}}"
+        """A table for the package booktabs; a long table is broken over pages by longtable."""
+        heads, *rows = [" & ".join(map(_escape_latex, row)) + r" \\" for row in self.cells]
+        caption = rf"\caption{{{_escape_latex(self.caption)}}}"
         columns = f"{{@{{}}{'r' * len(self.cells[0])}@{{}}}}"
         head, foot = ["\\toprule", heads, "\\midrule"], "\\bottomrule"
         if len(rows) > _MOST_ROWS:
@@ -73,7 +73,7 @@ class PaperTable:
         return [*paths]
 
 
-def tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable, list[Path]]]:
+def write_tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable, list[Path]]]:
     """A table of every group of comparable runs, and its files."""
     word = style.file_word(measured.metric)
     for compared in group_comparable(measured.runs_with_metric):
@@ -99,7 +99,7 @@ def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTab
     cells = [[*shown], *map(list, zip(*shown.values(), strict=True))]
     about = f" ({compared.about})" if compared.about else ""
     title = f"{style.title_word(metric)} after the last epoch: {compared.title}{about}."
-    parts = [title, _reading(frame), _held_fixed(compared.runs), doubts(compared.runs)]
+    parts = [title, _describe_columns(frame), _describe_fixed(compared.runs), doubts(compared.runs)]
     return PaperTable(frame, cells, " ".join(filter(None, parts)))
 
 
@@ -132,7 +132,7 @@ def _digits(means: pd.Series) -> int:
     return max(0, 3 - floor(log10(largest))) if largest > 0 else 4
 
 
-def _reading(frame: pd.DataFrame) -> str:
+def _describe_columns(frame: pd.DataFrame) -> str:
     """How the columns are to be read."""
     seeds = "n: finished seeds, over which are mean and t interval"
     parts = ["batch in examples per step", "warmup in epochs", seeds]
@@ -148,8 +148,8 @@ def _reading(frame: pd.DataFrame) -> str:
     return f"Columns: {'; '.join(parts)}."
 
 
-def _held_fixed(runs: pd.DataFrame) -> str:
-    """The settings that all runs share, as one would type them."""
+def _describe_fixed(runs: pd.DataFrame) -> str:
+    """The settings that all runs share, as typed."""
     unique = runs[["config_json", "micro_batch", "world_size"]].drop_duplicates()
     configs = unique.fillna({"config_json": "{}"}).itertuples(index=False)
     first, *others = [words(with_known_spans(json.loads(text), *of)) for text, *of in configs]
@@ -158,14 +158,14 @@ def _held_fixed(runs: pd.DataFrame) -> str:
         for key, (value, _) in first.items()
         if value != "null" and all(other.get(key, ("",))[0] == value for other in others)
     }
-    own = {f"{group}._target_": name for group, name in shared.items()}  # said by the group
-    said = [f"{key}={value}" for key, value in shared.items() if own.get(key) != value]
-    return f"Held fixed: {', '.join(said)}."
+    own = {f"{group}._target_": name for group, name in shared.items()}  # the group names it
+    parts = [f"{key}={value}" for key, value in shared.items() if own.get(key) != value]
+    return f"Held fixed: {', '.join(parts)}."
 
 
-def _in_latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return "".join(_TEX.get(sign, sign) for sign in text)
 
 
-def _in_markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)

@@ -65,7 +65,7 @@ class Interval:
 
     @classmethod
     def from_seeds(cls, values: Array, looks: Looks, level: float) -> "Interval":
-        """From one value of each seed."""
+        """From a value of each seed."""
         n, spread = len(values), float(values.std(ddof=1))
         half = looks.half_width(n, level) * spread / np.sqrt(n)
         is_constant = spread <= 1e-9 * float(np.abs(values).max())
@@ -84,11 +84,7 @@ class Interval:
     def chance_between(self, lower: float, upper: float, last: int, width: float) -> float:
         """The chance that it lies between two bounds at the last seed, given these seeds.
 
-        Args:
-            lower: bound.
-            upper: bound.
-            last: seeds at the end.
-            width: its half width then, in standard errors.
+        `last` is the number of seeds at the end, `width` the half width then [standard errors].
         """
         half = width * self.spread / np.sqrt(last)
         error = self.spread * np.sqrt((last - self.n) / (last * self.n))
@@ -117,7 +113,7 @@ def critical_values(
         power: of the spending.
 
     Returns:
-        Critical values of ``|t|``, with one degree of freedom less than replicates, at each look.
+        Critical values of ``|t|``, with degrees of freedom 1 less than replicates, at each look.
 
     Source:
         Kim & DeMets 1987, Biometrika 74, 149-154 (the spending); Jennison & Turnbull 1991,
@@ -157,7 +153,7 @@ def _beyond(edges: Array, chance: Array, n: int, part: float) -> float:
 def _below(ends: Array, edges: Array, n: int) -> Array:
     """The chance that r after n values is at most each end, from the middle of each cell before."""
     r = (edges[1:] + edges[:-1]) / 2
-    length, turn = np.sqrt(1 + r**2), np.arctan(r)  # r cos(phi) + sin(phi), as one sine
+    length, turn = np.sqrt(1 + r**2), np.arctan(r)  # r cos(phi) + sin(phi), as a single sine
     angle = np.arcsin(np.clip(ends[:, None] / length, -1, 1))
     phi = np.linspace(-np.pi / 2, np.pi / 2, 4001)
     table = stats.t.cdf(np.sqrt(n - 1) * np.tan(phi), n - 1)

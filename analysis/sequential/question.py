@@ -165,7 +165,10 @@ def _read_claim(
     chosen = _find_points(text, paper, number - 1, points)
     names = [str(point) for point in claim.points]
     _check_alike([c for point in chosen for c in point], ("batch", "warmup", "lr_rule"))
-    arms = [Arm(name, _runs_by_seed(point)) for name, point in zip(names, chosen, strict=True)]
+    arms = [
+        Arm(name, {run.config.seed: run for run in point})
+        for name, point in zip(names, chosen, strict=True)
+    ]
     return Question(
         text=f"{text}: {claim.text}",
         arms=arms,
@@ -187,7 +190,7 @@ _READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric],
 
 
 def _read_margin(text: str, found: re.Match[str], metric: Metric) -> float:
-    """The margin in the metric's own unit; a point is one hundredth of a fraction."""
+    """The margin in the metric's own unit; a point is 0.01 of a fraction."""
     if found["margin"] is None:
         return 0.0
     if bool(found["points"]) != (metric.unit == "%"):
@@ -229,11 +232,10 @@ def _make_arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
     by_value: dict[str, list[RunSpec]] = {}
     for point in points:
         by_value.setdefault(point.words[key][0], []).append(point)
-    return [Arm(f"{key}={value}", _runs_by_seed(there)) for value, there in by_value.items()]
-
-
-def _runs_by_seed(points: Sequence[RunSpec]) -> dict[int, RunSpec]:
-    return {point.config.seed: point for point in points}
+    return [
+        Arm(f"{key}={value}", {p.config.seed: p for p in there})
+        for value, there in by_value.items()
+    ]
 
 
 def _check_key(key: str, points: Sequence[RunSpec]) -> None:

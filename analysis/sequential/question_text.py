@@ -10,7 +10,6 @@ from typing import Any
 from analysis.sequential.looks import Interval, Looks
 from analysis.sequential.question import Question
 from analysis.sequential.rule import Best, Bounds, Course, Rule
-from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.questions import question_file, read_plans, store_question
 
@@ -22,14 +21,14 @@ def describe_verdict(question: Question, rule: Rule) -> str:
     assert isinstance(rule, Bounds)
     if question.is_each:
         return " ".join(_describe_contrast(question, rule, k) for k in range(len(rule.answers)))
-    said = {True: "reproduced", False: "contradicted", None: "not decided"}[rule.answer]
+    verdict = {True: "reproduced", False: "contradicted", None: "not decided"}[rule.answer]
     parts = [
         f"{name} {_format_interval(question, interval)}"
         for name, interval in zip(question.names, rule.intervals, strict=True)
         if interval
     ]
     shown = f" ({'; '.join(parts)})" if parts else ""
-    return f"{question.text}: {said}{shown}{_describe_lost(question, rule)}."
+    return f"{question.text}: {verdict}{shown}{_describe_lost(question, rule)}."
 
 
 def _describe_best(question: Question, rule: Best) -> str:
@@ -41,24 +40,23 @@ def _describe_best(question: Question, rule: Best) -> str:
         latest = max(pair.n for _, pair in others)  # earlier excluded arms have fewer
         nearest, pair = min((o for o in others if o[1].n == latest), key=lambda o: o[1].low)
         ahead = f"better than {names[nearest]}, the nearest, {_format_interval(question, pair)}"
-        said = f"{names[rule.best]} is best of {len(names)}{within}: {ahead}"
-        return f"{said}{_describe_lost(question, rule)}."
+        lead = f"{names[rule.best]} is best of {len(names)}{within}: {ahead}"
+        return f"{lead}{_describe_lost(question, rule)}."
     left = [i for i in range(len(names)) if rule.open_arms[i]]
     pairs = {i: [(j, rule.pairs[i, j]) for j in left if (i, j) in rule.pairs] for i in left}
-    leader, others = max(pairs.items(), key=_smallest_lead, default=(0, []))
+    leader, others = max(
+        pairs.items(),
+        key=lambda arm: min((pair.mean for _, pair in arm[1]), default=0.0),
+        default=(0, []),
+    )
     apart = [
         f"{names[leader]} better than {names[j]} {_format_interval(question, pair)}"
         for j, pair in sorted(others, key=lambda other: other[1].mean)
     ]
     out = [names[i] for i in range(len(names)) if not rule.in_it[i]]
     worse = f"; worse than another: {', '.join(out)}" if out else ""
-    said = f"which is best is not decided{': ' if apart else ''}{'; '.join(apart)}"
-    return f"{said}{worse}{_describe_lost(question, rule)}."
-
-
-def _smallest_lead(arm: tuple[int, Sequence[tuple[int, Interval]]]) -> float:
-    """By how much an arm is ahead of its nearest competitor."""
-    return min((pair.mean for _, pair in arm[1]), default=0.0)
+    text = f"which is best is not decided{': ' if apart else ''}{'; '.join(apart)}"
+    return f"{text}{worse}{_describe_lost(question, rule)}."
 
 
 def _describe_contrast(question: Question, rule: Bounds, k: int) -> str:
@@ -110,7 +108,10 @@ def find_record(question: Question, looks: Looks, results: Path) -> Path:
         ValueError: if it was begun with another plan that has some of these seeds: planning looks
             again after seeing results makes errors more frequent than guaranteed.
     """
-    settings = [_settings(arm.runs[question.seeds[0]]) for arm in question.arms]
+    settings = [
+        {key: text for key, (text, _) in arm.runs[question.seeds[0]].words.items() if key != "seed"}
+        for arm in question.arms
+    ]
     about = [question.text.replace("=", " ").split(), question.metric.name, settings]
     digest, plan = _digest(about), _digest([question.seeds, looks.at])
     own = question_file(results, digest, plan)
@@ -148,10 +149,6 @@ def describe_end(
     looks = several(course.looks, "look")
     counts = f"{looks}, {several(len(runs), 'run')} used, {of_all - len(runs)} of {of_all} left out"
     return f"{describe_verdict(question, rule)}\n{why} {counts}."
-
-
-def _settings(run: RunSpec) -> dict[str, str]:
-    return {key: text for key, (text, _) in run.words.items() if key != "seed"}
 
 
 def _digest(content: Any) -> str:

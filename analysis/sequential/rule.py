@@ -46,7 +46,7 @@ class Rule(Protocol):
 class Bounds:
     """Whether contrasts lie between their bounds: all of them, any, or each for itself.
 
-    All of k do if each interval, at the full level, lies inside; not all do if one interval, at
+    All of k do if each interval, at the full level, lies inside; not all do if any interval, at
     ``1 / k`` of the level, lies outside (intersection-union, and Bonferroni). Where any is enough
     it is the other way round; where each counts for itself both are at ``1 / k`` of the level.
     """
@@ -77,7 +77,7 @@ class Bounds:
         """Whether all do, or any does; None while that is open, and where each counts."""
         if self.is_each:
             return None
-        decisive = self.contrasts.is_any  # one such contrast is enough
+        decisive = self.contrasts.is_any  # a single such contrast is enough
         if decisive in self.answers:
             return decisive
         return None if None in self.answers else not decisive
@@ -142,9 +142,9 @@ class Best:
 
     An arm is out as soon as another is above it, and is the answer as soon as no arm that is left
     can be more than the margin above it. The best arm is compared with k - 1 others, each at
-    ``1 / (k - 1)`` of the level: it is wrongly put out with a chance of at most half the level, as
-    that takes one side; while it is in, no arm more than the margin below it can be the answer. Of
-    equal arms, one may be called the best with twice that chance.
+    ``1 / (k - 1)`` of the level. It is wrongly put out with a chance of at most half the level, as
+    that takes a single side. While it is in, no arm more than the margin below it can be the
+    answer. Of equal arms, any may be called the best with twice that chance.
     """
 
     num_arms: int
@@ -176,7 +176,7 @@ class Best:
         return self.best is not None
 
     def update(self, values: Array) -> None:
-        """Take out arms that others are above, and see whether one is the answer."""
+        """Take out arms that others are above, and see whether any is the answer."""
         self.lost |= np.isinf(values).any(axis=1)
         left = [int(arm) for arm in np.flatnonzero(self.open_arms)]
         for i, j in combinations(left, 2):
@@ -233,11 +233,8 @@ def follow(rule: Rule, values: Array, give_up: float) -> Course:
     The same values give the same looks and answers, however often and in how many parts this is
     done.
 
-    Args:
-        rule: a rule that has not looked at any values.
-        values: shape (arms, seeds): nan for a run without a result yet, infinite for one that
-            diverged.
-        give_up: the chance of an answer below which the remaining seeds are not run.
+    Values are nan for a run without a result yet, infinite for a run that diverged; `give_up` is
+    the chance of an answer below which the remaining seeds are not run.
     """
     last, seen, used = rule.looks.at[-1], 0, np.zeros(len(values), dtype=np.int64)
     for number, n in enumerate(rule.looks.at):

@@ -56,15 +56,11 @@ def first_reached(
 ) -> pd.DataFrame:
     """Where each curve first reaches the target, interpolated linearly between epoch ends.
 
-    Args:
-        curves: with `run_id`, `epoch`, the metric and the clocks.
-        target: in the unit of the metric.
-        metric: what is measured, and which direction is better.
-        clocks: what the place is measured in, all 0 at the start; a target that is reached in the
-            first epoch is placed at its end.
+    The clocks are 0 at the start; a target that is reached in the first epoch is placed at its
+    end.
 
     Returns:
-        One row per run that reaches it: `run_id` and the clocks.
+        a row per run that reaches it: `run_id` and the clocks.
     """
     ordered = curves.sort_values(["run_id", "epoch"], ignore_index=True)
     before = ordered.groupby("run_id")[[metric.name, *clocks]].shift()
@@ -111,7 +107,7 @@ def critical_batch(
     Uses what `to_target` returns.
 
     Raises:
-        ValueError: if fewer than three batches reach the target, or one in fewer than four epochs.
+        ValueError: if fewer than three batches reach the target, or any in fewer than four epochs.
 
     Returns:
         The fit over the batches where every run reached the target.
@@ -230,9 +226,9 @@ def breaking_batch(
     the reference is the mean at the smallest batch. The estimate is interpolated in log batch by a
     straight line. What lies between two batches is not known, and a fall may be sudden: each
     bootstrap draw gives the last batch that holds and the first that breaks, and the interval spans
-    both. A larger batch at which half or more of the runs diverged counts as one that breaks.
+    both. A larger batch at which half or more of the runs diverged counts as a batch that breaks.
 
-    Uses `outcome`, `global_batch` and the metric of runs of one warmup and rule. The margin is
+    Uses `outcome`, `global_batch` and the metric of runs of a single warmup and rule. The margin is
     the accepted loss, in the unit of the metric (accuracies: 0 to 1).
 
     Returns:
@@ -240,7 +236,7 @@ def breaking_batch(
     """
     lost = _first_lost(runs)
     held = runs[runs["global_batch"] < lost]
-    cells, left_out = Replicates.from_runs(held, ["global_batch"], metric.name).replicated()
+    cells, left_out = Replicates.from_runs(held, ["global_batch"], metric.name).drop_single()
     batches = cells.points["global_batch"].to_numpy(dtype=float)
     worse = f"{100 * margin:g} points below" if metric.unit == "%" else f"{margin:.3g} worse than"
     method = (
@@ -267,7 +263,7 @@ def breaking_batch(
 
 
 def _first_lost(runs: pd.DataFrame) -> float:
-    """The first batch above one that holds at which half or more runs diverged; inf if none."""
+    """The first batch above a holding batch at which half or more runs diverged; inf if none."""
     counts = pd.crosstab(runs["global_batch"], runs["outcome"])
     counts = counts.reindex(columns=["diverged", "finished"], fill_value=0)
     is_lost = counts["diverged"].ge(counts["finished"].clip(lower=1))

@@ -27,12 +27,8 @@ def seeds_to_see(
 ) -> int:
     """Replicates per arm with which a two-sided t test detects an effect.
 
-    Args:
-        effect: true value of the weighted sum of the arms' means, by default their difference.
-        spread: standard deviation over seeds, in the same unit.
-        power: probability of detecting it.
-        level: of the test.
-        weights: of the arms.
+    The effect is a weighted sum of the arms' means, by default their difference; the spread is
+    the standard deviation over seeds, in the same unit.
 
     Returns:
         The smallest number, 2 to `MOST_SEEDS`.
@@ -71,11 +67,11 @@ _PERMUTATIONS = 9_999
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Arms of one study, or of many with equal numbers of seeds.
+    """Arms of a study, or of many with equal numbers of seeds.
 
     Attributes:
         means: over seeds, shape (..., arms).
-        variances: over seeds, shape (..., arms); nan for an arm with one seed.
+        variances: over seeds, shape (..., arms); nan for an arm with a single seed.
         counts: seeds of each arm, shape (arms,).
     """
 
@@ -87,7 +83,10 @@ class Arms:
     def from_seeds(cls, values: Sequence[Array]) -> "Arms":
         """From the values of each arm's seeds."""
         means = [v.mean() if len(v) else np.nan for v in values]
-        variances = [_variance(v) if len(v) > 1 else np.nan for v in values]
+        variances = [  # 0 if they are equal up to rounding, which the mean adds
+            (0.0 if are_equal(v) else float(v.var(ddof=1))) if len(v) > 1 else np.nan
+            for v in values
+        ]
         return cls(np.array(means), np.array(variances), np.array([len(v) for v in values]))
 
     def floor_variances(self, num_validation: float) -> "Arms":
@@ -103,11 +102,6 @@ class Arms:
         return Arms(self.means, np.where(is_constant, binomial, self.variances), self.counts)
 
 
-def _variance(values: Array) -> float:
-    """Of the seeds of an arm; 0 if they are equal up to rounding, which the mean adds."""
-    return 0.0 if are_equal(values) else float(values.var(ddof=1))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrasts:
     """Weighted sums of arms' means, of which all, or any, must lie between two bounds.
@@ -117,7 +111,7 @@ class Contrasts:
         constant: added to each sum.
         lower: the bound below.
         upper: the bound above.
-        is_any: whether one of them is enough.
+        is_any: whether any of them is enough.
     """
 
     weights: Array
@@ -177,14 +171,11 @@ def weigh(
     """Test whether contrasts lie between their bounds.
 
     Each is tested by Welch's t with Satterthwaite's degrees of freedom. All of k lie inside if
-    each test says so (intersection-union), and not all do if one test says so at 1 / k of the
+    each test says so (intersection-union), and not all do if any test says so at 1 / k of the
     level (Bonferroni); where any is enough it is the other way round. The ends of the interval of
     the smallest, or largest, follow the same rule.
 
-    Args:
-        contrasts: what is tested.
-        arms: of one study, or many.
-        ranked: for each contrast, the two p values that replace Welch's, or None.
+    `ranked` has for each contrast the two p values that replace Welch's, or None.
 
     Source:
         Berger 1982, Technometrics 24, 295-300 (intersection-union); Welch 1947.
@@ -199,13 +190,9 @@ def weigh(
     among = stats.t.ppf(1 - ONE_SIDED / k, freedom) * error
     if contrasts.is_any:
         ends = (value.max(-1), (value - among).max(-1), (value + alone).max(-1))
-        return Evidence(*ends, _union(p_for), p_against.max(-1))
+        return Evidence(*ends, np.minimum(1.0, k * p_for.min(-1)), p_against.max(-1))
     ends = (value.min(-1), (value - alone).min(-1), (value + among).min(-1))
-    return Evidence(*ends, p_for.max(-1), _union(p_against))
-
-
-def _union(p: Array) -> Array:
-    return np.minimum(1.0, p.shape[-1] * p.min(-1))
+    return Evidence(*ends, p_for.max(-1), np.minimum(1.0, k * p_against.min(-1)))
 
 
 def _estimates(contrasts: Contrasts, arms: Arms) -> tuple[Array, Array, Array]:
@@ -237,13 +224,7 @@ def assured_seeds(
     """Seeds per arm that decide with 80 % power, with an assurance of some 80 %.
 
     The observed effect is not taken at face value: the spread is taken at its upper 80 % limit, and
-    the distance of the deciding contrast from its bounds at its lower one.
-
-    Args:
-        contrasts: what is tested.
-        arms: of one study.
-        resolution: the smallest distance that seeds are proposed for.
-        level: of the one-sided test.
+    the distance of the deciding contrast from its bounds at its lower limit.
 
     Returns:
         The number, and the distance that it is for.
@@ -261,17 +242,11 @@ def assured_seeds(
 def rank_test(
     contrasts: Contrasts, i: int, values: Sequence[Array], rng: np.random.Generator
 ) -> tuple[float, float]:
-    """The two p values of one contrast from ranks, for values that may be infinite.
+    """The two p values of a contrast from ranks, for values that may be infinite.
 
     The contrast of mean ranks is compared with its values over permutations of the seeds among the
     arms: for two arms this is Wilcoxon's rank sum, for a slope a trend test. For a bound other than
     0 the first arm's values are shifted by it.
-
-    Args:
-        contrasts: without a constant.
-        i: which contrast.
-        values: of each arm's seeds.
-        rng: of the permutations.
     """
     arms = [int(arm) for arm in np.flatnonzero(contrasts.uses[i])]
     scores = [np.full(len(values[a]), contrasts.weights[i, a] / len(values[a])) for a in arms]
@@ -297,9 +272,6 @@ def holm(p: Array) -> Array:
 
     ``max over j <= i of (m - j + 1) p_(j)`` in rising order, at most 1; the chance of any false
     finding among them is at most the level. Those that are nan were not tested and do not count.
-
-    Args:
-        p: shape (..., tests).
 
     Source:
         Holm 1979, Scandinavian Journal of Statistics 6, 65-70.

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import DRAWS, NO_SPREAD, ROUNDING, Array, Estimate, stretch
@@ -35,9 +34,7 @@ def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
     Between grid points the place is the vertex of the parabola through the least value and its
     neighbours.
 
-    Args:
-        sums: shape (rows, grid points).
-        grid: evenly spaced places.
+    The grid is evenly spaced.
 
     Returns:
         Values and places, each of shape (rows,).
@@ -83,7 +80,7 @@ class RuleComparison:
     """Rules fitted to the best learning rate of each batch.
 
     Attributes:
-        table: one row per rule, best first: `rule`, `num_parameters`, `rss`, `aicc`, `delta`,
+        table: a row per rule, best first: `rule`, `num_parameters`, `rss`, `aicc`, `delta`,
             `frequency` (share of bootstrap draws in which it has the lowest AICc; missing where
             too many draws have no best rate at some batch).
         bends: the fitted bend of `saturating` and `surge` [examples], by rule.
@@ -108,11 +105,24 @@ def compare_rules(optima: Optima) -> RuleComparison:
     """
     batches = optima.batches
     if not (np.isfinite(optima.best) & (optima.best > 0)).all():
-        return _unfitted(optima)
+        note = "a best rate is beyond the grid; extend it"
+        bend = Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
+        table = pd.DataFrame(columns=[*_COLUMNS, "delta"])
+        return RuleComparison(table=table, bends=dict.fromkeys(BENT, bend), note=note)
     fits = _fit_all(batches, np.log(optima.best)[None, :])
     scores = _scores(fits, len(batches))
     usable = {rule: float(score[0]) for rule, score in scores.items()}
-    drawn, unbounded = _finite_logs(optima.draws)
+    drawn, unbounded = None, ""  # logs of the draws with a best rate at every batch
+    if optima.draws is not None and len(optima.draws):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(optima.draws)
+        drawn = logs[np.isfinite(logs).all(axis=1)]
+        share = 1 - len(drawn) / len(logs)
+        if share > 1 - _FEWEST_FINITE:
+            drawn = None
+            unbounded = (
+                f"in {share:.0%} of the draws some batch has no best rate: rules not distinguished"
+            )
     frequencies, bends = _over_draws(batches, fits, drawn, optima.num_seeds)
     rows = [
         (rule, _PARAMETERS[rule], float(fits[rule][0][0]), usable[rule], frequencies.get(rule))
@@ -124,13 +134,6 @@ def compare_rules(optima: Optima) -> RuleComparison:
     if len(batches) < 5:
         notes.append("rules of two parameters need five batches or more, the others four")
     return RuleComparison(table=table, bends=bends, note="; ".join(notes))
-
-
-def _unfitted(optima: Optima) -> RuleComparison:
-    note = "a best rate is beyond the grid; extend it"
-    bend = Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
-    table = pd.DataFrame(columns=[*_COLUMNS, "delta"])
-    return RuleComparison(table=table, bends=dict.fromkeys(BENT, bend), note=note)
 
 
 _COLUMNS = ["rule", "num_parameters", "rss", "aicc", "frequency"]
@@ -148,14 +151,10 @@ def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
         curves = shape(batches[None, :], scales[:, None])
         sums = np.stack([_rss(y - curve) for curve in curves], axis=1)
         rss, place = lowest(sums, np.log(scales))
-        fits[rule] = rss, _unbounded(np.exp(place), scales)
+        bends = np.exp(place)  # at an end of the search they are known from a single side
+        bends = np.where(bends <= scales[0] * _AT_END, 0.0, bends)
+        fits[rule] = rss, np.where(bends >= scales[-1] / _AT_END, np.inf, bends)
     return fits
-
-
-def _unbounded(bends: Array, scales: Array) -> Array:
-    """Set bends at an end of the search to 0 or infinity: they are known from one side only."""
-    inside = np.where(bends <= scales[0] * _AT_END, 0.0, bends)
-    return np.where(bends >= scales[-1] / _AT_END, np.inf, inside)
 
 
 def _rss(residuals: Array) -> Array:
@@ -171,24 +170,8 @@ def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
     }
 
 
-def _finite_logs(draws: Array | None) -> tuple[Array | None, str]:
-    """Logs of the draws with a best rate at every batch, None if too few have one; and a note."""
-    if draws is None or not len(draws):
-        return None, ""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(draws)
-    finite = logs[np.isfinite(logs).all(axis=1)]
-    if len(finite) >= _FEWEST_FINITE * len(draws):
-        return finite, ""
-    share = 1 - len(finite) / len(draws)
-    return None, f"in {share:.0%} of the draws some batch has no best rate: rules not distinguished"
-
-
 def _over_draws(
-    batches: Array,
-    fits: dict[str, tuple[Array, Array]],
-    drawn: Array | None,
-    num_seeds: int,
+    batches: Array, fits: dict[str, tuple[Array, Array]], drawn: Array | None, num_seeds: int
 ) -> tuple[dict[str, float], dict[str, Estimate]]:
     method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
     again = {} if drawn is None else _fit_all(batches, drawn)
@@ -222,7 +205,7 @@ class Diffusion:
 
     Attributes:
         power: exponent p of ``a + c * step**p``.
-        table: one row per law: `law`, `num_parameters`, `aicc`, `delta`, `frequency`.
+        table: a row per law: `law`, `num_parameters`, `aicc`, `delta`, `frequency`.
         local_exponent: ``d log distance / d log step`` in the first and last third.
         verdict: ultra-slow, power law, inconclusive, or neither fits.
     """
@@ -238,11 +221,11 @@ class Diffusion:
 
 
 def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """The distance from the start over the longest stretch of epochs at one learning rate.
+    """The distance from the start over the longest stretch of epochs at a constant learning rate.
 
     The laws are about that phase: where the rate falls, the distance all but stops.
 
-    Uses `run_id`, `seed`, `outcome` of the runs of one point, and `run_id`, `epoch`, `step`,
+    Uses `run_id`, `seed`, `outcome` of the runs of a point, and `run_id`, `epoch`, `step`,
     `lr`, `distance_from_start` of the curves.
 
     Returns:
@@ -274,7 +257,7 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     over seeds at log-spaced steps, so that early and late steps count equally. Seeds are resampled
     whole. A power law is concluded when M2 beats M1 in 95 % of the draws and the interval of p (M2)
     excludes zero by a margin of 0.05; ultra-slow when M1 beats M2 in 95 % of the draws. The better
-    law may still be a bad one: the verdict is that neither fits if it is farther from the mean
+    law may still be bad: the verdict is that neither fits if it is farther from the mean
     curve than 2.5 % of its rise.
 
     The series has `seed`, `step` (the same steps for each seed, positive) and `distance`, of
@@ -285,7 +268,8 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     """
     wide = series.pivot_table(index="seed", columns="step", values="distance")
     steps = np.asarray(wide.columns, dtype=float)
-    picks = _log_spaced(steps)
+    spaced = np.geomspace(steps[0], steps[-1], _NUM_STEPS)
+    picks = np.unique(np.searchsorted(steps, spaced).clip(0, len(steps) - 1))
     t, distances = steps[picks], np.asarray(wide, dtype=float)[:, picks]
     count = len(distances)
     mean = distances.mean(axis=0, keepdims=True)
@@ -297,10 +281,22 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     p_drawn = None if note else _fit(t, resampled, LAWS["power"])[1]
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
     power = Estimate.from_draws(p[0], p_drawn, count, method, note)
-    verdict = _verdict(table, power)
-    if verdict in _LAW_OF and _distance(t, mean, _LAW_OF[verdict]) > _FARTHEST:
-        verdict = "neither fits"
-    return Diffusion(power, table, _local_exponents(t, mean[0]), verdict)
+    frequency = table.set_index("law")["frequency"]
+    verdict = "inconclusive"
+    if power.has_interval and frequency["logarithm"] >= 0.95:
+        verdict = "ultra-slow"
+    elif power.has_interval and frequency["power"] >= 0.95 and power.low > 0.05:
+        verdict = "power law"
+    if verdict in _LAW_OF:
+        rss = float(_fit(t, mean, LAWS[_LAW_OF[verdict]])[0][0])
+        rise = max(np.ptp(mean), np.finfo(float).tiny)
+        verdict = "neither fits" if np.sqrt(rss / len(t)) / rise > _FARTHEST else verdict
+    third = max(len(t) // 3, 2)
+    first, last = (
+        float(np.polyfit(np.log(t[part]), np.log(mean[0, part]), 1)[0])
+        for part in (slice(0, third), slice(-third, None))
+    )
+    return Diffusion(power, table, (first, last), verdict)
 
 
 def _power(t: Array, p: float) -> Array:
@@ -335,12 +331,6 @@ def _residuals(y: Array, design: Array) -> Array:
     return np.maximum((y**2).sum(axis=1) - ((y @ q) ** 2).sum(axis=1), 0.0)
 
 
-def _distance(t: Array, mean: Array, law: str) -> float:
-    """Root mean square of a law's residuals, as a share of the mean curve's rise."""
-    rss = float(_fit(t, mean, LAWS[law])[0][0])
-    return float(np.sqrt(rss / len(t)) / max(np.ptp(mean), np.finfo(float).tiny))
-
-
 def _law_table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
     def score(y: Array) -> Array:
         return np.stack(
@@ -348,22 +338,13 @@ def _law_table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
         )
 
     scores, drawn = score(mean)[:, 0], score(resampled)
-    winners = drawn[:2].argmin(axis=0)
+    winners = drawn[:2].argmin(axis=0)  # the third law, of more parameters, does not compete
+    shares = (float(np.mean(winners == 0)), float(np.mean(winners == 1)), np.nan)
     rows = [
-        (law, _LAW_PARAMETERS[law], score, score - scores.min(), _share(winners, i))
-        for i, (law, score) in enumerate(zip(LAWS, scores, strict=True))
+        (law, _LAW_PARAMETERS[law], score, score - scores.min(), share)
+        for law, score, share in zip(LAWS, scores, shares, strict=True)
     ]
     return pd.DataFrame(rows, columns=["law", "num_parameters", "aicc", "delta", "frequency"])
-
-
-def _share(winners: Array, i: int) -> float:
-    """Fraction of the draws that a law of two parameters wins; the third does not compete."""
-    return float(np.mean(winners == i)) if i < 2 else np.nan
-
-
-def _log_spaced(steps: Array) -> NDArray[np.intp]:
-    wanted = np.geomspace(steps[0], steps[-1], _NUM_STEPS)
-    return np.unique(np.searchsorted(steps, wanted).clip(0, len(steps) - 1))
 
 
 def _resampled(distances: Array, rng: np.random.Generator, draws: int) -> Array:
@@ -372,19 +353,3 @@ def _resampled(distances: Array, rng: np.random.Generator, draws: int) -> Array:
     stretched = (distances - mean) * stretch(n, n - 1)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=draws)
     return mean + counts @ stretched / n
-
-
-def _local_exponents(t: Array, mean: Array) -> tuple[float, float]:
-    third = max(len(t) // 3, 2)
-    ends = (slice(0, third), slice(-third, None))
-    first, last = (np.polyfit(np.log(t[e]), np.log(mean[e]), 1)[0] for e in ends)
-    return float(first), float(last)
-
-
-def _verdict(table: pd.DataFrame, power: Estimate) -> str:
-    frequency = dict(zip(table["law"], table["frequency"], strict=True))
-    if not power.has_interval:
-        return "inconclusive"
-    if frequency["logarithm"] >= 0.95:
-        return "ultra-slow"
-    return "power law" if frequency["power"] >= 0.95 and power.low > 0.05 else "inconclusive"

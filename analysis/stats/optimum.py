@@ -11,7 +11,7 @@ from analysis.stats.batch_limits import REJECTED
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, describe_diverged
 from analysis.tables.metric import ACCURACY, Metric
 
-#: Added to a warmup before taking logarithms, so that a warmup of 0 has one too [epochs].
+#: Added to a warmup before taking logarithms, so that a warmup of 0 has a logarithm [epochs].
 WARMUP_OFFSET = 1.0
 
 _REJECTED = "the parabola does not fit"
@@ -49,7 +49,7 @@ class Optima:
     draws_apart: Array | None = None
 
     def table(self) -> pd.DataFrame:
-        """One row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
+        """A row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
         rows = [self._row(i) for i in range(len(self.batches))]
         columns = ["global_batch", "best", "low", "high", "is_interior", "num_seeds", "note"]
         return pd.DataFrame(rows, columns=columns)
@@ -77,10 +77,7 @@ class Optima:
 
 
 def best_warmups(
-    runs: pd.DataFrame,
-    rng: np.random.Generator,
-    draws: int = DRAWS,
-    metric: Metric = ACCURACY,
+    runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS, metric: Metric = ACCURACY
 ) -> Optima:
     """The warmup with the best metric at each batch.
 
@@ -93,13 +90,14 @@ def best_warmups(
         The best warmups [epochs] of batches with three or more warmups.
 
     Source:
-        The parabola is ours: smooth, one optimum, exact for a quadratic in log warmup.
+        The parabola is ours: smooth, a single optimum, exact for a quadratic in log warmup.
     """
     cells, note = Replicates.from_runs(
         runs, ["global_batch", "warmup_epochs"], metric.name
-    ).replicated()
+    ).drop_single()
     found = fit_optima(cells, "warmup_epochs", rng, draws, metric)
-    return _noted(found, note, describe_diverged(runs))
+    notes = filter(None, [found.note, note, describe_diverged(runs)])
+    return replace(found, note="; ".join(notes))
 
 
 def best_lrs(
@@ -119,13 +117,10 @@ def best_lrs(
     Returns:
         The best learning rates of batches with three or more rates.
     """
-    cells, note = Replicates.from_runs(runs, ["global_batch", column], metric.name).replicated()
+    cells, note = Replicates.from_runs(runs, ["global_batch", column], metric.name).drop_single()
     found = fit_optima(cells, column, rng, draws, metric)
-    return _noted(found, note, describe_diverged(runs))
-
-
-def _noted(optima: Optima, *notes: str) -> Optima:
-    return replace(optima, note="; ".join(filter(None, [optima.note, *notes])))
+    notes = filter(None, [found.note, note, describe_diverged(runs)])
+    return replace(found, note="; ".join(notes))
 
 
 def fit_optima(

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.stats.contrasts import (
     Arms,
     Contrasts,
-    Evidence,
     assured_distance,
     assured_spread,
     holm,
@@ -58,10 +57,10 @@ def compare(
 
     Equivalent: the 90 % interval of the difference lies inside the margin. Different: the 95 %
     interval excludes zero, and the arms are not equivalent. Inconclusive: neither. That is for a
-    level of 5 %; one pair among several needs a smaller one.
+    level of 5 %; a pair among several needs a smaller one.
 
     Args:
-        first: values of the runs of one arm that finished.
+        first: values of the finished runs of an arm.
         second: of the other.
         margin: differences smaller than this do not matter, in the unit of the values.
         level: of either test.
@@ -71,7 +70,7 @@ def compare(
         worst: their value for ranking, inf or -inf.
 
     Raises:
-        ValueError: if an arm has one replicate.
+        ValueError: if an arm has a single replicate.
 
     Source:
         Schuirmann 1987 (two one-sided tests); Welch 1947 (unequal variances).
@@ -91,8 +90,11 @@ def compare(
         np.append(second, [worst] * num_diverged[1]),
     ]
     of_ranks = ranked if any(num_diverged) else None
-    differ = _weighed(Contrasts.pairs((0, 1)), arms, of_ranks)
-    within = _weighed(Contrasts.pairs((0, 1), lower=-margin, upper=margin), arms, of_ranks)
+    contrasts = Contrasts.pairs((0, 1)), Contrasts.pairs((0, 1), lower=-margin, upper=margin)
+    differ, within = (
+        weigh(c, arms, [rank_test(c, 0, of_ranks, fixed_rng())] if of_ranks else ())
+        for c in contrasts
+    )
     p_different = 2 * float(min(differ.p_for, differ.p_against))
     p_equivalent = float(within.p_for)
     verdict = "different" if p_different < level else "inconclusive"
@@ -107,24 +109,14 @@ def compare(
     estimate = Estimate(float(differ.value), *ends, min(counts), method, note)
     needed = 0
     if verdict == "inconclusive":
-        needed = -1 if of_ranks or np.isnan(p_different) else _seeds_needed(arms, margin, level)
+        needed = -1
+    if needed and not (of_ranks or np.isnan(p_different)):  # down to half the margin
+        error = float(np.sqrt((arms.variances / arms.counts).sum()))
+        distance = assured_distance(abs(estimate.value), error, float((arms.counts - 1).sum()))
+        spread = assured_spread(arms.variances, arms.counts)
+        needed = seeds_to_see(max(distance, margin / 2), spread, level=level)
+        needed = max(needed, min(counts) + 1)
     return Comparison(estimate, verdict, p_different, p_equivalent, needed)
-
-
-def _weighed(contrasts: Contrasts, arms: Arms, ranked: list[Array] | None) -> Evidence:
-    if ranked is None:
-        return weigh(contrasts, arms)
-    return weigh(contrasts, arms, [rank_test(contrasts, 0, ranked, fixed_rng())])
-
-
-def _seeds_needed(arms: Arms, margin: float, level: float) -> int:
-    """Seeds per arm to call a difference real or negligible, down to half the margin."""
-    error = float(np.sqrt((arms.variances / arms.counts).sum()))
-    freedom = float((arms.counts - 1).sum())
-    distance = assured_distance(abs(float(arms.means[0] - arms.means[1])), error, freedom)
-    spread = assured_spread(arms.variances, arms.counts)
-    needed = seeds_to_see(max(distance, margin / 2), spread, level=level)
-    return max(needed, int(arms.counts.min()) + 1)
 
 
 #: Level of the tests of all pairs together: the chance that any is found to differ if none does.
@@ -142,17 +134,13 @@ def compare_rules_in_pairs(
     """Compare each pair of rules at a batch and warmup, with two seeds or more each.
 
     The p values of all pairs are corrected by Holm's method, for each of the two tests: among
-    twenty pairs of which none differ, one would often seem to. Intervals are not corrected. Rules
+    twenty pairs of which none differ, some would often seem to. Intervals are not corrected. Rules
     that came to the same rates at every step are the same training: there is nothing to test.
 
-    Args:
-        runs: that finished with the metric, or diverged.
-        metric: that they are compared by.
-        margin: differences smaller than this do not matter.
-        accuracies: that tell how many validation examples there are, if the metric is one.
+    The accuracies tell how many validation examples there are, if the metric is an accuracy.
 
     Returns:
-        One row per pair; no rows if there are none.
+        a row per pair; no rows if there are none.
     """
     size = validation_size(accuracies.to_numpy(dtype=float)) if metric.unit == "%" else None
     arms = [
@@ -165,10 +153,10 @@ def compare_rules_in_pairs(
         for first, second in combinations(rules, 2)
     ]
     is_one = np.array([bool(same_arms(pd.concat(two))) for *_, two in pairs], dtype=bool)
-    found = [_compared(two, margin, metric, size, LEVEL) for *_, two in pairs]
+    found = [_compare_arms(two, margin, metric, size, LEVEL) for *_, two in pairs]
     equivalent, different = (
         holm(np.where(is_one, np.nan, p)) < LEVEL
-        for p in ([one.p_equivalent for one in found], [one.p_different for one in found])
+        for p in ([pair.p_equivalent for pair in found], [pair.p_different for pair in found])
     )
     level = LEVEL / max(1, int((~is_one).sum()))
     rows: list[Mapping[str, object]] = []
@@ -181,13 +169,13 @@ def compare_rules_in_pairs(
         elif different[i] and not equivalent[i]:
             row |= {"verdict": "different"}
         elif not equivalent[i]:  # judged again, at an equal share of the level
-            among = _compared(two, margin, metric, size, level)
+            among = _compare_arms(two, margin, metric, size, level)
             row |= {"verdict": among.verdict, "seeds_needed": among.seeds_needed}
         rows.append(dict(zip(_PAIR, names, strict=True)) | row)
     return pd.DataFrame(rows)
 
 
-def _compared(
+def _compare_arms(
     arms: tuple[pd.DataFrame, pd.DataFrame],
     margin: float,
     metric: Metric,

@@ -41,9 +41,9 @@ class Estimate:
     """A number with its interval.
 
     Attributes:
-        value: the estimate; nan if these runs do not give one.
-        low: lower end of the interval; nan without one.
-        high: upper end of the interval; nan without one.
+        value: the estimate; nan if these runs do not give it.
+        low: lower end of the interval; nan without an interval.
+        high: upper end of the interval; nan without an interval.
         num_seeds: fewest replicates of a point that went in.
         method: how value and interval were computed.
         note: what limits it; empty if nothing does.
@@ -78,7 +78,7 @@ class Replicates:
     """Points and the values of their replicates.
 
     Attributes:
-        points: one row per point: what the replicates share.
+        points: a row per point: what the replicates share.
         values: the values of each point's replicates.
         seeds: the seed of each value; none if they are not known.
     """
@@ -91,7 +91,7 @@ class Replicates:
     def from_runs(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
         """Collect the finished runs of each point.
 
-        Runs of one seed count once, with their mean: rules that come to the same rate at a batch
+        Runs of a seed count once, with their mean: rules that come to the same rate at a batch
         are the same training there, not replicates of each other.
         """
         finished = runs[(runs["outcome"] == "finished") & runs[measure].notna()]
@@ -105,8 +105,8 @@ class Replicates:
         points = groups.size().reset_index()[list(by)]
         return cls(points=points, values=values, seeds=seeds)
 
-    def replicated(self) -> "tuple[Replicates, str]":
-        """Without the points that have one replicate, if any point has more; and a note on it."""
+    def drop_single(self) -> "tuple[Replicates, str]":
+        """Drop points with a single replicate, if any has more; and a note on it."""
         keep = self.counts > 1
         if keep.all() or not keep.any():
             return self, ""
@@ -144,10 +144,6 @@ class Replicates:
 
         They are few where the error comes from few points.
 
-        Args:
-            gradient: of the estimate.
-            blocks: as for `deviations`.
-
         Source:
             Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
         """
@@ -164,8 +160,7 @@ class Replicates:
         Inside a block of points that ran with the same seeds, the effect that a seed has on all of
         them is removed: it cancels in their differences.
 
-        Args:
-            blocks: places of the points of each block.
+        A block is the places of its points.
 
         Returns:
             The deviations of each point, and the degrees of freedom of all.
@@ -195,18 +190,14 @@ class Replicates:
         Deviations from the point's mean are stretched by Student's factor, without which the
         spread of means over few replicates is underestimated.
 
-        Args:
-            rng: source of the draws.
-            draws: how many.
-            freedom: degrees of freedom of the estimate's error, or of each point's estimate; those
-                of all points if None.
-            blocks: as for `deviations`.
+        `freedom` is that of the estimate's error, or of each point's estimate; None for that of all
+        points.
 
         Returns:
             Shape (draws, points).
 
         Raises:
-            ValueError: if a point has one replicate.
+            ValueError: if a point has a single replicate.
 
         Source:
             Davison & Hinkley 1997, Bootstrap Methods, section 3.2 (stratified resampling).
@@ -217,8 +208,8 @@ class Replicates:
         deviations, of_all = self.deviations(blocks)
         free = np.broadcast_to(of_all if freedom is None else freedom, len(deviations))
         columns = [
-            mean + student_factor(own) * rng.choice(one, size=(draws, len(one))).mean(axis=1)
-            for mean, one, own in zip(self.means, deviations, free, strict=True)
+            mean + student_factor(own) * rng.choice(values, size=(draws, len(values))).mean(axis=1)
+            for mean, values, own in zip(self.means, deviations, free, strict=True)
         ]
         return np.stack(columns, axis=1)
 
@@ -241,7 +232,7 @@ def stretch(count: int, freedom: float) -> float:
 
 
 def student_factor(freedom: float, level: float = LEVEL) -> float:
-    """How much wider Student's interval is than the normal one."""
+    """How much wider Student's interval is than the normal interval."""
     end = 0.5 + level / 2
     return float(student.ppf(end, freedom) / normal.ppf(end))
 
@@ -249,9 +240,7 @@ def student_factor(freedom: float, level: float = LEVEL) -> float:
 def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, float]:
     """Ends of the central part of bootstrap draws; infinite draws count as such.
 
-    Args:
-        draws: one value per draw; nan if the draw has none.
-        level: share of the draws between the ends.
+    A draw is nan if it has no value.
 
     Returns:
         Low and high; the whole line if more draws than the tails contain have no value.
@@ -299,7 +288,7 @@ def describe_diverged(runs: pd.DataFrame) -> str:
 def validation_size(accuracies: Array) -> int | None:
     """The smallest validation set with a whole count for every accuracy; None if unknown.
 
-    A divisor of the true number if all counts share one, which makes the binomial error larger.
+    A divisor of the true number if all counts share it, which makes the binomial error larger.
     """
     sizes = np.arange(1, _MOST_EXAMPLES + 1)
     for share in np.unique(accuracies[~np.isnan(accuracies)]):

@@ -19,8 +19,8 @@ class StoredConfig:
 
     Attributes:
         settings: every setting by its dotted name.
-        scientific: those that are not null and can change the numbers; 5 and 5.0 are one value.
-        lr_rule: a rule with settings of its own, as `power exponent=0.7`; empty for one without.
+        scientific: those that are not null and can change the numbers; 5 and 5.0 are the same.
+        lr_rule: a rule with settings of its own, as `power exponent=0.7`; empty for a rule without.
         milestones: where the schedule lowers the rate [epochs].
     """
 
@@ -85,7 +85,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-#: Characters of a name; a longer one is cut and ends with a hash of what it stood for.
+#: Characters of a name; a longer name is cut and ends with a hash of what it stood for.
 _LONGEST, _HASH = 80, 8
 
 
@@ -149,7 +149,7 @@ def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
 
 
 def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) -> pd.Series:
-    """Whether runs belong to a group in which one batch has micro-batches of several sizes.
+    """Whether runs belong to a group in which a batch has micro-batches of several sizes.
 
     If BatchNorm or the loss spans a micro-batch, these are different experiments. Sizes that follow
     from the batch are not distinguished, as there is nothing else to compare at that batch.

@@ -21,10 +21,10 @@ from sweeper.store.table_files import add_missing_columns
 #: How often a folder is read again while its files keep changing.
 _READINGS = 20
 
-#: Files that are read into one table at a time, and the most threads that do so.
+#: Files that are read into a table at a time, and the most threads that do so.
 _SLICE, _MOST_THREADS = 64, 8
 
-#: A file without these columns is not one of ours.
+#: A file without these columns is not ours.
 KEYS = ("run_id", "attempt")
 
 #: Columns that are never null, of runs or of epochs.
@@ -82,7 +82,7 @@ def _read_files(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, lis
 
 
 def _read_slice(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
-    """Files as one table: plain ones are checked together; if that fails, each by itself."""
+    """Files as a single table: plain ones are checked together; if that fails, each by itself."""
     plain = [_read_plain(path, schema) for path in paths]
     tables: list[pa.Table] = [schema.empty_table()]
     unread: list[Unread] = []
@@ -159,16 +159,16 @@ class UnreadFile(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The rows of a table of one or more results folders, and the files that were left out."""
+    """The rows of a table of results folders, and the files that were left out."""
 
     frame: pd.DataFrame
     unread: list[Unread]
 
 
 def load_runs(results: Folders = "results", columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The runs of one or more results folders, one row per run.
+    """The runs of results folders, a row per run.
 
-    Of several attempts at a run the last counts; of the same run in several folders the one that
+    Of several attempts at a run the last counts; of the same run in several folders the row that
     finished or diverged, else the first. A point that shares another run's training has a row with
     its own settings and what that run measured.
 
@@ -177,7 +177,7 @@ def load_runs(results: Folders = "results", columns: Sequence[str] | None = None
         columns: which columns of `sweeper.store.schema.RUNS`; all if None.
 
     Returns:
-        One row per run: the columns, and `results` (the folder).
+        a row per run: the columns, and `results` (the folder).
 
     Raises:
         ValueError: if a folder does not exist, or a column is unknown.
@@ -186,14 +186,10 @@ def load_runs(results: Folders = "results", columns: Sequence[str] | None = None
 
 
 def load_curves(results: Folders = "results", columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The curves of the runs that `load_runs` returns, one row per run and epoch.
-
-    Args:
-        results: the folder that `python -m sweeper` wrote, or several.
-        columns: which columns of `sweeper.store.schema.CURVES`; all if None.
+    """The curves of the runs that `load_runs` returns, a row per run and epoch.
 
     Returns:
-        One row per run and epoch, by run and epoch: the columns, and `results` (the folder).
+        a row per run and epoch, by run and epoch: the columns, and `results` (the folder).
 
     Raises:
         ValueError: if a folder does not exist, or a column is unknown.
@@ -231,7 +227,7 @@ def read_curves(
 
 
 def read_metrics(results: Folders, runs: pd.DataFrame) -> Loaded:
-    """What the modules of runs already read have logged, one row per run, epoch and name."""
+    """What the modules of runs already read have logged, a row per run, epoch and name."""
     wanted = _wanted_columns("metrics", None, ())
     table, unread = _read_folders(results, "metrics", wanted)
     return Loaded(_frame(_select_runs(table, runs)), unread)
@@ -304,11 +300,8 @@ def _warn_unread(loaded: Loaded) -> pd.DataFrame:
 def columns(table: str = "runs") -> pd.DataFrame:
     """The columns of a table of a results folder.
 
-    Args:
-        table: runs, curves or metrics.
-
     Returns:
-        One row per column, by its name: `type` and `meaning`.
+        a row per column, by its name: `type` and `meaning`.
 
     Raises:
         ValueError: if there is no such table.

@@ -95,8 +95,8 @@ class Measured:
     """Runs and curves with the column of their metric.
 
     Attributes:
-        runs: one row per run, with the metric after the last epoch.
-        curves: one row per run and epoch.
+        runs: a row per run, with the metric after the last epoch.
+        curves: a row per run and epoch.
         metric: what the runs are compared by.
         unread: files that were left out, by `with_metric` those of the metrics table.
     """
@@ -108,7 +108,7 @@ class Measured:
 
     @property
     def runs_with_metric(self) -> pd.DataFrame:
-        """The runs; if they name several metrics, those that name this one or have it."""
+        """The runs; if they name several metrics, those that name this metric or have it."""
         named, name = self.runs["metric_name"], self.metric.name
         if named.nunique() < 2:
             return self.runs
@@ -134,12 +134,12 @@ def with_metric(
     """Runs and curves with the metric that is asked for, or that the results name.
 
     Runs that name val_accuracy and have none are compared by their loss. A run that finished with
-    an infinite metric, or logged NaN as its last one, counts as diverged.
+    an infinite metric, or logged NaN as its last value, counts as diverged.
 
     Uses `metric_name`, `config_json` and our own measures of the runs.
 
     Raises:
-        ValueError: if the results name several metrics, none logged this one, or its direction
+        ValueError: if the results name several metrics, none logged this metric, or its direction
             is not known.
     """
     asked = asked or AskedMetric()
@@ -202,7 +202,7 @@ def _choose_name(runs: pd.DataFrame, asked: AskedMetric) -> str:
 def _find_unlogged(
     runs: pd.DataFrame, asked: AskedMetric, name: str, logged: Sequence[str]
 ) -> Metric:
-    """One of our own measures, or one that runs name but that none of them got to log."""
+    """An own measure, or a metric that runs name but that none of them got to log."""
     ours = [known for known in _OURS if known in runs and runs[known].notna().any()]
     if name == ACCURACY.name and asked.name is None:
         return LOSS if LOSS.name in ours and name not in ours else ACCURACY

@@ -37,13 +37,7 @@ _MOST_REASONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A reason for doubt.
-
-    Attributes:
-        kind: same_arms, confounded, edge_optimum, one_seed, dead_milestone or updates.
-        text: in words.
-        is_refusal: whether conclusions that rest on it are refused; else it is a remark.
-    """
+    """A reason for doubt."""
 
     kind: str
     text: str
@@ -95,7 +89,7 @@ def doubts(runs: pd.DataFrame) -> str:
 
 
 def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
-    """Arms that realised one and the same series of learning rates.
+    """Arms that realised the same series of learning rates.
 
     Returns:
         Groups of two or more arms, each arm as its values of `ARM`.
@@ -107,7 +101,7 @@ def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
 
 
 def upper_edges(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int, str, float]]:
-    """Batches whose best warmup is the longest of three or more: a longer one may be better.
+    """Batches whose best warmup is the longest of three or more: a longer warmup may be better.
 
     A best of no warmup at all is an end of the scale, not of the grid.
 
@@ -140,10 +134,6 @@ def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
     """What differs between arms besides the question, in words: their effect may be due to it.
 
     Arms are alike in a column if their runs have the same set of values in it.
-
-    Args:
-        runs: that ended.
-        arm: columns that tell the arms apart.
     """
     varied = [name for name in arm if len(runs[name].unique()) > 1] or list(arm[:1])
     arms = [

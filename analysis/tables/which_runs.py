@@ -41,12 +41,8 @@ def negligible_margin(
 ) -> tuple[float, str]:
     """The difference that does not matter, as a number and in words.
 
-    Args:
-        metric: that runs are compared by.
-        of_accuracy: the margin if the metric is an accuracy; for others it is 1 % of the mean.
-        values: of the runs whose mean counts.
-        among: of all runs; if they are on both sides of 0, the mean says nothing about their size,
-            and the margin is 0, with the reason in words.
+    For other metrics than accuracies it is 1 % of the mean of the values. If those of all runs
+    are on both sides of 0, the mean says nothing about their size, and the margin is 0.
     """
     if metric.unit == "%":
         return of_accuracy, f"{100 * of_accuracy:g} points"
@@ -59,7 +55,7 @@ def negligible_margin(
 def runs_at_best_warmup(
     runs: pd.DataFrame, metric: Metric
 ) -> tuple[pd.DataFrame, float, float, str] | None:
-    """The runs of the warmup that finished at the most batches; of several, the best one.
+    """The runs of the warmup that finished at the most batches; of several, the best.
 
     Returns:
         The runs, with those that diverged, their warmup, and the margin as a number and in words;

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from optuna.distributions import IntDistribution
 
@@ -31,7 +30,7 @@ def draw_tuned(
 ) -> Iterator[Path]:
     """Draw the figures that the studies can give.
 
-    Without a target there is no figure of steps to it, without a tuned rate only that one.
+    Without a target there is no figure of steps to it, without a tuned rate only that figure.
     """
     if tuned.rate:
         yield from save(draw_trials(tuned, width), folder, "tuned_trials")
@@ -49,7 +48,7 @@ def draw_tuned(
 @style.use_style()
 def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
     """Every trial's result against its peak learning rate, a colour per batch; best ones ringed."""
-    frame = _with_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
+    frame = _mark_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
     sheet = Sheet.new(width)
     (axes,) = sheet.panels
     batches = sorted(frame["global_batch"].dropna().unique())
@@ -64,7 +63,8 @@ def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
                   markerfacecolor="none", **ink)  # fmt: skip
         lost = here.loc[here["outcome"] == "diverged", "peak_lr"]
         if len(lost):
-            _cross_at_foot(axes, lost, mark.color)
+            axes.plot(lost, [0.02] * len(lost), "x", color=mark.color, clip_on=False,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xscale("log")
     if "loss" in tuned.label:
         axes.set_yscale("log")
@@ -78,12 +78,7 @@ def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
     return sheet.finish(frame, "Trials of every study", [note], BATCH)
 
 
-def _cross_at_foot(axes: Axes, x: pd.Series, color: str) -> None:
-    place = axes.get_xaxis_transform()
-    axes.plot(x, [0.02] * len(x), "x", color=color, transform=place, clip_on=False)
-
-
-def _with_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
+def _mark_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
     """Columns of every trial, and whether it is the best of its study."""
     best = best_trials(tuned).set_index(["study", "trial"]).index
     is_best = tuned.trials.set_index(["study", "trial"]).index.isin(best)
@@ -148,7 +143,7 @@ def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
     """
     other = next(key for key in tuned.numbers() if key != tuned.rate)
     columns = ["study", "global_batch", "trial", "outcome", "peak_lr", other, "loss"]
-    frame = _with_best(tuned, columns)
+    frame = _mark_best(tuned, columns)
     frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
     batches = sorted(frame["global_batch"].dropna().unique())
     sheet = Sheet.new(width, count=len(batches), across=3)

@@ -43,24 +43,19 @@ class Half:
 
 @dataclass(slots=True)
 class Resampler:
-    """Bootstrap draws, as counts of how often each replicate is drawn.
-
-    Attributes:
-        rng: source of the draws.
-        draws: how many.
-    """
+    """Bootstrap draws, as counts of how often each replicate is drawn."""
 
     rng: np.random.Generator
     draws: int
     _seeds: dict[int, Array] = field(default_factory=dict)
 
-    def of_seeds(self, count: int) -> Array:
+    def seed_counts(self, count: int) -> Array:
         """Shape (draws, count); the same at every batch, as a seed's luck is in all its runs."""
         if count not in self._seeds:
-            self._seeds[count] = self.of_trials(count)
+            self._seeds[count] = self.trial_counts(count)
         return self._seeds[count]
 
-    def of_trials(self, count: int) -> Array:
+    def trial_counts(self, count: int) -> Array:
         """Shape (draws, count)."""
         equal = np.full(count, 1 / count)
         return self.rng.multinomial(count, equal, size=self.draws).astype(float)
@@ -79,16 +74,17 @@ def nearest_halves(trials: pd.DataFrame, numbers: dict[str, Number]) -> list[Hal
     """
     fewest = fewest_trials(numbers)
     whole: list[Half] = []
-    for _, one in trials.groupby(["seed", "study"], sort=True, dropna=False):
-        if len(one) >= fewest:
-            scaled = [scaled_by(one[key].to_numpy(dtype=float), d) for key, d in numbers.items()]
-            whole.append(Half(np.stack(scaled, axis=1), one["loss"].to_numpy(dtype=float)))
+    for _, study in trials.groupby(["seed", "study"], sort=True, dropna=False):
+        if len(study) >= fewest:
+            values = {key: study[key].to_numpy(dtype=float) for key in numbers}
+            scaled = [np.log(v) if numbers[key].log else v for key, v in values.items()]
+            whole.append(Half(np.stack(scaled, axis=1), study["loss"].to_numpy(dtype=float)))
     if not whole:
         return []
-    middle, spread = _frame(whole)
+    middle, spread = _center(whole)
     lowest = [_lowest(half, half.loss, fewest) for half in whole]
-    left, right = _summed(lowest, middle, spread)
-    slopes, curvatures = np.split(_solved(left[None], right[None])[0], 2)
+    left, right = _sum_moments(lowest, middle, spread)
+    slopes, curvatures = np.split(np.linalg.pinv(left, rcond=1e-12, hermitian=True) @ right, 2)
     if not (curvatures > 0).any():
         return lowest
     found: list[Half] = []
@@ -105,25 +101,25 @@ def _lowest(half: Half, by: Array, fewest: int) -> Half:
 
 
 def vertices(halves: list[Half], key: int, resampler: Resampler) -> tuple[float, Array]:
-    """Where the fitted loss is lowest in one key, and where in bootstrap draws of it.
+    """Where the fitted loss is lowest in a key, and where in bootstrap draws of it.
 
-    `key` is the index of one of the tuned numbers.
+    `key` is the index of a tuned number.
 
     Returns:
         The vertex and those of the draws, on the scale of the places; infinite towards the lower
         side where the parabola opens downwards.
     """
-    middle, spread = _frame(halves)
+    middle, spread = _center(halves)
     count, keys = len(halves), len(middle)
-    left_sum, right_sum = _summed(halves, middle, spread)
+    left_sum, right_sum = _sum_moments(halves, middle, spread)
     value = float(_vertex(left_sum[None], right_sum[None], key)[0])
     if count >= FEWEST_SEEDS:
-        weights = resampler.of_seeds(count)
+        weights = resampler.seed_counts(count)
         left, right = zip(*(_moments(half, middle, spread) for half in halves), strict=True)
         drawn = np.tensordot(weights, np.stack(left), 1), weights @ np.stack(right)
         size, freedom = count, count - 1
     else:
-        parts = [_drawn_moments(half, middle, spread, resampler) for half in halves]
+        parts = [_resample_moments(half, middle, spread, resampler) for half in halves]
         drawn = sum(part[0] for part in parts), sum(part[1] for part in parts)
         size = sum(len(half.loss) for half in halves)
         freedom = max(1, size - 2 * keys - count)
@@ -151,7 +147,7 @@ def misfit(batches: Sequence[list[Half]]) -> str:
 
 def _scatter(halves: list[Half], powers: int) -> tuple[float, int, int]:
     """Sum of squares about a polynomial, its number of terms, and of trials minus studies."""
-    middle, spread = _frame(halves)
+    middle, spread = _center(halves)
     terms: list[Array] = []
     for half in halves:
         u = (half.places - middle) / spread
@@ -163,36 +159,28 @@ def _scatter(halves: list[Half], powers: int) -> tuple[float, int, int]:
     return float(((loss - design @ fit) ** 2).sum()), int(rank), len(loss) - len(halves)
 
 
-def scaled_by(values: Array, distribution: Number) -> Array:
-    """Numbers on the scale that they were tuned on."""
-    return np.log(values) if distribution.log else values
-
-
-def _frame(halves: list[Half]) -> tuple[Array, Array]:
+def _center(halves: list[Half]) -> tuple[Array, Array]:
     """Middle and spread of the places, in which the fit is well conditioned."""
     places = np.concatenate([half.places for half in halves])
     spread = places.std(axis=0)
     return places.mean(axis=0), np.where(spread > 0, spread, 1.0)
 
 
-def _terms(half: Half, middle: Array, spread: Array) -> Array:
-    u = (half.places - middle) / spread
-    return np.concatenate([u, u**2], axis=1)
-
-
 def _moments(half: Half, middle: Array, spread: Array) -> tuple[Array, Array]:
     """Cross products of a study's terms about their means, so that its own level drops out."""
-    terms = _terms(half, middle, spread)
-    terms = terms - terms.mean(axis=0)
+    u = (half.places - middle) / spread
+    terms = np.concatenate([u, u**2], axis=1)
+    terms -= terms.mean(axis=0)
     return terms.T @ terms, terms.T @ (half.loss - half.loss.mean())
 
 
-def _drawn_moments(
+def _resample_moments(
     half: Half, middle: Array, spread: Array, resampler: Resampler
 ) -> tuple[Array, Array]:
     """The same for trials drawn with replacement, shapes (draws, terms, terms), (draws, terms)."""
-    terms, loss = _terms(half, middle, spread), half.loss - half.loss.mean()
-    weights = resampler.of_trials(len(loss))
+    u = (half.places - middle) / spread
+    terms, loss = np.concatenate([u, u**2], axis=1), half.loss - half.loss.mean()
+    weights = resampler.trial_counts(len(loss))
     mean = weights @ terms / len(loss)
     products = terms[:, :, None] * terms[:, None, :]
     left: Array = (
@@ -202,19 +190,14 @@ def _drawn_moments(
     return left, right
 
 
-def _summed(halves: list[Half], middle: Array, spread: Array) -> tuple[Array, Array]:
+def _sum_moments(halves: list[Half], middle: Array, spread: Array) -> tuple[Array, Array]:
     left, right = zip(*(_moments(half, middle, spread) for half in halves), strict=True)
     return np.sum(left, axis=0), np.sum(right, axis=0)
 
 
-def _solved(left: Array, right: Array) -> Array:
-    """Least squares from moments, shape (draws, terms)."""
-    return (np.linalg.pinv(left, rcond=1e-12, hermitian=True) @ right[..., None])[..., 0]
-
-
 def _vertex(left: Array, right: Array, key: int) -> Array:
     """-inf or inf if the parabola opens downwards."""
-    terms = _solved(left, right)
+    terms = (np.linalg.pinv(left, rcond=1e-12, hermitian=True) @ right[..., None])[..., 0]
     slope, curvature = terms[:, key], terms[:, terms.shape[1] // 2 + key]
     with np.errstate(divide="ignore", invalid="ignore"):
         lowest = -slope / (2 * curvature)
@@ -264,9 +247,12 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         fitted.append(studies)
         factor = (trials["peak_lr"] / trials[source]).median() if key == "peak_lr" else 1.0
         best, drawn = vertices(studies, list(numbers).index(source), resampler)
-        value = _unscaled(np.array([best]), ends)[0]
-        fits.append((batch, *(factor * x for x in (value, ends.low, ends.high)), len(studies)))
-        draws_of.append(factor * _unscaled(drawn, ends))
+        with np.errstate(over="ignore"):
+            value, drawn = (np.exp(v) if ends.log else v for v in (np.array(best), drawn))
+        fits.append(
+            (batch, *(factor * x for x in (float(value), ends.low, ends.high)), len(studies))
+        )
+        draws_of.append(factor * drawn)
     batches, best, low, high, counts = np.array(fits, dtype=float).reshape(-1, 5).T
     is_single = (counts < FEWEST_SEEDS).any()
     notes = ["intervals over trials, not over seeds"] if is_single else []
@@ -319,19 +305,14 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
     return table
 
 
-def _unscaled(values: Array, distribution: Number) -> Array:
-    with np.errstate(over="ignore"):
-        return np.exp(values) if distribution.log else values
-
-
 def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataFrame:
-    """The cost of a rule's rate, scaled from the best of the smallest batch, over the tuned one.
+    """The cost of a rule's rate, scaled from the best of the smallest batch, over the tuned rate.
 
     The losses at both rates are interpolated within each study between the trials at the nearest
     rates, with other tuned settings as those trials had them.
 
     Returns:
-        One row per rule and batch: `rule` (`saturating` and `surge` bend where they fit the tuned
+        a row per rule and batch: `rule` (`saturating` and `surge` bend where they fit the tuned
         rates best), `global_batch`, `peak_lr` (the rule's), `tuned_peak_lr`, `regret` (mean over
         studies, in units of the objective; below 0 by interpolation alone; null where the rate
         lies beyond the trials), `low` and `high` (95 % Student interval over three or more
@@ -339,21 +320,23 @@ def regret(tuned: Tuned, rng: np.random.Generator, draws: int = 200) -> pd.DataF
         range, the rate of the best trial is used instead.
     """
     optima = tuned_optima(tuned, "peak_lr", rng, draws)
-    best, notes = _closed_rates(tuned, optima)
+    best, notes = _bounded_rates(tuned, optima)
     done = finished_trials(tuned)
     rows: list[tuple[object, ...]] = []
-    for rule, factors in _rules(optima):
+    for rule, factors in _rule_factors(optima):
         for i, batch in enumerate(optima.batches):
             rate = float(best[0] * factors[i])
             trials = done[done["global_batch"] == batch]
-            lost = np.array([_lost(one, rate, best[i]) for _, one in trials.groupby("study")])
+            lost = np.array(
+                [_excess_loss(study, rate, best[i]) for _, study in trials.groupby("study")]
+            )
             note = "this rate lies beyond the trials" if np.isnan(lost).any() else notes[i]
             rows.append((rule, int(batch), rate, float(best[i]), *_mean_interval(lost), note))
     columns = ["rule", "global_batch", "peak_lr", "tuned_peak_lr", "regret", "low", "high", "note"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
+def _bounded_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
     """The tuned rates; for a batch whose interval exceeds its range, the median of its best trials.
 
     A parabola through trials that differ by less than their noise has its vertex anywhere.
@@ -372,7 +355,7 @@ def _closed_rates(tuned: Tuned, optima: Optima) -> tuple[Array, list[str]]:
     return best, notes
 
 
-def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
+def _rule_factors(optima: Optima) -> Iterator[tuple[str, Array]]:
     """Each rule with its rates as multiples of the first."""
     ratios = optima.batches / optima.batches[0]
     yield from ((rule, ratios**exponent) for rule, exponent in FIXED.items())
@@ -383,8 +366,8 @@ def _rules(optima: Optima) -> Iterator[tuple[str, Array]]:
             yield rule, np.exp(shape - shape[0])
 
 
-def _lost(trials: pd.DataFrame, rate: float, best: float) -> float:
-    """A study's loss at a rate minus that at the best one; nan beyond its trials."""
+def _excess_loss(trials: pd.DataFrame, rate: float, best: float) -> float:
+    """A study's loss at a rate minus that at the best rate; nan beyond its trials."""
     curve = trials.groupby("peak_lr")["loss"].mean().sort_index()
     rates = np.log(curve.index.to_numpy(dtype=float))
     places = np.log([rate, best])

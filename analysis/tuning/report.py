@@ -33,21 +33,21 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
         if len(optima.batches):
             title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once"
             title = "; ".join(filter(None, [title, optima.note]))
-            yield _table(title, _within(optima, joint_table(optima, log=tuned.is_log(key))))
+            yield _table(title, _show_edges(optima, joint_table(optima, log=tuned.is_log(key))))
     compared = tuned.trials.reindex(columns=[*tuned.trials.columns.union([*ALIKE])])
     if found := confounds(compared[compared["run_id"].notna()], ["global_batch"]):
         yield f"Refused: batches differ in more than the setting in question: {'; '.join(found)}."
     elif tuned.rate:
-        yield from _rules(tuned, rng)
+        yield from _describe_rules(tuned, rng)
     shares = importance(tuned)
     if len(tuned.space) > 1 and len(shares):
         mean = shares.groupby("key", as_index=False)["importance"].agg(["mean", "min", "max"])
         yield _table("Importance over the studies (fANOVA)", mean)
     if target is not None and not found:
-        yield from _steps(tuned, curves, target, rng)
+        yield from _describe_steps(tuned, curves, target, rng)
 
 
-def _within(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
+def _show_edges(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
     """The table with values beyond the tuned range, -inf too, as the side on which they lie."""
 
     def shown(value: float, low: float, high: float) -> str:
@@ -60,7 +60,7 @@ def _within(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{n: list(map(shown, table[n], *ends)) for n in names})
 
 
-def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
+def _describe_rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
     optima = tuned_optima(tuned, "peak_lr", rng)
     if len(optima.batches) < FEWEST_BATCHES:
         return
@@ -75,7 +75,7 @@ def _rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
     yield _table("Regret of each rule's rate against the tuned one", regret(tuned, rng))
 
 
-def _steps(
+def _describe_steps(
     tuned: Tuned, curves: pd.DataFrame, target: float, rng: np.random.Generator
 ) -> Iterator[str]:
     reached = steps_to_target(tuned, curves, target)

@@ -40,7 +40,7 @@ class Tuned:
     """Studies that differ only in batch and seed.
 
     Attributes:
-        trials: one row per trial: `study`, `point` (compared overrides without seed), `trial`,
+        trials: a row per trial: `study`, `point` (compared overrides without seed), `trial`,
             `outcome`, `reason`, `value`, `loss` (lower is better; inf if it diverged), the tuned
             keys, and of its first run `run_id`, `global_batch`, `base_batch`, `peak_lr`,
             `base_lr`, `seed`.
@@ -64,7 +64,7 @@ class Tuned:
 
     @property
     def rate(self) -> str | None:
-        """The tuned key that is the learning rate, ours or the only one of a module's own."""
+        """The tuned key that is the learning rate: ours, or the only such key of a module."""
         own = [key for key in self.numbers() if key.rpartition(".")[2] in _OWN_RATES]
         return "base_lr" if "base_lr" in self.numbers() else own[0] if len(own) == 1 else None
 
@@ -99,7 +99,7 @@ class Tuned:
 
 
 def load_tuned(results: str | Path = "results", storage: str | None = None) -> list[Tuned]:
-    """The studies of a results folder, those of one space and objective together.
+    """The studies of a results folder, those of the same space and objective together.
 
     Args:
         results: the folder that the studies wrote.
@@ -128,14 +128,14 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
         if len(study.directions) == 1 and settings:
             key = json.dumps([study.user_attrs[SPACE_KEY], settings["hydra.sweeper.objectives"]])
             sets.setdefault(key, {})[name] = study
-    tuned = [_tuned(studies, runs) for studies in sets.values()]
-    return sorted(tuned, key=lambda one: -len(one.trials))
+    tuned = [_build_tuned(studies, runs) for studies in sets.values()]
+    return sorted(tuned, key=lambda found: -len(found.trials))
 
 
 _FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed", *ALIKE]
 
 
-def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
+def _build_tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
     rows = [row for name, study in studies.items() for row in _trial_rows(name, study)]
     frame = pd.DataFrame(rows)
     of_runs = runs.reindex(frame["run_id"]).reset_index(drop=True)
@@ -151,8 +151,8 @@ def _tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
 
 
 def _trial_rows(name: str, study: Study) -> list[dict[str, object]]:
-    overrides = [str(one) for one in study.user_attrs[POINT_KEY]]
-    point = " ".join(one for one in overrides if one.partition("=")[0] not in REPLICATES)
+    overrides = [str(override) for override in study.user_attrs[POINT_KEY]]
+    point = " ".join(text for text in overrides if text.partition("=")[0] not in REPLICATES)
     sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
     return [
         {
@@ -199,7 +199,7 @@ def importance(tuned: Tuned) -> pd.DataFrame:
     """How much of the spread of the objective each tuned setting explains (fANOVA).
 
     Returns:
-        One row per study and key: `study`, `key`, `importance` (shares that add up to 1). Studies
+        a row per study and key: `study`, `key`, `importance` (shares that add up to 1). Studies
         with too few finite trials are left out; below some fifty trials the shares are rough.
 
     Source:
@@ -225,7 +225,7 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
     The objective says whether the target is reached from below or from above.
 
     Returns:
-        One row per study: `study`, `global_batch`, `epochs_to_target`, `steps_to_target`,
+        a row per study: `study`, `global_batch`, `epochs_to_target`, `steps_to_target`,
         `examples_to_target` (null if no trial reached it), `trial`, `reached_target`, `advice`
         (which range of that trial's to widen), `outcome`.
 
@@ -239,9 +239,9 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
         first[clock].reindex(trials["run_id"]).to_numpy(dtype=float) for clock in ("epoch", "step")
     )
     rows: list[dict[str, object]] = []
-    for name, one in trials.groupby("study", sort=False):
-        reached = one["steps_to_target"].notna().any()
-        best = one.sort_values("steps_to_target", kind="stable").iloc[0]
+    for name, of_study in trials.groupby("study", sort=False):
+        reached = of_study["steps_to_target"].notna().any()
+        best = of_study.sort_values("steps_to_target", kind="stable").iloc[0]
         batch, steps = int(best["global_batch"]), best["steps_to_target"]
         rows.append(
             {

@@ -37,8 +37,7 @@ def estimated(runs: pd.DataFrame, curves: pd.DataFrame, question: str):
 
 
 @pytest.mark.parametrize(
-    ("law", "verdict"),
-    [(lambda t: 1 + np.log(t), "ultra-slow"), (lambda t: t**0.5, "power law")],
+    ("law", "verdict"), [(lambda t: 1 + np.log(t), "ultra-slow"), (lambda t: t**0.5, "power law")]
 )
 def test_the_law_of_the_distance_is_told_at_each_batch(law, verdict):
     runs = study()

@@ -25,12 +25,7 @@ EVIL = '</script><script>document.title="owned"</script><img src=x onerror=docum
 
 def some_runs():
     return simulated_runs(
-        [256, 1024, 4096],
-        [0, 5],
-        2,
-        accuracy=lambda b, w: 0.8 - b / 100_000 + w / 100,
-        noise=0.01,
-        rng=np.random.default_rng(0),
+        [256, 1024, 4096], [0, 5], 2, accuracy=lambda b, w: 0.8 - b / 100000 + w / 100, noise=0.01
     )
 
 

@@ -22,10 +22,13 @@ def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
     return mean + sd * shape / shape.std(ddof=1)
 
 
+def fit_critical(rows):
+    columns = ["global_batch", "examples_to_target", "reached_target"]
+    return critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+
+
 def test_accuracy_that_holds_breaks_beyond_the_largest_batch():
-    runs = simulated_runs(
-        [256, 512], [5], 3, accuracy=lambda *_: 0.7, noise=1e-4, rng=np.random.default_rng(0)
-    )
+    runs = simulated_runs([256, 512], [5], 3, accuracy=lambda *_: 0.7, noise=0.0001)
 
     found = breaking_batch(runs, np.random.default_rng(0))
 
@@ -35,10 +38,7 @@ def test_accuracy_that_holds_breaks_beyond_the_largest_batch():
 
 def test_a_batch_at_which_every_run_diverged_is_one_that_breaks():
     """It may break anywhere between the last that holds and that one, not beyond."""
-    runs = simulated_runs(
-        [256, 512, 1024, 2048], [5], 3, accuracy=lambda *_: 0.7, noise=1e-4,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
+    runs = simulated_runs([256, 512, 1024, 2048], [5], 3, accuracy=lambda *_: 0.7, noise=0.0001)
     runs.loc[runs["global_batch"] > 512, "outcome"] = "diverged"
 
     found = breaking_batch(runs, np.random.default_rng(0))
@@ -50,9 +50,8 @@ def test_a_batch_at_which_every_run_diverged_is_one_that_breaks():
 def test_a_sudden_fall_between_two_batches_may_be_anywhere_between_them():
     """Ten points lost between 256 and 2,048 do not say that it begins at 256."""
     runs = simulated_runs(
-        [256, 2048], [5], 3, accuracy=lambda b, _: 0.7 if b == 256 else 0.6, noise=1e-4,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
+        [256, 2048], [5], 3, accuracy=lambda b, _: 0.7 if b == 256 else 0.6, noise=0.0001
+    )
 
     found = breaking_batch(runs, np.random.default_rng(0))
 
@@ -62,9 +61,11 @@ def test_a_sudden_fall_between_two_batches_may_be_anywhere_between_them():
 
 def test_seeds_that_all_measured_the_same_give_no_interval_rather_than_one_without_width():
     runs = simulated_runs(
-        [256, 512, 1024], [0, 2, 5], 3, noise=0.0, rng=np.random.default_rng(0),
+        [256, 512, 1024],
+        [0, 2, 5],
+        3,
         accuracy=lambda b, w: 0.97 - 0.01 * (b > 512) - 0.01 * (np.log(w + 1) - 1) ** 2,
-    )  # fmt: skip
+    )
     rng, constant = np.random.default_rng(0), "every seed measured the same: no interval"
 
     found = exponent(best_warmups(runs, rng)), breaking_batch(runs[runs["warmup_epochs"] == 2], rng)
@@ -75,10 +76,7 @@ def test_seeds_that_all_measured_the_same_give_no_interval_rather_than_one_witho
 
 
 def test_the_survivors_of_a_batch_at_which_most_runs_diverged_do_not_say_that_it_holds():
-    runs = simulated_runs(
-        [256, 512, 1024], [5], 5, accuracy=lambda *_: 0.7, noise=1e-4,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
+    runs = simulated_runs([256, 512, 1024], [5], 5, accuracy=lambda *_: 0.7, noise=0.0001)
     runs.loc[(runs["global_batch"] == 1024) & (runs["seed"] > 1), "outcome"] = "diverged"
 
     found = breaking_batch(runs, np.random.default_rng(0))
@@ -92,8 +90,6 @@ def test_a_parabola_without_noise_gives_its_vertex():
         [0, 5, 10, 20],
         2,
         accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
-        noise=0.0,
-        rng=np.random.default_rng(0),
     )
 
     optima = best_warmups(runs, np.random.default_rng(0))
@@ -105,10 +101,7 @@ def test_a_parabola_without_noise_gives_its_vertex():
 
 def test_equal_settings_have_no_best_one():
     """The sign of the slope of equal means is chance: it is no end of the grid."""
-    runs = simulated_runs(
-        [256, 1024], [0, 5, 10, 20], 3, accuracy=lambda *_: 1.0, noise=0.0,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
+    runs = simulated_runs([256, 1024], [0, 5, 10, 20], 3, accuracy=lambda *_: 1.0)
 
     optima = best_warmups(runs, np.random.default_rng(0))
 
@@ -122,12 +115,7 @@ def test_equal_settings_have_no_best_one():
 
 def test_an_optimum_beyond_the_grid_is_called_unbounded():
     runs = simulated_runs(
-        [256, 1024],
-        [0, 5, 10, 20],
-        3,
-        accuracy=lambda b, w: 0.5 + 0.1 * np.log(w + 1),
-        noise=1e-3,
-        rng=np.random.default_rng(0),
+        [256, 1024], [0, 5, 10, 20], 3, accuracy=lambda b, w: 0.5 + 0.1 * np.log(w + 1), noise=0.001
     )
 
     table = best_warmups(runs, np.random.default_rng(0)).table()
@@ -138,12 +126,7 @@ def test_an_optimum_beyond_the_grid_is_called_unbounded():
 
 def test_one_seed_gives_an_estimate_without_an_interval():
     runs = simulated_runs(
-        [256, 1024],
-        [0, 5, 10],
-        1,
-        accuracy=lambda b, w: 0.5 - (np.log(w + 1) - 1.5) ** 2 / 10,
-        noise=0.0,
-        rng=np.random.default_rng(0),
+        [256, 1024], [0, 5, 10], 1, accuracy=lambda b, w: 0.5 - (np.log(w + 1) - 1.5) ** 2 / 10
     )
 
     found = exponent(best_warmups(runs, np.random.default_rng(0)))
@@ -211,14 +194,7 @@ def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
 
 
 def test_the_target_is_placed_inside_the_epoch_and_the_rest_is_censored():
-    runs = simulated_runs(
-        [256, 512],
-        [5],
-        1,
-        accuracy=lambda b, w: 0.8 if b == 256 else 0.4,
-        noise=0.0,
-        rng=np.random.default_rng(0),
-    )
+    runs = simulated_runs([256, 512], [5], 1, accuracy=lambda b, w: 0.8 if b == 256 else 0.4)
     curves = simulated_curves(runs, 10)
 
     reached = to_target(runs, curves, target=0.5)
@@ -231,9 +207,7 @@ def test_the_target_is_placed_inside_the_epoch_and_the_rest_is_censored():
 
 
 def test_frames_put_together_and_converted_by_pandas_measure_the_same():
-    runs = simulated_runs(
-        [256, 512], [5], 2, accuracy=lambda b, w: 0.8, noise=0.01, rng=np.random.default_rng(0)
-    )
+    runs = simulated_runs([256, 512], [5], 2, accuracy=lambda b, w: 0.8, noise=0.01)
     curves = simulated_curves(runs, 10)
     halves = [
         curves[curves["run_id"].isin(part)] for part in np.split(runs["run_id"].to_numpy(), 2)
@@ -347,8 +321,7 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
         [0, 5, 10, 20],
         3,
         accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
-        noise=1e-3,
-        rng=np.random.default_rng(0),
+        noise=0.001,
     )
     runs.loc[[0, 1], "outcome"] = "diverged"
 
@@ -363,9 +336,8 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
 
 def test_examples_that_fall_with_the_batch_have_no_critical_batch():
     rows = [(b, 1e6 - 10 * b + e, True) for b in (100, 200, 400, 800) for e in (-9.0, 0.0, 9.0)]
-    columns = ["global_batch", "examples_to_target", "reached_target"]
 
-    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+    fit = fit_critical(rows)
 
     assert np.isnan(fit.critical_batch.value)
     assert fit.critical_batch.note == "examples to target do not grow with the batch"
@@ -377,9 +349,8 @@ def test_batches_that_miss_the_target_are_censored_and_named():
         for b in (100, 200, 400, 800, 1600)
         for e in (-9.0, 0.0, 9.0)
     ]
-    columns = ["global_batch", "examples_to_target", "reached_target"]
 
-    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+    fit = fit_critical(rows)
 
     assert fit.censored == (1600,)
     assert fit.critical_batch.value == pytest.approx(1e5)
@@ -407,9 +378,8 @@ def test_a_hyperbola_that_does_not_fit_has_a_wider_interval():
         for b, bend in zip(batches, bends, strict=True)
         for e in (-1, 0, 1)
     ]
-    columns = ["global_batch", "examples_to_target", "reached_target"]
 
-    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+    fit = fit_critical(rows)
 
     width = np.log(fit.critical_batch.high / fit.critical_batch.low)
     assert fit.lack_of_fit > 50
@@ -425,9 +395,8 @@ def test_where_the_hyperbola_does_not_fit_its_ratio_is_not_said_to_be_where_exam
         for i in range(7)
         for _ in range(3)
     ]
-    columns = ["global_batch", "examples_to_target", "reached_target"]
 
-    found = critical_batch(pd.DataFrame(rows, columns=columns), rng).critical_batch
+    found = fit_critical(rows).critical_batch
 
     assert found.low < 5000 < found.high < 10_000
     assert found.note.endswith("examples may double at another batch")
@@ -440,10 +409,7 @@ def test_a_parabola_that_the_data_reject_gives_no_exponent():
         u = np.log(warmup + 1) - np.log(5 * (batch / 7680) ** 0.5 + 1)
         return 0.9 - 0.01 * u**2 * (0.25 if u > 0 else 1)
 
-    runs = simulated_runs(
-        [3840, 15360, 61440], [0, 2, 5, 10, 20, 40], 5, accuracy=law, noise=0.001,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
+    runs = simulated_runs([3840, 15360, 61440], [0, 2, 5, 10, 20, 40], 5, accuracy=law, noise=0.001)
 
     optima = best_warmups(runs, np.random.default_rng(0))
 
@@ -455,9 +421,12 @@ def test_a_parabola_that_the_data_reject_gives_no_exponent():
 def test_what_a_seed_does_to_all_points_widens_no_interval():
     """Seeds that are 0.3 better or worse everywhere say nothing of the best warmup."""
     runs = simulated_runs(
-        [256, 1024], [0, 5, 10, 20], 5, noise=1e-3, rng=np.random.default_rng(0),
+        [256, 1024],
+        [0, 5, 10, 20],
+        5,
+        noise=0.001,
         accuracy=lambda b, w: 0.5 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
-    )  # fmt: skip
+    )
     shifted = runs.assign(val_accuracy=runs["val_accuracy"] + 0.1 * runs["seed"])
 
     found, same = (exponent(best_warmups(r, np.random.default_rng(0))) for r in (shifted, runs))
@@ -529,9 +498,8 @@ def test_examples_that_are_the_same_at_every_batch_have_no_critical_batch():
     """A slope of rounding is no slope, and rounding is no scatter of seeds."""
     examples = np.repeat([7680 * 0.98 * 3.1, 7680 * 0.98 * 3.1 * (1 + 2e-16)], 3)
     rows = [(b, e, True) for b, e in zip([10, 10, 20, 20, 40, 40], np.sort(examples), strict=True)]
-    columns = ["global_batch", "examples_to_target", "reached_target"]
 
-    fit = critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+    fit = fit_critical(rows)
 
     assert np.isnan([fit.critical_batch.value, fit.lack_of_fit]).all()
     assert fit.critical_batch.note.startswith("examples to target do not grow with the batch")
@@ -539,9 +507,8 @@ def test_examples_that_are_the_same_at_every_batch_have_no_critical_batch():
 
 def test_training_without_warmup_as_the_best_is_no_grid_to_extend():
     runs = simulated_runs(
-        [256], [0, 5, 10], 3, accuracy=lambda b, w: 0.5 + 0.3 * (w == 0), noise=0.001,
-        rng=np.random.default_rng(0),
-    )  # fmt: skip
+        [256], [0, 5, 10], 3, accuracy=lambda b, w: 0.5 + 0.3 * (w == 0), noise=0.001
+    )
 
     (note,) = best_warmups(runs, np.random.default_rng(0)).table()["note"]
 
@@ -549,9 +516,7 @@ def test_training_without_warmup_as_the_best_is_no_grid_to_extend():
 
 
 def test_a_run_whose_curve_is_lost_has_not_missed_the_target():
-    runs = simulated_runs(
-        [256], [5], 3, accuracy=lambda b, w: 0.8, noise=0.001, rng=np.random.default_rng(0)
-    )
+    runs = simulated_runs([256], [5], 3, accuracy=lambda b, w: 0.8, noise=0.001)
     runs.loc[2, "outcome"] = "diverged"
     curves = simulated_curves(runs, 9)
     lost, ended_early = runs["run_id"].iloc[[1, 2]]

@@ -182,9 +182,7 @@ def test_margins_of_a_metric_of_ones_own_are_shares_of_it(tmp_path):
 
 
 def test_a_run_that_finished_with_an_infinite_metric_has_diverged(tmp_path, capsys):
-    runs = simulated_runs(
-        [256, 512], [0], 3, accuracy=lambda *_: 0.7, noise=0.01, rng=np.random.default_rng(0)
-    )
+    runs = simulated_runs([256, 512], [0], 3, accuracy=lambda *_: 0.7, noise=0.01)
     runs = runs.assign(val_loss=runs["val_loss"].mask(runs.index == 1, np.inf))
     write_results(tmp_path / "results", runs, simulated_curves(runs, 2))
     words = ["table", f"{tmp_path}/results", "--metric", "val_loss", "--out", f"{tmp_path}/tables"]
