@@ -102,7 +102,7 @@ def points(
             num_finished=("finished", "sum"),
             num_diverged=("diverged", "sum"),
             num_other=("other", "sum"),
-            values=("value", lambda values: values.dropna().tolist()),
+            values=("value", _list_known),
         )
         .sort_values(list(by), ignore_index=True)
     )
@@ -117,6 +117,10 @@ def points(
         ends = [wilson_interval(*counts) for counts in zip(diverged, ended, strict=True)]
         frame.loc[lost, ["diverged_low", "diverged_high"]] = ends
     return frame
+
+
+def _list_known(values: pd.Series) -> list[float]:
+    return values.dropna().tolist()
 
 
 def split_by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:

@@ -139,7 +139,11 @@ def _set_ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> No
     axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
     axes.xaxis.set_minor_locator(NullLocator())
     words = dict(zip((float(place) for place in places), labels, strict=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words.get(float(value), "")))
+
+    def word(value: float, _: int | None) -> str:
+        return words.get(float(value), "")
+
+    axes.xaxis.set_major_formatter(FuncFormatter(word))
 
 
 def epoch_axis(axes: Axes) -> None:
@@ -151,7 +155,11 @@ def value_axis(axes: Axes, metric: Metric) -> None:
     """Ticks of a metric."""
     axes.grid(visible=True, axis="y")
     if metric.unit == "%":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(_format_percent))
+
+
+def _format_percent(value: float, _: int | None) -> str:
+    return f"{100 * value:.4g}"
 
 
 def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = ()) -> bool:

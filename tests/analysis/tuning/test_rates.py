@@ -47,9 +47,9 @@ def test_few_seeds_have_no_joint_interval(rng):
 def test_a_seed_is_drawn_at_all_batches_together(rng):
     resampler = Resampler(rng, 7)
 
-    assert resampler.of_seeds(4) is resampler.of_seeds(4)
-    assert (resampler.of_seeds(4).sum(axis=1) == 4).all()
-    assert resampler.of_seeds(4).shape == (7, 4)
+    assert resampler.seed_counts(4) is resampler.seed_counts(4)
+    assert (resampler.seed_counts(4).sum(axis=1) == 4).all()
+    assert resampler.seed_counts(4).shape == (7, 4)
 
 
 def test_trials_that_were_lucky_do_not_draw_the_optimum_towards_them():
