@@ -1,26 +1,9 @@
 """A rank's part in the batch plan of a run: what it trains on in each epoch, and at what rate."""
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.run_spec import RunSpec, with_growths
-
-
-class _Epoch(NamedTuple):
-    """What is looked up about an epoch at each micro-batch.
-
-    Attributes:
-        split: layout of its optimizer steps.
-        steps: of the epoch [steps].
-        steps_before: of the epochs before it [steps].
-        firsts: places in a step's order where this rank's micro-batches begin [examples].
-    """
-
-    split: BatchSplit
-    steps: int
-    steps_before: int
-    firsts: list[int]
 
 
 class RankPlan:
@@ -33,18 +16,18 @@ class RankPlan:
     def __init__(self, spec: RunSpec, *, rank: int) -> None:
         self._spec = spec
         self._resumed = (0, 0)
-        self._epoch = lru_cache(maxsize=2)(self._laid_out)
+        self._indices = lru_cache(maxsize=2)(micro_batch_indices)  # asked for each micro-batch
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
         self.has_own_module = spec.config.has_own_module
 
     def split(self, epoch: int) -> BatchSplit:
         """How an optimizer step of a 0-based epoch is laid out."""
-        return self._epoch(epoch).split
+        return self._spec.batch_plan.split_at(epoch)
 
     def steps(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch [steps]."""
-        return self._epoch(epoch).steps
+        return self._spec.steps_at(epoch)
 
     def spans(self, epoch: int) -> int:
         """BatchNorm spans of a 0-based epoch, over all ranks [count]."""
@@ -52,7 +35,7 @@ class RankPlan:
 
     def micro_batches(self, epoch: int) -> range:
         """Indices in a step's order of this rank's micro-batches, by `micro_batch_indices`."""
-        return micro_batch_indices(self.split(epoch), self.bn_span)[self.rank]
+        return self._indices(self.split(epoch), self.bn_span)[self.rank]
 
     def examples_before(self, epoch: int) -> int:
         """Examples trained on before a 0-based epoch, as far as growths are known [examples]."""
@@ -60,14 +43,15 @@ class RankPlan:
 
     def first_example(self, epoch: int, micro_step: int) -> int:
         """The place in the order of a 0-based epoch where a 0-based micro-step of it begins."""
-        laid_out = self._epoch(epoch)
-        step, in_step = divmod(micro_step, len(laid_out.firsts))
-        return step * laid_out.split.global_batch + laid_out.firsts[in_step]
+        split = self.split(epoch)
+        step, in_step = divmod(micro_step, split.accumulation_steps)
+        index = self.micro_batches(epoch)[in_step]
+        return step * split.global_batch + index * split.micro_batch
 
     def step(self, epoch: int, micro_step: int) -> int:
         """The run's optimizer step that a micro-step of an epoch belongs to, all 0-based."""
-        laid_out = self._epoch(epoch)
-        return laid_out.steps_before + micro_step // len(laid_out.firsts)
+        before = self._spec.batch_plan.steps_before(epoch)
+        return before + micro_step // self.split(epoch).accumulation_steps
 
     def lr(self, step: int) -> float:
         """Scheduled learning rate of a 0-based optimizer step of the run."""
@@ -81,7 +65,6 @@ class RankPlan:
     def grow(self, grown: tuple[int, ...]) -> None:
         """Multiply the batch at the start of exactly these 0-based epochs."""
         self._spec = with_growths(self._spec, grown)
-        self._epoch.cache_clear()
 
     def resume(self, epoch: int, step: int) -> None:
         """Resume in a 0-based epoch after some of its optimizer steps."""
@@ -96,16 +79,6 @@ class RankPlan:
         """Optimizer steps of a 0-based epoch that were taken before this process began [steps]."""
         resumed, step = self._resumed
         return step if epoch == resumed else 0
-
-    def _laid_out(self, epoch: int) -> _Epoch:
-        split = self._spec.batch_plan.split_at(epoch)
-        mine = micro_batch_indices(split, self.bn_span)[self.rank]
-        return _Epoch(
-            split=split,
-            steps=self._spec.steps_at(epoch),
-            steps_before=self._spec.batch_plan.steps_before(epoch),
-            firsts=[index * split.micro_batch for index in mine],
-        )
 
 
 def micro_batch_indices(split: BatchSplit, bn_span: int) -> list[range]:

@@ -39,7 +39,7 @@ from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data
 from lightning_modules.data.loaders import run_loaders
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.gradients.exchange import ddp_settings, gradient_exchange
+from lightning_modules.gradients.ddp_hooks import ddp_settings, gradient_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout

@@ -24,9 +24,6 @@ class BatchContract(AfterSteps):
 
     Each rank counts on its own; the counts are summed over ranks once per epoch.
 
-    Args:
-        plan: the run's batch plan, with the requested global batch.
-
     Attributes:
         realised_batch_min: smallest number of examples in a step, over all ranks.
         realised_batch_max: largest number of examples in a step, over all ranks.

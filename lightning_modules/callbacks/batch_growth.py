@@ -12,11 +12,7 @@ from sweeper.spec.schedules import GrowingBatch
 
 
 class BatchSize(Callback):
-    """Has Lightning accumulate as many micro-batches as the plan says for the epoch.
-
-    Args:
-        plan: the run's batch plan.
-    """
+    """Has Lightning accumulate as many micro-batches as the plan says for the epoch."""
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
@@ -37,7 +33,6 @@ class MeasuredGrowth(Callback):
     All ranks measure the same noise, so they decide alike.
 
     Args:
-        plan: the run's batch plan.
         noise: measures the noise scale; runs before this callback.
         growths_allowed: how often the batch may grow before it would be too large [count].
         warmup_epochs: during which the batch does not grow [epochs].

@@ -43,7 +43,6 @@ class StopRequest:
 
     Args:
         is_requested: whether the run is to stop; only rank 0 asks.
-        rank: this process among the ranks.
     """
 
     def __init__(self, is_requested: Callable[[], bool], *, rank: int) -> None:
@@ -52,11 +51,7 @@ class StopRequest:
         self._polled_at = time.perf_counter()
 
     def is_due(self, device: torch.device) -> bool:
-        """Whether to stop after this step; all ranks call it after each step.
-
-        Args:
-            device: what the ranks exchange tensors on.
-        """
+        """Whether to stop after this step; all ranks call it after each step."""
         self._steps_left -= 1
         return self._steps_left <= 0 and self.poll(device)
 
@@ -87,11 +82,7 @@ class RunCheckpoint(Checkpoint):
     At the end of an epoch, Lightning calls `Checkpoint` callbacks after all others and the module.
 
     Args:
-        path: of the checkpoint.
         attempt: name of the attempt, part of the name of the temporary file.
-        plan: the run's batch plan.
-        contract: counts the steps of the epoch.
-        stop: whether to stop.
         can_stop: whether all ranks have the same weights after the last step.
         on_epoch: called when an epoch is in the checkpoint, and when training starts.
     """

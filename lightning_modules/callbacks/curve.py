@@ -79,8 +79,6 @@ class Curve(Checkpoint):
     A `Checkpoint`, so that it runs after the module, which may log at the end of an epoch.
 
     Args:
-        plan: the run's batch plan.
-        clock: of the run.
         measured: callbacks that run before the curve; their columns go into the row.
 
     Attributes:
@@ -151,12 +149,7 @@ class Curve(Checkpoint):
 
 
 class CurveReport:
-    """Passes each row of a curve on to the listeners, once.
-
-    Args:
-        curve: of the run.
-        listeners: each called with the new rows.
-    """
+    """Passes each row of a curve on to the listeners, once."""
 
     def __init__(
         self, curve: Curve, listeners: Sequence[Callable[[list[dict[str, Any]]], None]]
@@ -177,7 +170,6 @@ class StepReport(Callback):
     It only reads the clock of this process, and waits neither for the device nor for other ranks.
 
     Args:
-        plan: the run's batch plan.
         contract: counts the steps of the epoch; runs before this callback.
         epochs: the most that the run may train [epochs].
         report: called with the run's progress.

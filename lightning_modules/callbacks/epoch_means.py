@@ -20,8 +20,6 @@ class EpochSums:
     """Sums over examples on this rank, kept on the device until they are read.
 
     Args:
-        names: what is summed.
-        device: where the sums are kept.
         state: what `state` returned, to continue from; None to start at zero.
     """
 

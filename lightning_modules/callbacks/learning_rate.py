@@ -15,11 +15,7 @@ from sweeper.spec.run_spec import RunSpec
 
 
 class LearningRate(Callback):
-    """Sets the scheduled rate before each step, as a function of the step only.
-
-    Args:
-        plan: the run's batch plan, with its learning rates.
-    """
+    """Sets the scheduled rate before each step, as a function of the step only."""
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
@@ -32,11 +28,7 @@ class LearningRate(Callback):
 
 
 class RateFactor(Callback):
-    """Multiplies the rates of the module's own optimizers, as a function of the step only.
-
-    Args:
-        plan: the run's batch plan; its learning rates are factors.
-    """
+    """Multiplies the rates of the module's own optimizers, as a function of the step only."""
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
@@ -75,7 +67,6 @@ class AdaScaleRate(Callback):
     """Sets AdaScale's rate from each step's own gradient, and ends the run with the schedule.
 
     Args:
-        adascale: the rate's state.
         noise: measures the gradient noise; runs before this callback.
         total_steps: steps of the base batch in the schedule [steps].
     """

@@ -150,7 +150,6 @@ class LoggedMetrics(Checkpoint):
     the number of examples, and `values` replaces each rank's values by those of all ranks.
 
     Args:
-        plan: the run's batch plan.
         metric: the name that the run is compared by.
         measured: callbacks whose columns are metrics too; they run before this callback.
 

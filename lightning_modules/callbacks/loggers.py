@@ -18,7 +18,6 @@ class Mirror:
 
     Args:
         spec: the run; its `logger` group names the logger.
-        folder: of the attempt.
         rank: this process among the ranks; only the first one mirrors.
     """
 

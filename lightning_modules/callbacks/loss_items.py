@@ -37,7 +37,6 @@ class LossItems(Callback):
 
     Args:
         given: how the items of a batch are counted: the argument of `item_count`.
-        plan: the run's batch plan.
 
     Attributes:
         share: of the micro-batch that is trained on.

@@ -20,7 +20,6 @@ class GradientNoise(Callback):
     It costs another all-reduce per step, of a number per parameter.
 
     Args:
-        plan: the run's batch plan.
         span: examples of each gradient that is compared: the micro-batch [examples].
 
     Attributes:

@@ -30,10 +30,6 @@ class MidEpochResume(Callback):
     frozen or unfrozen since the start, and what the module, or a callback of the user's without a
     state, set in `on_train_epoch_start`; so that hook is called again. Other callbacks save their
     own state of the unfinished epoch.
-
-    Args:
-        plan: the run's batch plan.
-        contract: counts the steps of the epoch.
     """
 
     def __init__(self, plan: RankPlan, contract: BatchContract) -> None:
@@ -125,9 +121,6 @@ class MetricStates(Callback):
     best value so far would be lost, and the mean of a resumed epoch would only cover its rest. On
     another number of ranks, only states that are the same on all ranks survive, such as a best
     value.
-
-    Args:
-        contract: counts the steps of the epoch.
     """
 
     def __init__(self, contract: BatchContract) -> None:

@@ -15,12 +15,7 @@ from lightning_modules.rank_plan import RankPlan
 
 
 class Position(Callback):
-    """Tells keyed dropout and ghost BatchNorm which examples a micro-batch has.
-
-    Args:
-        plan: the run's batch plan.
-        position: shared by the layers of the model.
-    """
+    """Tells keyed dropout and ghost BatchNorm which examples a micro-batch has."""
 
     def __init__(self, plan: RankPlan, position: StepPosition) -> None:
         self._plan, self._position = plan, position
@@ -50,9 +45,6 @@ class KeyedDraws(Callback):
 
     For a user's module, which may draw as it likes. For training steps the loader seeds them,
     before anything is done with a batch.
-
-    Args:
-        plan: the run's batch plan.
     """
 
     def __init__(self, plan: RankPlan) -> None:

@@ -13,12 +13,7 @@ from lightning_modules.rank_plan import RankPlan
 
 
 class RunningStatistics(AfterSteps):
-    """Merges the statistics of all ranks at the end of each epoch, before it is evaluated.
-
-    Args:
-        plan: the run's batch plan.
-        position: shared by the layers, and by their copies.
-    """
+    """Merges the statistics of all ranks at the end of each epoch, before it is evaluated."""
 
     def __init__(self, plan: RankPlan, position: StepPosition) -> None:
         self._plan, self._position = plan, position

@@ -85,7 +85,6 @@ class TrainingPasses:
     loader whose epoch was never set was made by a hook, and gives the first epoch.
 
     Args:
-        plan: the run's batch plan, with this rank's part in it.
         windows: looks ahead at the micro-batches of each step of a 0-based epoch.
     """
 
@@ -135,12 +134,6 @@ class MicroBatches(TrainingPasses):
     Step ``t`` takes the ``t``-th slice of ``global_batch`` of the epoch's order, in micro-batches
     that go to the ranks as the plan says. The last, incomplete global batch of an epoch
     is not trained on, so no short accumulation window exists (Lightning#19987).
-
-    Args:
-        data: the data set.
-        plan: as in `TrainingPasses`.
-        seed: the run's seed.
-        windows: as in `TrainingPasses`.
     """
 
     def __init__(

@@ -60,8 +60,6 @@ class CountedBatches(TrainingPasses):
 
     Args:
         loader: the user's; its data set, collate function and worker settings are kept.
-        plan: the run's batch plan.
-        windows: as in `TrainingPasses`.
 
     Raises:
         ValueError: if the loader gives batches that cannot be counted, or there are several ranks.

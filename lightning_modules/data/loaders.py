@@ -58,13 +58,7 @@ def run_loaders(
 def with_run_loaders(
     data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
 ) -> pl.LightningDataModule:
-    """Have a user's DataModule make the run's loaders; its other hooks stay.
-
-    Args:
-        data: the user's.
-        plan: the run's batch plan.
-        windows: as in `MicroBatches`.
-    """
+    """Have a user's DataModule make the run's loaders; its other hooks stay."""
     added = run_class(data)
 
     def prepare_data(own: Callable[[], None]) -> None:
@@ -76,6 +70,9 @@ def with_run_loaders(
         with _lock_runs(data, fcntl.LOCK_SH):
             own(*args, **kwargs)
 
+    def train_dataloader(own: Callable[[], Any]) -> Any:
+        return _build_train_loader(own(), plan, windows)
+
     def val_dataloader(own: Callable[[], Any]) -> Any:
         loaders = own()
         if isinstance(loaders, dict):
@@ -83,9 +80,6 @@ def with_run_loaders(
         if isinstance(loaders, list | tuple):
             return [_build_val_loader(loader, plan) for loader in loaders]
         return _build_val_loader(loaders, plan)
-
-    def train_dataloader(own: Callable[[], Any]) -> Any:
-        return _build_train_loader(own(), plan, windows)
 
     added.wrap("prepare_data", prepare_data)
     added.wrap("setup", setup)

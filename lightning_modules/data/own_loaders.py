@@ -45,7 +45,6 @@ class OwnExamples:
 
     Args:
         loader: the user's; its sampler gives the order, unless that is a plain random permutation.
-        seed: the run's seed.
 
     Attributes:
         num_train_examples: examples of an epoch: those of the data set, or of the sampler
@@ -82,12 +81,6 @@ class OwnExamples:
 
 class ValLoader:
     """A rank's part of a validation loader: each example once, equally many batches on all ranks.
-
-    Args:
-        loader: the user's.
-        seed: the run's seed.
-        rank: this process among the ranks.
-        world_size: ranks [count].
 
     Attributes:
         sizes: examples of each batch [examples].
@@ -271,10 +264,6 @@ class OwnOrder:
     The global generators, and those that the sampler has as attributes, are seeded by (seed,
     epoch), and `set_epoch` is called. A sampler may count its own passes, so the passes of earlier
     epochs are made too, except for torch's samplers, which do not count.
-
-    Args:
-        sampler: of examples or of batches.
-        seed: the run's seed.
     """
 
     def __init__(self, sampler: Any, seed: int) -> None:

@@ -21,7 +21,7 @@ from lightning_modules.memory.short_run import (
     with_short_run,
 )
 from lightning_modules.process.device import peak_of_process_gib
-from lightning_modules.run_class import run_class
+from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.config import RunConfig
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_memory import (
@@ -142,7 +142,7 @@ class _TracedFit:
             repeated = _RepeatedBatch(batch, num, self.memory.begin)
             if data:
                 for name in ("prepare_data", "setup"):  # the data are set up already
-                    run_class(data).wrap(name, _returning(None))
+                    run_class(data).wrap(name, do_nothing)
                 run_class(data).wrap("train_dataloader", _returning(repeated))
                 loaders = {"datamodule": data}
             else:
@@ -185,7 +185,11 @@ def _returning(value: Any) -> Callable[..., Any]:
 
 def _map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
     """A batch with a function applied to each of its tensors."""
-    return tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, batch)
+
+    def map_leaf(leaf: Any) -> Any:
+        return function(leaf) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(map_leaf, batch)
 
 
 class TensorMemory(TorchDispatchMode):

@@ -3,47 +3,43 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
 def relative_differences(checkpoints: Sequence[Path]) -> list[float]:
-    """Largest difference of each checkpoint's model from the first one's; 0 for the first.
+    """Largest difference of each checkpoint's model from the first model; 0 for the first.
 
     The maximum over the tensors of the model's state, running statistics included; relative to the
-    largest magnitude in the first checkpoint's tensor; infinite where only one of the two is NaN.
+    largest magnitude in the first checkpoint's tensor; infinite where only either is NaN.
     """
-    first, *others = (_state(path) for path in checkpoints)
+    first, *others = (_load_state(path) for path in checkpoints)
     return [0.0, *(_difference(first, other) for other in others)]
 
 
 def has_batchnorm(checkpoint: Path) -> bool:
     """Whether the model keeps running statistics."""
-    return any(name.endswith("running_var") for name in _state(checkpoint))
+    return any(name.endswith("running_var") for name in _load_state(checkpoint))
 
 
-def _state(path: Path) -> dict[str, Tensor]:
-    # A user's module may add any object to its checkpoints; this one was just made here.
+def _load_state(path: Path) -> dict[str, Any]:
+    # A user's module may add any object to its checkpoints; these were just made here.
     return torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
 
 
-def _difference(first: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+def _difference(first: dict[str, Any], other: dict[str, Any]) -> float:
     assert first.keys() == other.keys()
-    pairs = [(value, other[name]) for name, value in first.items() if _is_compared(value)]
-    return max((_apart(one, two) for one, two in pairs), default=0.0)
-
-
-def _is_compared(value: object) -> bool:
-    """Whether it is a tensor of real numbers; a state may also hold counts, or any object."""
-    return isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 0
-
-
-def _apart(first: Tensor, other: Tensor) -> float:
-    """Largest difference relative to the largest finite magnitude; infinite for a NaN in one."""
-    first, other = first.double(), other.double()
-    if torch.allclose(first, other, rtol=0, atol=0, equal_nan=True):
-        return 0.0
-    magnitude = float(first[first.isfinite()].abs().max()) if first.isfinite().any() else 0.0
-    largest = float((first - other).abs().max()) / max(magnitude, 1e-300)
-    return math.inf if math.isnan(largest) else largest
+    largest = 0.0
+    for name, value in first.items():
+        # a state may also hold counts, or any object
+        if not (isinstance(value, Tensor) and value.is_floating_point() and value.numel()):
+            continue
+        before, after = value.double(), other[name].double()
+        if not torch.allclose(before, after, rtol=0, atol=0, equal_nan=True):
+            finite = before[before.isfinite()].abs()
+            magnitude = float(finite.max()) if len(finite) else 0.0
+            difference = float((before - after).abs().max()) / max(magnitude, 1e-300)
+            largest = max(largest, math.inf if math.isnan(difference) else difference)
+    return largest

@@ -59,10 +59,6 @@ def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str
 
     A weight that a hook derives from parameters, such as `weight` from `weight_orig`, is left out:
     it is computed again each time.
-
-    Args:
-        module: the user's.
-        skipped: layers whose attributes are left out.
     """
     inside = [*module.modules(), *module.parameters(), *module.buffers()]
     plain = {*vars(pl.LightningModule())}  # those of Lightning's and torch's own

@@ -32,7 +32,7 @@ class OwnLogger(DummyLogger):
         self._folder.mkdir(parents=True, exist_ok=True)
         return str(self._folder)
 
-    log_dir = root_dir = save_dir
+    log_dir = root_dir = save_dir  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class _Nothing:

@@ -247,11 +247,7 @@ unite()  # before anything of the user's is imported
 
 
 class Items(Dataset[Any]):
-    """Inputs and label of each example of the first epoch.
-
-    Args:
-        data: any data set with our methods.
-    """
+    """Inputs and label of each example of the first epoch."""
 
     def __init__(self, data: Data) -> None:
         data.set_epoch(0, 0)

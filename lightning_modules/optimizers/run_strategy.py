@@ -57,7 +57,8 @@ class RunStrategy(DDPStrategy):
         super().__init__(gradient_as_bucket_view=True, **own | settings)
         self._exchanges, self.num_steps, self.num_bare_steps = exchanges, 0, 0
         self._exchanged: set[nn.Parameter] | None = None
-        self._rates: _Rates | None = None
+        self._stepped: list[dict[str, Any]] | None = None  # groups of the optimizer in its step
+        self._before: list[Any] = []  # their own rates, while these are multiplied
         self.factor: float | None = None
         self.own_lrs: list[float] = []
         self.used_lrs: list[float] = []
@@ -66,14 +67,10 @@ class RunStrategy(DDPStrategy):
         """Have the rates multiplied as the last thing before a step."""
         super().setup(trainer)
 
-        def multiply_rates() -> None:
-            if self._rates is not None:
-                self._rates.multiply()
-
         def count_bare_step(*_: Any) -> None:
-            self.num_bare_steps += self._rates is None
+            self.num_bare_steps += self._stepped is None
 
-        call_before_steps(self.precision_plugin, multiply_rates)
+        call_before_steps(self.precision_plugin, self._multiply_rates)
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(count_bare_step)
 
@@ -189,23 +186,39 @@ class RunStrategy(DDPStrategy):
             ValueError: if the optimizer evaluates a batch again of which it only has a part.
         """
         self.num_steps += 1
-        self._rates = _Rates(optimizer, self.factor)
-        rates, passes = self._rates, 0
+        self._stepped, passes = optimizer.param_groups, 0
+        self._lrs_of_step: tuple[list[float], list[float]] = ([], [])
 
         def run_closure() -> Any:
             nonlocal passes
             passes += 1
             if passes == 2:
                 self._check_whole()
-            rates.put_back()  # the closure runs at the own rates, however often it is called
+            self._restore_rates()  # the closure runs at the own rates, however often it is called
             return closure()
 
         try:
             return super().optimizer_step(optimizer, run_closure, model, **kwargs)
         finally:
-            self._rates = None
-            self.own_lrs, self.used_lrs = rates.own, rates.used
-            rates.put_back()
+            self._restore_rates()
+            self._stepped = None
+            self.own_lrs, self.used_lrs = self._lrs_of_step
+
+    def _multiply_rates(self) -> None:
+        """Multiply the rates that the groups have now by the factor."""
+        if self._stepped is None or self.factor is None:
+            return
+        self._before = [group["lr"] for group in self._stepped]
+        for group, lr in zip(self._stepped, self._before, strict=True):
+            group["lr"] = lr * self.factor
+        own = [float(lr) for lr in self._before]
+        self._lrs_of_step = own, [float(group["lr"]) for group in self._stepped]
+
+    def _restore_rates(self) -> None:
+        """Restore the groups' own rates, if they were multiplied."""
+        for group, lr in zip(self._stepped or (), self._before, strict=False):
+            group["lr"] = lr
+        self._before = []
 
     def _check_whole(self) -> None:
         assert self.lightning_module is not None, "it is trained"
@@ -217,32 +230,6 @@ class RunStrategy(DDPStrategy):
                 "Set micro_batch to the batch and devices=1."
             )
             raise ValueError(msg)
-
-
-class _Rates:
-    """The rates of an optimizer's groups, before and after a factor; None leaves them alone."""
-
-    def __init__(self, optimizer: Optimizer, factor: float | None) -> None:
-        self._groups, self._factor = optimizer.param_groups, factor
-        self._own: list[Any] = []
-        self.own: list[float] = []
-        self.used: list[float] = []
-
-    def multiply(self) -> None:
-        """Multiply the rates that the groups have now by the factor."""
-        if self._factor is None:
-            return
-        self._own = [group["lr"] for group in self._groups]
-        for group, lr in zip(self._groups, self._own, strict=True):
-            group["lr"] = lr * self._factor
-        self.own = [float(lr) for lr in self._own]
-        self.used = [float(group["lr"]) for group in self._groups]
-
-    def put_back(self) -> None:
-        """Restore the groups' own rates, if they were multiplied."""
-        for group, lr in zip(self._groups, self._own, strict=False):
-            group["lr"] = lr
-        self._own = []
 
 
 def ddp_of(trainer: Trainer) -> DistributedDataParallel:

@@ -3,7 +3,7 @@
 import pytest
 from torch.futures import Future
 
-from lightning_modules.gradients.exchange import GradientExchange, PowerSGD
+from lightning_modules.gradients.ddp_hooks import GradientExchange, PowerSGD
 
 
 def test_gradients_go_through_the_hook_once_a_step(fit, line, batches):

@@ -10,7 +10,7 @@ from ranks import ask_ranks, hierarchical_means, train_each
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
-from lightning_modules.gradients.exchange import PowerSGD, gradient_exchange
+from lightning_modules.gradients.ddp_hooks import PowerSGD, gradient_exchange
 from sweeper.spec.config import AllReduce
 
 
