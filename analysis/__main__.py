@@ -12,6 +12,6 @@ try:
 
     sys.exit(main(sys.argv[1:]))
 except KeyboardInterrupt:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more finds nothing left to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C finds nothing left to stop
     note("Stopped.")
     sys.exit(INTERRUPTED)

@@ -1,4 +1,4 @@
-"""The one place where a run changes a user's module or DataModule: its class, once.
+"""The only place where a run changes a user's module or DataModule: its class, once.
 
 The object becomes an instance of a subclass that is made for this run, and nothing else is set on
 it. The subclass calls what the run adds around the user's own methods. What is pickled is an object

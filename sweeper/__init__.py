@@ -11,7 +11,7 @@ CONFIG_FOLDER = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[1]
 
 
 def import_own(name: str) -> None:
-    """Import our package of this name, which stands beside this one, whatever else has its name.
+    """Import our package of this name, which stands beside `sweeper`, whatever else has its name.
 
     A project may have an `analysis.py` of its own: it is found first in the folder of the command,
     and in the processes that train, which do not call this.

@@ -99,7 +99,7 @@ def _hidden() -> str | None:
         if Path(__file__).parents[1] / name not in [Path(folder).resolve() for folder in found]:
             return (
                 f"The import {name} must find sweeper's own package; got "
-                f"{spec and spec.origin}, which Python finds first. Rename that one, or "
+                f"{spec and spec.origin}, which Python finds first. Rename it, or "
                 "start the command from another folder (PYTHONPATH counts too)."
             )
     return None

@@ -105,7 +105,7 @@ def test_a_package_of_the_users_that_hides_the_one_that_trains_is_refused(tmp_pa
 
     assert said.returncode == 2
     assert f"The import {name} must find sweeper's own package; got {own}" in said.stderr
-    assert "Rename that one" in said.stderr
+    assert "Rename it" in said.stderr
 
 
 PROJECT = """

@@ -18,7 +18,7 @@ class Mirror:
 
     Args:
         spec: the run; its `logger` group names the logger.
-        rank: this process among the ranks; only the first one mirrors.
+        rank: this process among the ranks; only the first mirrors.
     """
 
     def __init__(self, spec: RunSpec, folder: Path, *, rank: int) -> None:

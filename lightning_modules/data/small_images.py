@@ -229,7 +229,7 @@ def _open_dataset(name: str, root: Path, *, is_train: bool, download: bool) -> A
             warnings.simplefilter("ignore")
             if not download:
                 return getattr(datasets, name)(root, train=is_train)
-            with FileLock(root / f".{name}.lock"):  # runs start together; one of them fetches
+            with FileLock(root / f".{name}.lock"):  # runs start together; the first fetches
                 return getattr(datasets, name)(root, train=is_train, download=True)
     except (OSError, RuntimeError, EOFError) as error:
         asked = f"data.download={str(download).lower()}"

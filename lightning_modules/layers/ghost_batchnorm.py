@@ -177,7 +177,7 @@ class GhostBatchNorm(RunLayer):
     def _check_examples(self, x: Tensor) -> None:
         state, position = self.state, self.state.position
         if state.span * x.shape[2:].numel() == 1:
-            self._refuse("together with others; got one value per channel")
+            self._refuse("together with others; got a single value per channel")
         if len(x) != position.examples:
             self._refuse(
                 f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"
@@ -190,7 +190,7 @@ class GhostBatchNorm(RunLayer):
     def _check_pass(self, last: int) -> None:
         """Refuse a layer that was left out since its first pass of the epoch."""
         if self.state.counted and self.state.counted_pass not in {None, last}:
-            self._refuse("in every training pass of an epoch; it was left out of one")
+            self._refuse("in every training pass of an epoch; a pass left it out")
 
     def _refuse(self, how: str) -> NoReturn:
         msg = (
@@ -262,7 +262,7 @@ def _check_plain(layer: nn.Module) -> None:
     elif not is_torchs and not _has_activation(type(layer)):
         wrong = "torch's own (or timm's with an activation)"
     elif layer.momentum is None or layer.running_mean is None:
-        wrong = "one with a momentum and running statistics"
+        wrong = "a layer with a momentum and running statistics"
     else:
         return
     msg = (

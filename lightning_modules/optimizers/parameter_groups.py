@@ -8,7 +8,7 @@ from torch import nn
 def parameter_groups(model: nn.Module, *, exempt_norm_and_bias: bool) -> list[dict[str, Any]]:
     """A model's parameters in groups for an optimizer, each with `adapt`.
 
-    The exempt ones, biases and parameters of at most one dimension (the scales of norms), are a
+    The exempt parameters, biases and those of at most 1 dimension (the scales of norms), are a
     group of their own with `weight_decay` 0 and without a trust ratio.
 
     Source:

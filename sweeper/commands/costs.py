@@ -91,7 +91,7 @@ def bill(runs: Sequence[tuple[RunSpec, Seconds | None]], machine: Machine) -> Bi
 
 
 def describe_hours(device_hours: float, price: float | None) -> str:
-    """Device-hours, and their cost if the price of one is known."""
+    """Device-hours, and their cost if their price is known."""
     cost = f", cost {device_hours * price:.2f}" if price else ""
     return f"{device_hours:.3g} device-hours{cost}"
 

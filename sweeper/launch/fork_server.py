@@ -39,7 +39,7 @@ class GroupLeader(ForkServerProcess):
         super().run()
 
     def kill(self) -> None:
-        """Kill all processes of the group that are left, even if this one has ended."""
+        """Kill all processes of the group that are left, even if their leader has ended."""
         assert self.pid is not None, "it was started"
         with contextlib.suppress(ProcessLookupError):  # no group yet, or no longer
             os.killpg(self.pid, signal.SIGKILL)

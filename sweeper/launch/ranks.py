@@ -1,4 +1,4 @@
-"""The processes that train a run, one per rank: started, monitored, stopped."""
+"""The processes that train a run, a process per rank: started, monitored, stopped."""
 
 import contextlib
 import fcntl
@@ -38,7 +38,7 @@ WhyStopped = Callable[[], str]
 
 
 class RankProcess(Protocol):
-    """The process of one or several ranks, here or elsewhere; multiprocessing's qualify."""
+    """The process of a rank or of several, here or elsewhere; multiprocessing's qualify."""
 
     @property
     def exitcode(self) -> int | None:
@@ -89,7 +89,7 @@ class Ranks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalRanks:
-    """All ranks on this machine, one process each."""
+    """All ranks on this machine, a process each."""
 
     target: "Callable[[WorkerArgs], None]" = field(default_factory=lambda: train_rank)
 
@@ -103,7 +103,7 @@ class LocalRanks:
             raise ValueError(msg)
 
     def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
-        """Start one process per rank."""
+        """Start a process per rank."""
         spec = attempt.spec
         first = WorkerArgs(
             folder=str(attempt.folder),
@@ -126,7 +126,7 @@ class LocalRanks:
 
 
 def wait_for_exit(processes: Sequence[RankProcess]) -> None:
-    """Wait until one of these processes ends, but only for a moment."""
+    """Wait until any of these processes ends, but only for a moment."""
     alive = [process for process in processes if process.exitcode is None]
     sentinels = [process.sentinel for process in alive if process.sentinel is not None]
     if sentinels:
@@ -155,7 +155,7 @@ class GracefulStop:
     """Runs that were asked to checkpoint after the current step and exit.
 
     Each is waited for at most 10 s, and no longer than the work that would be lost took; not at all
-    if it was asked before, or if one of its ranks failed.
+    if it was asked before, or if a rank failed.
     """
 
     def __init__(self, running: Sequence[Running]) -> None:

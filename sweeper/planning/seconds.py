@@ -38,7 +38,7 @@ class Seconds:
     Attributes:
         start: until training begins.
         steps: the optimizer steps, including the gradient exchange.
-        between: evaluations, checkpoints and all else between epochs and after the last one.
+        between: evaluations, checkpoints and all else between epochs and after the last epoch.
         exchange: part of the steps: the exchange that the backward pass does not hide; 0 if it is
             not known.
         evaluations: part of `between`; 0 if not known.
@@ -212,7 +212,7 @@ def _finished_timings(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
             if kind is not None:
                 rows[kind, row["device_kind"]].append(row)
         except (ValueError, TypeError, KeyError, AttributeError):
-            continue  # not one of our rows
+            continue  # not our row
     few = [row["run_id"] for alike in rows.values() for row in alike[:_CURVES_READ]]
     elapsed_s = ledger.elapsed(few) if few else {}
     return {

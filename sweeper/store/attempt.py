@@ -280,7 +280,7 @@ def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
 def recover_attempt(ledger: Ledger, run_id: str, number: int) -> End | None:
     """Give an abandoned attempt its row: the end that its worker recorded, or preempted.
 
-    None if it has no valid config, as when its holder died before writing one.
+    None if it has no valid config, as when its holder died before writing it.
     """
     attempt = Attempt.load(ledger, run_id, number)
     if attempt is None:

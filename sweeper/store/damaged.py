@@ -37,7 +37,7 @@ def set_aside_damaged(ledger: Ledger) -> list[str]:
     """Move damaged files, with the other files of their runs, out of the tables; a sentence each.
 
     Raises:
-        ValueError: if one of them is a merged file; then nothing is moved.
+        ValueError: if any of them is a merged file; then nothing is moved.
     """
     found = find_damaged(ledger.results)
     for path in found:

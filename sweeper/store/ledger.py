@@ -185,7 +185,7 @@ class Ledger:
         return sorted((run_id, int(number)) for run_id, _, number in marks if number.isdigit())
 
     def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> RowFile:
-        """Make an attempt the current one of its run, or archive it if a later one exists.
+        """Make an attempt the current one of its run, or archive it if a later attempt exists.
 
         The row appears last and atomically, so a run has a complete row or none. Row and curve have
         the columns of the runs and the curves table.

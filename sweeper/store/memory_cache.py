@@ -56,7 +56,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindMemory:
-    """What is stored of the memory of one kind of run.
+    """What is stored of the memory of a kind of run.
 
     Attributes:
         trace: of a few steps; None if there was none.
@@ -124,7 +124,7 @@ def traced_kinds(results: Path) -> Iterator[KindMemory]:
 
 
 class MemoryCache:
-    """What a results folder has on the memory of runs on one kind of device."""
+    """What a results folder has on the memory of runs on a kind of device."""
 
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device

@@ -1,6 +1,6 @@
 """The seal of a checkpoint: a checksum of its zip directory; its parts have their own checksums.
 
-Zip readers check few of the directory's bits, and torch checks no checksums: with one bit flipped
+Zip readers check few of the directory's bits, and torch checks no checksums: with a bit flipped
 there, torch may load another part's numbers.
 """
 

@@ -37,7 +37,7 @@ class StepProgress(BaseModel):
 
     @property
     def epochs_done(self) -> float:
-        """Epochs trained, including the finished fraction of the current one [epochs]."""
+        """Epochs trained, including the finished fraction of the current epoch [epochs]."""
         return max(0, self.epoch - 1) + min(1.0, self.step / max(1, self.steps))
 
 

@@ -1,4 +1,4 @@
-"""The one room that reaches into private parts of other libraries, or patches them.
+"""The only room that reaches into private parts of other libraries, or patches them.
 
 Each function says what for, where the library has it, and since when it is known to be there. The
 list is complete: tests/test_private_reaches.py finds reaches elsewhere. An upgrade of a library is

@@ -51,7 +51,7 @@ def set_global_step(trainer: pl.Trainer, steps: int) -> None:
 def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
     """Have a resumed fit begin after these micro-batches of its epoch.
 
-    Lightning counts the last one when it resumes, so one fewer is completed.
+    Lightning counts the last when it resumes, so one micro-batch fewer is completed.
     """
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
     progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
@@ -116,4 +116,4 @@ def metrics_that_reset(trainer: pl.Trainer, *, in_epoch: bool) -> set[int]:
     """
     loop = trainer.fit_loop.epoch_loop
     loops: list[Any] = [loop.val_loop, *[loop] * (not in_epoch)]
-    return {id(result.value) for one in loops for result in one._results.values()}
+    return {id(result.value) for loop in loops for result in loop._results.values()}

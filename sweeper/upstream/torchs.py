@@ -21,7 +21,7 @@ from torchmetrics import Metric
 
 __all__ = ["TorchDispatchMode", "tree_leaves", "tree_map"]
 
-# A kernel for all tensors of a list instead of one for each; torch's own optimizers use them.
+# A kernel for all tensors of a list, not a kernel for each; torch's own optimizers use them.
 foreach_add_ = torch._foreach_add_
 foreach_addcmul_ = torch._foreach_addcmul_
 foreach_clamp_max_ = torch._foreach_clamp_max_

@@ -101,7 +101,7 @@ def find_device(*, runs: int) -> Device:
 
 
 def query_gpus(query: str) -> list[str]:
-    """The lines that the driver's own tool prints, one per GPU; empty without that tool."""
+    """The lines that the driver's own tool prints, a line per GPU; empty without that tool."""
     try:
         listed = subprocess.run(
             ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],

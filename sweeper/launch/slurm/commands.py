@@ -49,7 +49,7 @@ def run_program(
     environment: Mapping[str, str] | None = None,
     succeeds: bool = True,
 ) -> str | None:
-    """The output of one of SLURM's programs, or None if it is not available.
+    """The output of a program of SLURM's, or None if it is not available.
 
     An environment of None means this process's own. With `succeeds`, output counts only if the
     program exits with 0.

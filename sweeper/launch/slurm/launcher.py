@@ -133,7 +133,7 @@ class _Followed:
 
 
 class _Sweep:
-    """The runs of one command, queued or running; more may be added while it is open."""
+    """The runs of a command, queued or running; more may be added while it is open."""
 
     def __init__(self, ledger: Ledger, request: Request) -> None:
         self._ledger, self._request = ledger, request

@@ -1,4 +1,4 @@
-"""Runs on all nodes of this process's job: srun starts the ranks, one process each."""
+"""Runs on all nodes of this process's job: srun starts the ranks, a process each."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ class SrunRanks:
 
 
 class _Srun:
-    """The srun process, which ends when all ranks have ended or one has failed."""
+    """The srun process, which ends when all ranks have ended or any has failed."""
 
     sentinel = None
 

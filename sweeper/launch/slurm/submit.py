@@ -84,7 +84,7 @@ def read_request(settings: Mapping[str, Any]) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Runs that become one job array.
+    """Runs that become a job array.
 
     With `is_pulled` each job is given all of them, and takes those that no other job has taken.
     """
@@ -138,7 +138,7 @@ def group_into_arrays(tasks: Sequence[Task], request: Request, largest: int) -> 
 
 
 def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
-    """Submit one job array, whose runs already have tickets; return its number.
+    """Submit a job array, whose runs already have tickets; return its number.
 
     `results` is shared with the nodes; `folder` is the submission's own, for submitit's files.
     Raises Refused if SLURM does not accept it.
@@ -198,7 +198,7 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
 
 
 def job_name(specs: Sequence[RunSpec]) -> str:
-    """The batches and warmups of runs as one word: `batch=3840,30720_warmup=0-20`."""
+    """The batches and warmups of runs as a word: `batch=3840,30720_warmup=0-20`."""
 
     def join_values(values: Iterable[float]) -> str:
         distinct = sorted(set(values))

@@ -56,7 +56,7 @@ class Ticket:
             spec = stored_run_spec(self.config)
         except ValueError as error:
             msg = (
-                "a ticket's config must be from this version of sweeper; got one from another "
+                "a ticket's config must be from this version of sweeper; got a config from another "
                 f"version ({str(error).splitlines()[0]}). Repeat the command with this version, "
                 "or use the other version."
             )
@@ -179,7 +179,7 @@ class Tickets:
 
 
 class Jobs:
-    """Which tickets have a job, according to one listing of the queue."""
+    """Which tickets have a job, according to a listing of the queue."""
 
     def __init__(self, queue: Sequence[Queued], tickets: Tickets) -> None:
         self._tickets = tickets

@@ -37,7 +37,7 @@ def torchrun_group() -> Group | None:
     """The group that this process is in; None if torchrun did not start it.
 
     Raises:
-        ValueError: if one of torchrun's variables is missing or not a number.
+        ValueError: if any of torchrun's variables is missing or not a number.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None

@@ -1,6 +1,6 @@
 """Runs under torchrun, on one or several machines: rank 0's process leads, the others follow.
 
-Each of torchrun's processes is the parent of one rank. The process of rank 0 composes configs,
+Each of torchrun's processes is the parent of a rank. The process of rank 0 composes configs,
 claims attempts and publishes rows, as on one machine. It writes into torchrun's store which attempt
 comes next, and the others write there how their ranks ended.
 """
@@ -81,7 +81,7 @@ def run_with_torchrun(tasks: Tasks, ledger: Ledger, group: Group) -> Generator[E
 
 
 class _Ranks:
-    """Starts one rank in each process of the group."""
+    """Starts a rank in each process of the group."""
 
     def __init__(self, group: Group) -> None:
         self._group, self._messages = group, open_messages()

@@ -175,11 +175,11 @@ class _Calls(nn.Module):
         (lambda net, x: net.norm(net.again(x)), "once; it was called again in the same pass"),
         (
             lambda net, x: x if net.norm.state.position.moves == 2 else net.norm(x),
-            "in every training pass of an epoch; it was left out of one",
+            "in every training pass of an epoch; a pass left it out",
         ),
         (
             lambda net, x: x if net.norm.state.position.moves > 2 else net.norm(x),
-            "in every training pass of an epoch; it was left out of one",
+            "in every training pass of an epoch; a pass left it out",
         ),
     ],
     ids=["folded", "twice", "two names", "left out", "left out at the end"],
@@ -200,7 +200,7 @@ def test_a_span_of_one_value_for_each_channel_is_refused():
     layer = fix_batchnorm_span(nn.BatchNorm1d(3), span=1, position=StepPosition())
     layer.state.position.move(epoch=0, step=0, first_example=0, examples=4)
 
-    with pytest.raises(ValueError, match="together with others; got one value per channel"):
+    with pytest.raises(ValueError, match="together with others; got a single value per channel"):
         layer(torch.randn(4, 3))
     layer(torch.randn(4, 3, 2))
 
@@ -219,8 +219,8 @@ class _Named(nn.BatchNorm2d):
     [
         (_Doubled(4), "torch's own"),
         (nn.LazyBatchNorm2d(), "made with its number of channels"),
-        (nn.BatchNorm2d(4, momentum=None), "one with a momentum and running statistics"),
-        (nn.BatchNorm2d(4, track_running_stats=False), "one with a momentum and running"),
+        (nn.BatchNorm2d(4, momentum=None), "a layer with a momentum and running statistics"),
+        (nn.BatchNorm2d(4, track_running_stats=False), "a layer with a momentum and running"),
     ],
     ids=["subclass", "lazy", "no momentum", "no statistics"],
 )
