@@ -121,13 +121,6 @@ def curve_columns(runs: pd.DataFrame, asked: AskedMetric, *others: str) -> list[
     return list(dict.fromkeys([*others, *(name for name in names if name in _OURS)]))
 
 
-def named_metric(runs: pd.DataFrame) -> Metric:
-    """What runs that have not ended name as their metric; the first if they name several."""
-    names = runs["metric_name"].dropna() if "metric_name" in runs else pd.Series(dtype=str)
-    name = names.iloc[0] if len(names) else ACCURACY.name
-    return _OURS.get(name) or Metric(name, _mode(runs, AskedMetric(), name))
-
-
 def with_metric(
     results: Folders, runs: pd.DataFrame, curves: pd.DataFrame, asked: AskedMetric | None = None
 ) -> Measured:

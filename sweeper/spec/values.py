@@ -64,7 +64,9 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, Field(max_length=_LONGEST_TEXT), AfterValidator(_encodable), Rule("a string")]
 
 
-Price = Annotated[Annotated[_Finite, Field(gt=0)], Rule("a price of a device-hour above 0")]
+Price = Annotated[
+    Annotated[_Finite, Field(gt=0)], Rule("a number above 0, the price of a device-hour")
+]
 Budget = Annotated[Annotated[_Finite, Field(gt=0)], Rule("a number of device-hours above 0")]
 
 
