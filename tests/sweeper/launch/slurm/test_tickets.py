@@ -26,7 +26,7 @@ def ticket(config, /, **changes) -> Ticket:
 def test_a_ticket_of_another_version_is_refused_in_words(default_config):
     earlier = {key: value for key, value in default_config.items() if key != "optimizer"}
 
-    with pytest.raises(ValueError, match="must be from this version of sweeper; got one"):
+    with pytest.raises(ValueError, match="must be from this version of sweeper; got a config"):
         _ = ticket(default_config, config=earlier).spec
     with pytest.raises(ValueError, match="run 0123456789ab was submitted by another version"):
         _ = ticket(default_config, run_id="0123456789ab").spec
